@@ -18,7 +18,18 @@ from benchmarks import contestants, machine
 from benchmarks.bench import KEYS, Bench, say
 from benchmarks.cache import Cache
 from benchmarks.data import Data, missing_packages
-from benchmarks.rows import encryption, gateway, histories, keeping, postgres, programs, reading, searching, writing
+from benchmarks.rows import (
+    encryption,
+    gateway,
+    histories,
+    keeping,
+    postgres,
+    programs,
+    reading,
+    searching,
+    why,
+    writing,
+)
 from benchmarks.table import Row, Section, at_least, failed, render
 
 GROUPS: dict[str, Callable[[Bench], Section]] = {
@@ -36,6 +47,8 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "export": keeping.export,
     "import": reading.importing,
     "histories": histories.histories,
+    "long-session": histories.long_session,
+    "why": why.why,
     "check": keeping.checking,
     "encryption": encryption.encryption,
     "program": programs.programs,
@@ -130,7 +143,7 @@ def _report(options: argparse.Namespace, bench: Bench) -> str:
 
 def _stores_matter(options: argparse.Namespace) -> bool:
     """Whether anything is measured on loaded stores; the gateway and imports begin with an empty one, and alone."""
-    return not set(options.only) <= {"gateway", "gateway-message", "histories"}
+    return not set(options.only) <= {"gateway", "gateway-message", "histories", "long-session"}
 
 
 def _corpus_line(bench: Bench) -> str:

@@ -14,6 +14,8 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,113 @@ def histories(bench: Bench) -> Section:
             _row(f"watching {sessions:,} files at rest: share of a core", "%", 100 * resting, at_most(1.0, "≤ 1 %"))
         )
     return Section(rows)
+
+
+def long_session(bench: Bench) -> Section:
+    """One session of 200 MB in one file: the memory that its import takes, and what watching reads when it grows by 1 KB."""
+    megabytes = 20 if bench.size == "XS" else 200
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(dir=bench.cache.home) as folder:
+        for name, line in (("Claude Code", _claude_code_line), ("Codex CLI", _codex_line)):
+            source, count = _long(Path(folder) / name.split()[0], megabytes << 20, line)
+            say(f"one long session, {name}")
+            seconds, _, peak, home = _imported(Path(folder), source, count)
+            rows += [
+                _row(f"import one session of {megabytes} MB of {name} ({count:,} messages): peak memory", "MB", peak,
+                     at_most(150, "≤ 150 MB")),
+                _row("· messages/s", "/s", count / seconds),
+            ]  # fmt: skip
+            say(f"watching it grow, {name}")
+            rows.append(
+                _row("· grows by 1 KB while it is watched: bytes read", "KB", _growing(home, source, line, count))
+            )
+    return Section(rows)
+
+
+_REPEAT = 8  # a prompt, then replies with a call and their results
+
+
+def _long(folder: Path, size: int, line: Callable[[int], dict[str, Any]]) -> tuple[Path, int]:
+    """A file of one session of so many bytes, and how many messages it has."""
+    folder.mkdir(parents=True)
+    made = folder / ("rollout-2026-03-01T09-00-00-0199aaaa-bbbb-7ccc-8ddd-eeeeeeeeeeee.jsonl" if line is _codex_line
+                     else "11111111-2222-4333-8444-555555555555.jsonl")  # fmt: skip
+    number = 0
+    with made.open("w") as stream:
+        if line is _codex_line:
+            meta = {
+                "id": "0199aaaa-bbbb-7ccc-8ddd-eeeeeeeeeeee",
+                "timestamp": "2026-03-01T09:00:00.000Z",
+                "cwd": "/work",
+            }
+            stream.write(json.dumps({"timestamp": meta["timestamp"], "type": "session_meta", "payload": meta}) + "\n")
+        while stream.tell() < size:
+            stream.write(json.dumps(line(number)) + "\n")
+            number += 1
+    return made, number
+
+
+def _moment(number: int) -> str:
+    return datetime.fromtimestamp(1772355600 + number, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _output(number: int) -> str:
+    return "\n".join(_text(number * 9 + at) for at in range(1 + number % 17))
+
+
+def _claude_code_line(number: int) -> dict[str, Any]:
+    turn = number % _REPEAT
+    record: dict[str, Any] = {
+        "parentUuid": f"{number - 1:08x}-0000-4000-8000-000000000000" if number else None, "isSidechain": False,
+        "userType": "external", "cwd": "/work", "sessionId": "11111111-2222-4333-8444-555555555555", "version": "2.1.0",
+        "gitBranch": "main", "uuid": f"{number:08x}-0000-4000-8000-000000000000", "timestamp": _moment(number),
+    }  # fmt: skip
+    if turn == 0:
+        return record | {"type": "user", "message": {"role": "user", "content": _text(number)}}
+    if turn % 2:
+        blocks: list[dict[str, Any]] = [{"type": "text", "text": _text(number)}]
+        if turn < _REPEAT - 1:
+            blocks.append({"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": {"command": "make"}})
+        told = {"id": f"msg_{number}", "role": "assistant", "model": "claude-opus-4", "content": blocks,
+                "usage": {"input_tokens": 10, "output_tokens": 70}}  # fmt: skip
+        return record | {"type": "assistant", "message": told}
+    result = {"type": "tool_result", "tool_use_id": f"toolu_{number - 1}", "content": _output(number)}
+    return record | {"type": "user", "message": {"role": "user", "content": [result]}}
+
+
+def _codex_line(number: int) -> dict[str, Any]:
+    turn = number % 3
+    payload: dict[str, Any] = {"type": "function_call", "call_id": f"call_{number}", "name": "shell", "arguments": "{}"}
+    if turn == 0:
+        payload = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": _text(number)}]}
+    elif turn == 2:
+        payload = {"type": "function_call_output", "call_id": f"call_{number - 1}", "output": _output(number)}
+    return {"timestamp": _moment(number), "type": "response_item", "payload": payload}
+
+
+def _growing(home: Path, source: Path, line: Callable[[int], dict[str, Any]], count: int) -> float:
+    """Kilobytes that a watching process reads, from files and from the store, while a file grows by two lines."""
+    watching = subprocess.Popen(
+        _command("watch", source.parent), env=_environment(home), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )  # fmt: skip
+    try:
+        assert watching.stdout is not None
+        with source.open("a") as stream:
+            stream.write(json.dumps(line(count)) + "\n")
+        watching.stdout.readline()
+        before = _bytes_read(watching.pid)
+        with source.open("a") as stream:
+            stream.write(json.dumps(line(count + 1)) + "\n")
+        watching.stdout.readline()
+        return (_bytes_read(watching.pid) - before) / 1024
+    finally:
+        watching.send_signal(signal.SIGTERM)
+        watching.communicate()
+
+
+def _bytes_read(process: int) -> int:
+    told = dict(line.split(": ") for line in Path(f"/proc/{process}/io").read_text().splitlines())
+    return int(told["rchar"])
 
 
 def _row(label: str, unit: str, value: float, goal: Goal | None = None) -> Row:

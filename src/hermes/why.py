@@ -10,18 +10,16 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-import subprocess
+import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from hermes.errors import InvalidInput
-from hermes.home import project_folder
+from hermes.git_file import GitFile, Line, first_commits
 from hermes.store.codec import from_json
-from hermes.store.file_edits import WRITE, calls_in, hashes_in, is_failure, line_hash
+from hermes.store.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
 from hermes.texts import content_text, counted, one_line, shortened_line
 from hermes.times import ago
 
@@ -33,13 +31,13 @@ if TYPE_CHECKING:
     from hermes.store.visibility import User
 
 Matched = Literal["line", "file", "nothing"]
+MOST = 200  # changes of a file that are told, unless another number is wanted
 TEXT = 300  # characters of a request or of the agent's words
-_GIT_SECONDS = 20.0
 _AROUND = 3  # lines before and after one that tell repeated lines apart
 _SIMILAR = 0.6  # of two texts that are versions of one line, by difflib
+_LEAST_PART, _MOST_TOKENS = 6, 60  # characters of a part of a line that was replaced; words and signs of a line
 _MOST_TRACED = 20  # lines of one question whose earlier texts are looked for
 _WHERE = re.compile(r"(.+?):(\d+)(?:-(\d+)|:\d+)?:?\Z", re.S)
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
 class TestRun(TypedDict):
@@ -65,6 +63,14 @@ class Change(TypedDict):
     tests: NotRequired[list[TestRun]]
 
 
+class ChangedFile(TypedDict):
+    """A file that a session changed, how often, and the message of the last change."""
+
+    path: str
+    changes: int
+    message_id: int
+
+
 class Answer(TypedDict):
     """The conversations that made a file, or some lines of it."""
 
@@ -77,6 +83,8 @@ class Answer(TypedDict):
 
 def parsed(words: str, folder: Path) -> tuple[Path, tuple[int, int] | None]:
     """FILE, FILE:LINE or FILE:LINE-LINE as a path and its lines; a file whose name reads like that is the file."""
+    if "\0" in words:
+        raise InvalidInput("the name of a file has no NUL in it")
     found = _WHERE.match(words)
     if found is None or (folder / words).exists():
         return folder / Path(words).expanduser(), None
@@ -85,25 +93,25 @@ def parsed(words: str, folder: Path) -> tuple[Path, tuple[int, int] | None]:
 
 
 def why(
-    db: SessionDB, path: Path, lines: tuple[int, int] | None = None, *, limit: int | None = None, tests: bool = False,
+    db: SessionDB, path: Path, lines: tuple[int, int] | None = None, *, limit: int = MOST, tests: bool = False,
     visible_to: User | None = None, is_local: bool = True,
 ) -> Answer:  # fmt: skip
     """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have.
 
     Unless `is_local`, no file of this machine is read (the person who asks may not): the path as recorded answers, by its end.
     """
-    file = _File(Path(os.path.abspath(path)) if is_local else path, is_local)
+    file = GitFile(Path(os.path.abspath(path)) if is_local else path, is_local)
     if is_local and lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
-        has = f"has {len(file.lines)} lines" if file.lines else "is not a file that can be read"
+        has = f"has {counted(len(file.lines), 'line')}" if file.lines else "is not a file that can be read"
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
+    file.start_names()
     blamed = file.blamed(*lines) if is_local and lines is not None else []
-    file.names |= {one.name for one in blamed if one.name} if lines is not None else file.earlier_names()
+    file.names |= {one.name for one in blamed if one.name}
+    file.finish_names()
     changes = _Changes(file, db, visible_to)
-    found = changes.of_lines(blamed)
-    if lines is not None and not found and file.names != (names := file.earlier_names()):
-        file.names |= names
+    if not changes.rows and file.add_staged_name():
         changes = _Changes(file, db, visible_to)
-        found = changes.of_lines(blamed)
+    found = changes.of_lines(blamed)
     matched: Matched = "line" if found else "file" if changes.rows else "nothing"
     rows = sorted(found or changes.rows, key=lambda row: (row["time"], row["message_id"]), reverse=True)[:limit]
     reasons = db.change_reasons([row["message_id"] for row in rows], visible_to=visible_to)
@@ -113,25 +121,42 @@ def why(
             "message_id": row["message_id"], "kind": row["kind"], "path": _full(row),
             "request": shortened_line(reasons.get(row["message_id"], _NONE)["request"], TEXT),
             "words": shortened_line(reasons.get(row["message_id"], _NONE)["words"], TEXT),
-            "resume": f"hermes -r {row['session_id']}",
+            "resume": f"hermes -r {shlex.quote(row['session_id'])}",
         } for row in rows
     ]  # fmt: skip
     if tests:
         for one in told:
             one["tests"] = _tests_after(db, one, visible_to)
-    chains = {db.get_compression_chain(row["session_id"])[0] for row in changes.rows}
     return {
         "path": str(file.path), "lines": None if lines is None else list(lines), "matched": matched,
-        "conversations": len(chains), "changes": told,
+        "conversations": _conversations(db, {row["session_id"] for row in changes.rows}), "changes": told,
     }  # fmt: skip
 
 
-def sessions_that_changed(db: SessionDB, file: str, folder: Path) -> list[str]:
-    """The sessions that changed a file, the latest change first."""
-    path, _ = parsed(file, folder)
-    here = _File(Path(os.path.abspath(path)), True)
-    here.names |= here.earlier_names()
-    return list(dict.fromkeys(row["session_id"] for row in _Changes(here, db, None).rows))
+def _conversations(db: SessionDB, session_ids: set[str]) -> int:
+    """How many conversations these sessions are; the parts of a compressed one are one."""
+    rows = db.get_sessions(sorted(session_ids)).values()
+    parts = {row["id"] for row in rows if row["kind"] == "compression" or row["end_reason"] == "compression"}
+    return len(session_ids - parts) + len({db.get_compression_chain(one)[0] for one in parts})
+
+
+def sessions_that_changed(
+    db: SessionDB, path: Path, *, visible_to: User | None = None, is_local: bool = True
+) -> list[str]:
+    """The sessions that changed a file, the latest change first; `is_local` as of `why`."""
+    file = GitFile(Path(os.path.abspath(path)) if is_local else path, is_local)
+    file.start_names()
+    file.finish_names()
+    return list(dict.fromkeys(row["session_id"] for row in _Changes(file, db, visible_to).rows))
+
+
+def files_changed(db: SessionDB, session_id: str, *, visible_to: User | None = None) -> list[ChangedFile]:
+    """The files that a session changed, by their paths, each with its last change."""
+    found: dict[str, ChangedFile] = {}
+    for row in db.file_changes(session_id=session_id, visible_to=visible_to):
+        one = found.setdefault(_full(row), {"path": _full(row), "changes": 0, "message_id": row["message_id"]})
+        one["changes"] += 1
+    return [found[path] for path in sorted(found)]
 
 
 _NONE = {"request": "", "words": ""}
@@ -139,120 +164,12 @@ _NONE = {"request": "", "words": ""}
 
 def _full(row: FileChangeRow) -> str:
     """The path of a change, absolute if the folder of its session is known."""
-    return posixpath.normpath(posixpath.join(row["cwd"] or "", row["path"]))
-
-
-# ---------------------------------------------------------------------------------------------- the file, and git
-
-
-@dataclass(slots=True)
-class Line:
-    """A line of the file: its number, its text, and what git knows of the commit it comes from (nothing: not committed)."""
-
-    number: int
-    text: str
-    at: float | None = None
-    commit: str = ""
-    name: str = ""  # of the file in that commit
-    origin: int = 0  # the line's number there
-
-
-@dataclass(slots=True)
-class _File:
-    path: Path
-    is_local: bool
-    root: Path | None = None  # of the repository
-    lines: list[str] = field(default_factory=list)
-    name: str = ""  # its path in the repository; without one, its name alone
-    names: set[str] = field(default_factory=set)  # that, and those it had before renames
-
-    def __post_init__(self) -> None:
-        self.names = {self.path.name}
-        if not self.is_local:
-            return
-        try:
-            self.lines = self.path.read_text("utf-8", "surrogateescape").removesuffix("\n").split("\n")
-        except OSError:
-            self.lines = []
-        real = Path(os.path.realpath(self.path))
-        root = project_folder(real.parent)
-        self.root = root if (root / ".git").exists() else None
-        self.name = real.name if self.root is None else real.relative_to(root).as_posix()
-        self.names = {self.name}
-
-    def _git(self, *words: str) -> str:
-        """The output of a git command in the repository; "" when there is none, or it fails."""
-        return "" if self.root is None else _git(self.root, *words)
-
-    def earlier_names(self) -> set[str]:
-        """The paths that the file had before it was renamed."""
-        told = self._git("log", "--follow", "-M", "--diff-filter=R", "--name-status", "--format=", "--", self.name)
-        return {line.split("\t")[1] for line in told.split("\n") if line.count("\t") == 2} | self.names
-
-    def blamed(self, first: int, last: int) -> list[Line]:
-        """These lines with the commits they come from; indentation is no change."""
-        told = self._git("blame", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
-        times: dict[str, float] = {}
-        paths: dict[str, str] = {}
-        found: dict[int, Line] = {}
-        commit, origin, number = "", 0, 0
-        for line in told.split("\n"):
-            if head := re.match(r"([0-9a-f]{40,}) (\d+) (\d+)", line):
-                commit, origin, number = head[1], int(head[2]), int(head[3])
-            elif line.startswith("committer-time "):
-                times[commit] = float(line.split()[1])
-            elif line.startswith("filename "):
-                paths[commit] = line.removeprefix("filename ")
-            elif line.startswith("\t") and commit.strip("0"):
-                found[number] = Line(number, line[1:], times.get(commit), commit, paths.get(commit, ""), origin)
-        return [found.get(one) or Line(one, self.lines[one - 1]) for one in range(first, last + 1)]
-
-    def earlier_texts(self, line: Line) -> Iterator[tuple[list[str], float | None]]:
-        """The texts that a line and its neighbours had before, newest first, with the time of the commit that replaced them."""
-        commit, name, first, last = line.commit or "HEAD", line.name or self.name, line.origin, line.origin
-        if not line.commit:
-            hunk = _hunk(self._git("diff", "--no-ext-diff", "-U0", "HEAD", "--", name), line.number)
-            if hunk is None:
-                return
-            removed, first, last = hunk
-            yield removed, None
-        told = self._git("log", "--no-ext-diff", f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
-        for part in told.split("\x01")[1:]:
-            at, _, diff = part.partition("\n")
-            yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
-
-
-def _git(root: Path, *words: str) -> str:
-    """The output of a git command; "" if it fails."""
-    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, timeout=_GIT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else ""
-
-
-@lru_cache(maxsize=64)
-def _first_commits(root: Path) -> frozenset[str]:
-    """The commits that a repository began with: clones share them."""
-    return frozenset(_git(root, "rev-list", "--max-parents=0", "HEAD").split())
-
-
-def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
-    """The lines that the hunk with this new line replaced, and where they were; None where it replaced none."""
-    removed: list[str] | None = None
-    first = last = 0
-    for line in diff.split("\n"):
-        if head := _HUNK.match(line):
-            if removed is not None:
-                break
-            old, count = int(head[1]), int(head[2] or 1)
-            begins, size = int(head[3]), int(head[4] or 1)
-            if begins <= number < begins + size and count:
-                removed, first, last = [], old, old + count - 1
-        elif removed is not None and line[:1] == "-":
-            removed.append(line[1:])
-    return None if removed is None else (removed, first, last)
+    if row["path"].startswith("/"):
+        return row["path"]
+    folder = row["cwd"] or ""
+    if row["source"] == "zed" and row["path"].startswith(f"{posixpath.basename(folder)}/"):
+        folder = posixpath.dirname(folder)  # Zed's paths begin with the name of the project's folder
+    return posixpath.normpath(posixpath.join(folder, row["path"]))
 
 
 # ---------------------------------------------------------------------------------------------- changes of this file
@@ -261,7 +178,7 @@ def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
 class _Changes:
     """The changes in the record that are changes of this file."""
 
-    def __init__(self, file: _File, db: SessionDB, visible_to: User | None) -> None:
+    def __init__(self, file: GitFile, db: SessionDB, visible_to: User | None) -> None:
         self._file = file
         names = {posixpath.basename(name) for name in file.names} | {file.path.name}
         rows = db.file_changes(sorted(names), visible_to=visible_to)
@@ -287,18 +204,17 @@ class _Changes:
         """The folder of a change that takes the place of this file's repository, where the path in it is the same."""
         where, cwd = _full(row), row["cwd"]
         for name in self._file.names if self._file.root is not None else ():
-            if f"/{where}".endswith(f"/{name}"):
+            if where.endswith(name) and f"/{where}".endswith(f"/{name}"):
                 return where[: -len(name)].rstrip("/")
-        inside = posixpath.relpath(where, cwd) if cwd and where.startswith(f"{cwd.rstrip('/')}/") else ""
-        if inside and any(here.endswith(f"/{inside}") for here in self._here):
-            return cwd
-        return None
+        folder = (cwd or "").rstrip("/") + "/"
+        inside = where[len(folder) - 1 :] if cwd and where.startswith(folder) else ""
+        return cwd if inside and any(here.endswith(inside) for here in self._here) else None
 
     def _is_this_project(self, base: str, rows: Sequence[FileChangeRow]) -> bool:
         """Whether changes below another folder are of this file: its lines are here, or the folder was moved here. A folder that
         is a repository with another beginning is another project, however alike."""
         if self._file.root is not None and os.path.exists(posixpath.join(base, ".git")):
-            return bool(_first_commits(Path(base)) & _first_commits(self._file.root))
+            return bool(first_commits(Path(base)) & first_commits(self._file.root))
         added = [hashes_in(row["lines"]) for row in rows]
         every = set().union(*added)
         held = every & self._content
@@ -317,7 +233,7 @@ class _Changes:
             row = self._author(line.text, line.number, line.at)
             if row is None and left and self.rows and line.text.strip():
                 left -= 1
-                row = self._earlier_author(line)
+                row = self._fragment_author(line) or self._earlier_author(line)
             if row is not None:
                 found[row["message_id"], row["path"]] = row
         return list(found.values())
@@ -339,18 +255,43 @@ class _Changes:
         rows = fitting or [row for row, _ in those]
         return next((row for row in rows if row["kind"] != WRITE), rows[-1] if rows else None)
 
+    def _fragment_author(self, line: Line) -> FileChangeRow | None:
+        """The newest change that replaced a part of this line: its new text begins or ends with a part, and no line is that."""
+        parts = {line_hash(part) for part in _parts(line.text)} - self._content - {b""}
+        for row in self.rows:
+            ends = {row["lines"][:HASH_BYTES], row["lines"][-HASH_BYTES:]}
+            if row["kind"] == EDIT and ends & parts and (line.at is None or row["time"] < line.at + 1):
+                return row
+        return None
+
     def _earlier_author(self, line: Line) -> FileChangeRow | None:
         """The change that added an earlier text of a line: of those that a commit replaced, the most similar one."""
 
         def likeness(text: str) -> float:
-            return SequenceMatcher(None, text.strip(), line.text.strip()).ratio()
+            old, new = text.strip(), line.text.strip()
+            if len(old) >= _LEAST_PART and old in new:  # something was added to it
+                return 1.0
+            return SequenceMatcher(None, old, new).ratio()
 
         for texts, until in self._file.earlier_texts(line):
-            text = max(texts, key=likeness, default="")
+            gone = (
+                text for text in texts if line_hash(text) not in self._content
+            )  # a line that is still there is that line
+            text = max(gone, key=likeness, default="")
             row = self._author(text, line.number, until) if likeness(text) >= _SIMILAR else None
             if row is not None:
                 return row
         return None
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The parts of a line from one word or sign to another, without those that are too short to tell something."""
+    tokens = re.findall(r"\w+|[^\w\s]|\s+", text.strip())[:_MOST_TOKENS]
+    for first in range(len(tokens)):
+        for last in range(first + 1, len(tokens) + 1):
+            part = "".join(tokens[first:last])
+            if len(part) >= _LEAST_PART:
+                yield part
 
 
 # ---------------------------------------------------------------------------------------------- for people

@@ -197,17 +197,14 @@ def test_a_plan_parts_no_call_from_its_result_and_leaves_nothing_out(messages, f
 def test_the_child_has_the_first_exchange_the_notes_and_the_last_messages(db, aimock) -> None:
     long_talk(db, title="the parser")
     server = aimock(fixtures_of(NOTES))
-    child = compress(
-        db, "s", EndpointModel("fake", server.base_url, "key", 32_000), config_of(), new_session_id="child"
-    )
-    assert child == "child"
-    shown = texts(db, "child")
+    child = compress(db, "s", EndpointModel("fake", server.base_url, "key", 32_000), config_of())
+    shown = texts(db, child)
     assert shown[:2] == ["message number 0", "message number 1"]
     assert shown[3:] == [f"message number {n}" for n in range(16, 20)]
     assert shown[2].startswith(SUMMARY_MARK)
     assert NOTES in shown[2]
     assert "14 messages" in shown[2] and "session s" in shown[2]
-    assert db.get_session_title("child") == "the parser #2"
+    assert db.get_session_title(child) == "the parser #2"
     assert db.get_session("s")["end_reason"] == "compression"
     assert texts(db, "s") == [f"message number {n}" for n in range(20)], "nothing was deleted"
     request = json.dumps(server.requests(), ensure_ascii=False)

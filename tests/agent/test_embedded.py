@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.embedded import EmbeddedModel, find_model
-from hermes.agent.embedded_prompt import fitted, in_circles, looked_up
+from hermes.agent.embedded import EmbeddedModel, find_model, fitted, in_circles, looked_up
 from hermes.agent.model import Piece, Reply
 from hermes.agent.model_files import MODELS, install, models_folder, place_of
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
@@ -131,16 +130,14 @@ def test_a_file_that_is_not_whole_is_no_model(hermes_home: Path) -> None:
 
 
 def test_an_unknown_model_names_those_there_are(hermes_home: Path) -> None:
-    for words in (("install", "gpt-9"), ("remove", "gpt-9"), ("path", "gpt-9")):
+    for words in (("install", "gpt-9"), ("remove", "gpt-9")):
         done = run("model", *words, home=hermes_home)
         assert done.status == 1 and "smollm2" in done.err and len(done.err.splitlines()) == 1
     with pytest.raises(InvalidInput):
         install("gpt-9")
 
 
-def test_what_is_not_installed_has_no_path_and_can_not_be_removed(hermes_home: Path) -> None:
-    assert "hermes model install smollm2" in run("model", "path", home=hermes_home).err
-    assert run("model", "path", home=hermes_home).status == 1
+def test_what_is_not_installed_can_not_be_removed(hermes_home: Path) -> None:
     assert run("model", "remove", "smollm2", "--yes", home=hermes_home).status == 1
     listed = run("model", "list", home=hermes_home)
     assert listed.status == 0 and "smollm2" in listed.out and "no" in listed.out.split()
@@ -269,7 +266,6 @@ def test_installing_leaves_one_checked_file_and_is_done_once(real_home: Path) ->
     again = run("model", "install", "smollm2", home=real_home)
     assert again.status == 0 and "is already installed" in again.out and again.err == ""
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert run("model", "path", home=real_home).out.strip() == str(path)
     assert "yes" in run("model", "list", home=real_home).out.split()
 
 

@@ -13,12 +13,10 @@ import pytest
 from hermes.agent.loop import Agent
 from hermes.agent.model import Model, Piece, Reply
 from hermes.agent.offline.assistant import ExtractiveModel
-from hermes.agent.offline.summary import SECTIONS
 from hermes.agent.turn import Done, Text
 from hermes.config import Config
 
 from .saying import talk
-from .transcripts import PARSER
 
 
 @pytest.fixture
@@ -186,15 +184,6 @@ def test_in_a_conversation_it_quotes_what_its_user_may_see(history, tmp_path) ->
     answer = list(agent.turn("what about the sourdough?"))[-1].text
     agent.close()
     assert "user seven" in answer and "does not rise" not in answer
-
-
-def test_side_tasks_are_done_from_the_words_themselves(db) -> None:
-    model = ExtractiveModel(db)
-    title = model.complete([{"role": "system", "content": "Give this conversation a title."}, *PARSER.messages])
-    assert title == "Writing the configuration language for Quillbox"
-    summary = model.complete([{"role": "system", "content": "Summarise."}, *PARSER.messages])
-    assert all(f"## {name}" in summary for name in SECTIONS)
-    assert "quillbox/grammar.lark" in summary
 
 
 def test_a_megabyte_of_question_is_answered_shortly(history) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, PreparedHistory, prepared, repaired
+from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, prepared, repaired
 from hermes.texts import without_middle
 
 
@@ -113,15 +113,3 @@ _ANYTHING = st.one_of(
     st.sampled_from(["a", "b", "c"]).map(lambda one: result(one, "x" * 300)),
     st.integers(0, 2).map(lambda n: {"role": "assistant", "content": "yes", **({"input_tokens": 7} if n == 0 else {})}),
 )
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.lists(_ANYTHING, max_size=6)), max_size=6))
-def test_a_conversation_that_grows_or_is_cut_is_prepared_as_if_it_were_new(
-    steps: list[tuple[int, list[dict[str, Any]]]],
-) -> None:
-    growing = PreparedHistory()
-    history: list[dict[str, Any]] = []
-    for cut, more in steps:
-        history = [*history[: len(history) - cut], *more]
-        sent = growing(history, system_prompt="be good", attachments=None)
-        assert sent == prepared(history, system_prompt="be good")

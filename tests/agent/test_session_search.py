@@ -131,14 +131,10 @@ def test_one_conversation_can_be_asked_for_as_a_whole(history) -> None:
     assert "Cache the parser tables" in model.prompts()[0]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"limit": "many"}, {"around_message_id": "x"}, {"around_message_id": 10**30}, {"around_message_id": 999_999}, {"around_message_id": -1},
-     {"query": ["a"]}, {"source": 3}, {"around_message_id": 1, "window": "w"}, {"limit": float("inf")}],
-)  # fmt: skip
-def test_arguments_that_make_no_sense_are_refused(history, arguments) -> None:
+@pytest.mark.parametrize("number", [999_999, -1])
+def test_a_message_that_does_not_exist_is_refused(history, number) -> None:
     with pytest.raises(InvalidInput):
-        look(history, **arguments)
+        look(history, around_message_id=number)
 
 
 def test_an_unknown_session_is_said_to_be_unknown(history) -> None:
@@ -152,7 +148,6 @@ def test_an_unknown_session_is_said_to_be_unknown(history) -> None:
 def test_odd_numbers_are_brought_into_range(history) -> None:
     assert len(ids(look(history, limit=0))) == 1
     assert len(ids(look(history, limit=10**9))) == 3
-    assert len(ids(look(history, limit="2"))) == 2
     first = history.get_messages("parser")[0]["id"]
     assert len(look(history, around_message_id=first, window=-5)["messages"]) == 1
 
@@ -557,7 +552,11 @@ def test_the_tool_asks_the_auxiliary_model_of_the_configuration(history, tmp_pat
     assert server.requests()[0]["model"] == "cheap"
 
 
-@pytest.mark.parametrize("arguments", [{"session_id": "nowhere"}, {"around_message_id": "x"}, {"query": {"a": 1}}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"limit": "many"}, {"around_message_id": "x"}, {"around_message_id": 10**30}, {"around_message_id": 1, "window": "w"},
+     {"query": ["a"]}, {"source": 3}, {"limit": float("nan")}, {"session_id": "nowhere"}, {"query": {"a": 1}}],
+)  # fmt: skip
 def test_a_wrong_call_of_the_tool_is_a_failed_result(history, tmp_path, arguments) -> None:
     with pytest.raises(ToolError):
         session_search.run(context_of(history, tmp_path), arguments)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hermes.agent.turn import Done, Followed, Notice, Text, ToolFinished, ToolStarted
-from hermes.chat.render import REFRESH_SECONDS, LiveDisplay, PlainDisplay, short_argument
+from hermes.chat.render import REFRESH_SECONDS, LiveDisplay, PipeDisplay, short_argument
 from hermes.chat.terminal_markdown import blocks, markdown
 
 SAMPLE = """# A heading
@@ -160,7 +160,7 @@ def test_tools_that_run_side_by_side_have_a_line_each() -> None:
 
 def test_in_a_pipe_only_the_reply_is_on_standard_output() -> None:
     out, notes = StringIO(), StringIO()
-    display = PlainDisplay(out, notes, tools=False)
+    display = PipeDisplay(out, notes)
     for event in (
         Text("Let me look."),
         ToolStarted("1", "t", {}),

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import pty
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -430,7 +427,7 @@ def test_a_live_session_is_not_deleted(few: Any) -> None:
         await hand.press("ctrl+x")
         await hand.until(lambda: len(hand.app.screen_stack) == 3)
         await hand.press("y")
-        await hand.until(lambda: "in use" in hand.status)
+        await hand.until(lambda: "elsewhere" in hand.status)
 
     browsing(few, script)
     assert few.get_session("new") is not None
@@ -458,7 +455,7 @@ def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: Any, tmp
         field = hand.app.screen.query_one(Input)
         assert field.value == "Beta-plan.jsonl"
         for wrong, reason in (
-            (there, "exists already"),
+            (there, "already exists"),
             (tmp_path / "x.pdf", "must end with"),
             (tmp_path / "no/x.md", "No such"),
         ):
@@ -467,7 +464,7 @@ def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: Any, tmp
             await hand.until(lambda reason=reason: reason in hand.text("#wrong"))
         field.value = str(tmp_path / "out.jsonl")
         await hand.press("enter")
-        await hand.until(lambda: "exported into" in hand.status)
+        await hand.until(lambda: "Exported to" in hand.status)
         for ending in ("md", "html"):
             await hand.press("ctrl+e")
             await hand.until(lambda: len(hand.app.screen_stack) == 3)
@@ -643,7 +640,7 @@ def test_what_was_found_in_an_older_part_goes_on_in_the_newest(home: Path, serve
     screen.wait_for("30 conversations")
     screen.press("Tab")
     screen.type('"3th answer"')
-    screen.wait_for("found in 1 conversation")
+    screen.wait_for("Found in 1 conversation")
     screen.press("Enter")
     screen.wait_for("Ctrl-D leaves")
     assert "s3-next" in screen.text()
@@ -651,7 +648,6 @@ def test_what_was_found_in_an_older_part_goes_on_in_the_newest(home: Path, serve
 
 def test_no_color_is_honoured(home: Path, open_screen: Any) -> None:
     _talks(home)
-    from tests.support.program import PROGRAM
     from tests.support.screen import Screen
 
     screen = Screen([*PROGRAM, "sessions", "browse"], 100, 24, env=environment(home, {"NO_COLOR": "1"}))
@@ -664,7 +660,7 @@ def test_no_color_is_honoured(home: Path, open_screen: Any) -> None:
         screen.close()
 
 
-def test_small_screens_titles_first_and_a_light_theme(home: Path, open_screen: Any) -> None:
+def test_small_screens_and_titles_first(home: Path, open_screen: Any) -> None:
     empty = open_screen("sessions", "browse", width=40, height=12)
     assert "No conversations yet. Esc leaves," in empty.wait_for("starts one.")  # wrapped, not cut
     empty.press("Escape")
@@ -681,51 +677,28 @@ def test_small_screens_titles_first_and_a_light_theme(home: Path, open_screen: A
             db.create_session(name, "cli")
             db.append_message(name, "user", words)
             db.set_session_title(name, title)
-    screen = open_screen("sessions", "browse", width=100, height=30, env={"COLORFGBG": "0;15"})
+    screen = open_screen("sessions", "browse", width=100, height=30)
     screen.wait_for("2 conversations")
-    assert "48;5;253m" in screen.styled() and "48;5;233m" not in screen.styled()  # light grey behind dark letters
     screen.type("parser")
     screen.wait_for("2 of 2 conversations")
     lines = [line for line in screen.text().splitlines() if "just now" in line]
     assert "Parser rewrite" in lines[0] and "Notes" in lines[1]
     screen.press("Escape")
-    screen.wait_for("title, first words, id …")
+    screen.wait_for("title, first words, id…")
     screen.type("cafe")  # in an id by chance: a word is no id
     screen.wait_for("0 of 2 conversations")
     screen.press("Escape")
-    screen.wait_for("title, first words, id …")
+    screen.wait_for("title, first words, id…")
     screen.type("20260102")
     screen.wait_for("1 of 2 conversations")
     screen.press("Escape")
-    screen.wait_for("title, first words, id …")
+    screen.wait_for("title, first words, id…")
     screen.press("Tab")
     screen.wait_for("Search inside")
     screen.type("slow")
     screen.press("C-t")
-    screen.wait_for("found in 1 conversation")
+    screen.wait_for("Found in 1 conversation")
     assert "the parser is slow on long lines, and nobody" in screen.text()
-
-
-def test_without_its_terminal_the_browser_ends_also_under_nohup(home: Path) -> None:
-    """The library alone reads the end of its input without pause, for ever."""
-    with SessionDB(db_path=home / "state.db") as db:
-        db.create_session("one", source="cli")
-        db.append_message("one", "user", "hello there")
-    ours, theirs = pty.openpty()
-    program = subprocess.Popen(
-        [*PROGRAM, "sessions", "browse"], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        env={**environment(home), "TERM": "xterm-256color"}, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )  # fmt: skip
-    try:
-        os.close(theirs)
-        drawn = b""
-        while b"hello" not in drawn:
-            drawn += os.read(ours, 65536)
-        os.close(ours)
-        assert program.wait(60) == 128 + signal.SIGHUP
-    finally:
-        program.kill()
-        program.wait()
 
 
 def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any) -> None:
@@ -737,8 +710,8 @@ def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any)
     screen.wait_for("1,001 conversations")
     screen.press("Tab")
     screen.type("sleeps")
-    screen.wait_for("found in 239 conversations")
+    screen.wait_for("Found in 239 conversations")
     screen.press("Escape")
     screen.wait_for("words from a message")
     screen.type("walrus")
-    screen.wait_for("found in more than 1,000 conversations")
+    screen.wait_for("Found in more than 1,000 conversations")

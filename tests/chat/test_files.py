@@ -46,7 +46,7 @@ def test_a_path_after_an_at_sign_goes_with_the_question(server: ModelServer, ope
     screen = open_screen(cwd=folder, width=100)
     screen.wait_for("❯")
     screen.type("look at @no")
-    screen.wait_for("notes.txt  14 bytes")
+    screen.wait_for("  notes.txt")
     screen.press("Tab")
     screen.type(' and @"a b.txt" and @parts, me@example.org')
     screen.press("Enter")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hermes.chat.recap import cut_assistant, cut_user, recalled, recap
+from hermes.chat.resume import cut_assistant, cut_user, recalled, recap
 from hermes.config import Config
 
 

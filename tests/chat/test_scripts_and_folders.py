@@ -104,7 +104,7 @@ def test_a_question_takes_files_by_an_at_sign_and_piped_text_does_not(
 def test_nothing_of_an_unsaved_conversation_is_on_disk(server: ModelServer, home: Path, open_screen: Open) -> None:
     assert run("-q", "the secret plan", "--no-save", home=home).out == "That is all I have to say.\n"
     screen = open_screen("--no-save", width=100)
-    screen.wait_for("Nothing of this conversation is saved")
+    screen.wait_for("not saved")
     screen.line("the secret plan")
     screen.wait_for("That is all")
     screen.press("C-d")

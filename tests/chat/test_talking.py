@@ -535,7 +535,7 @@ def test_what_is_typed_during_a_reply_is_sent_after_it_if_wanted(
     screen.line("first")
     screen.wait_for("Wait")
     screen.line("second")
-    screen.wait_for("sent next")
+    screen.wait_for("queued")
     screen.paste("one\ntwo\nthree")
     screen.wait_for("❯ one two three")
     gate.open.set()
@@ -561,7 +561,7 @@ def test_after_ctrl_c_nothing_typed_before_is_sent_by_itself(
     screen.line("first")
     screen.wait_for("Wait")
     screen.line("second thoughts")
-    screen.wait_for("sent next")
+    screen.wait_for("queued")
     screen.press("C-c")
     screen.wait_for("Stopped; the reply so far is kept.")
     screen.wait_for("❯ second thoughts")
@@ -607,7 +607,7 @@ def test_a_dumb_terminal_gets_plain_text(server: ModelServer, open_screen: Open,
     screen = open_screen(terminal="dumb")
     screen.wait_for("Hermes ·")
     screen.line("hi")
-    screen.wait_for("plain **text**")
+    screen.wait_for("plain text")
     screen.press("C-d")
     assert screen.wait_until_over() == 0
     assert len(look(said)) == 2

@@ -82,4 +82,4 @@ def test_a_dumb_terminal_says_it_too(server: ModelServer, open_screen: Open) -> 
     server.scripts = [[Call("terminal", command="exit 3")], ["Tried."]]
     screen = open_screen("-q", "try", terminal="dumb")
     screen.wait_until_over()
-    assert re.search(r"x terminal exit 3 exit 3 \d+\.\ds", screen.text())
+    assert re.search(r"✗ terminal  exit 3  exit 3  \d+\.\ds", screen.text())

@@ -25,7 +25,7 @@ def test_output_is_seen_while_it_runs_folded_afterwards_and_unfolded(
     screen = open_screen("--yes", cwd=tmp_path, width=160)
     screen.wait_for("❯")
     screen.line("/show")
-    screen.wait_for("No tool was used in this conversation yet.")
+    screen.wait_for("No tools have been used")
     screen.line("run it")
     running = screen.wait_for("    row 9")
     assert "    row 4" in running and "    row 3" not in running  # the last six lines
@@ -47,7 +47,7 @@ def test_output_is_seen_while_it_runs_folded_afterwards_and_unfolded(
     screen.line("/show 2")
     screen.wait_for("\none\ntwo\n[exit status 0]")
     screen.line("/show 9")
-    screen.wait_for("There are only 3 tool calls in this conversation.")
+    screen.wait_for("only 3 tool calls")
 
 
 def test_what_a_command_prints_does_nothing_to_the_screen(server: ModelServer, open_screen: Open) -> None:

@@ -49,5 +49,5 @@ def broken() -> Iterator[Any]:
 @pytest.mark.parametrize(("events", "last"), [(whole, Done), (broken, Text)])
 def test_a_signal_that_comes_while_the_last_words_are_shown_ends_the_program(events: Any, last: type) -> None:
     with signals_raise(), pytest.raises(Terminated) as ended:
-        TurnDisplay(lambda question: False).run(Turn(events(), threading.Event()), Slow(last))  # type: ignore[arg-type]
+        TurnDisplay(Turn(events(), threading.Event()), Slow(last), lambda question: False).run()  # type: ignore[arg-type]
     assert ended.value.number == signal.SIGTERM

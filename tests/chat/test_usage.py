@@ -35,7 +35,7 @@ def test_a_compressed_conversation_is_counted_whole(server: ModelServer, home: P
     assert re.search(r"Model calls +3\n", text)
     assert re.search(r"Input +105 tokens, 30 of them from the cache\n", text)
     assert re.search(r"Output +21 tokens\n", text) and "about $0.7500" in text
-    assert "2 sessions: this one and what was compressed before it" in text
+    assert "2 sessions: this one and those it was compressed from" in text
 
 
 def test_what_was_not_counted_is_not_zero(server: ModelServer, home: Path, open_screen: Open) -> None:
@@ -44,7 +44,7 @@ def test_what_was_not_counted_is_not_zero(server: ModelServer, home: Path, open_
         db.append_message("second", "user", "hello")
         db.update_token_counts("second", api_call_count=1)
     text = used(open_screen)
-    assert "not counted" in text and "0 tokens" not in text
+    assert "unknown" in text and "0 tokens" not in text
 
 
 def test_the_endpoints_own_cost_counts_and_titles_and_summaries_are_a_line_of_their_own(

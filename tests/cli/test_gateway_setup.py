@@ -145,7 +145,7 @@ def test_a_second_account_stands_beside_the_first_which_goes_on(home: Path, lab:
         shown.line(lab.token)
         shown.wait_for("the Bot API server")
         shown.press("Enter")
-        shown.wait_for("this is the account work")
+        shown.wait_for("same account as work")
         assert shown.wait_until_over() == 1
     assert (home / "config.yaml").read_text() == text
     for words, told in (

@@ -162,6 +162,7 @@ def test_indented_and_slightly_changed_lines_are_traced(story: Story, committed:
 def test_a_renamed_file_a_clone_and_a_moved_folder_still_answer(story: Story) -> None:
     (story.repo / "lib").mkdir()
     story.git("mv", "src/shapes.py", "lib/figures.py")
+    assert story.who("lib/figures.py:2") == ("line", [CLAUDE])  # not committed
     story.commit()
     assert story.who("lib/figures.py:2") == ("line", [CLAUDE])
     assert story.who("lib/figures.py") == ("file", [CODEX, CLAUDE])
@@ -199,6 +200,16 @@ def test_the_newest_change_before_the_commit_counts(story: Story) -> None:
     given = {"file_path": str(story.file), "content": AREA + EDGE}
     story.claude("a3", "Write it again", "The whole file.", "Write", given)
     assert story.who("src/shapes.py:2") == ("line", ["claude-code-a2"])  # it was committed before
+
+
+def test_a_change_inside_a_line_is_traced(story: Story) -> None:
+    given = {"file_path": str(story.file), "old_string": "width * height", "new_string": "height * width"}
+    story.claude("a2", "Turn it round", "Turned.", "Edit", given)
+    story.file.write_text((AREA + EDGE).replace("width * height", "height * width"))
+    assert story.who("src/shapes.py:2") == ("line", ["claude-code-a2"])
+    assert story.who("src/shapes.py:6") == ("line", [CODEX])
+    story.commit()
+    assert story.who("src/shapes.py:2") == ("line", ["claude-code-a2"])
 
 
 def test_a_declined_change_is_not_claimed(story: Story) -> None:

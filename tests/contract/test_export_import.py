@@ -272,3 +272,34 @@ def test_messages_that_come_in_below_what_was_searched_are_found(db, make_db):
     db.append_message("x", "user", "later, a heron")
     assert len(found(db, "xheron")) == 1
     assert db.check() == []
+
+
+def test_a_session_that_comes_in_parts(db):
+    """An importer of a long file brings a session in parts; each begins with a message that is here."""
+
+    def part(first, last, *, continues):
+        told = [
+            {"role": "assistant" if at % 2 else "user", "content": f"word{at}", "timestamp": float(at), "id": at + 1,
+             "platform_message_id": f"m{at}", "output_tokens": 3, "tool_calls": [{"id": f"c{at}"}] if at % 2 else None}
+            for at in range(first, last)
+        ]  # fmt: skip
+        return {"id": "long", "source": "codex", "started_at": 0.0, "ended_at": float(last), "end_reason": "imported",
+                "output_tokens": 3 * len(told), "messages": told, "partial": continues}  # fmt: skip
+
+    parts = [part(0, 40, continues=False), part(39, 80, continues=True), part(78, 120, continues=True)]
+    assert db.import_sessions(iter(parts), update=True) == {"sessions": 1, "messages": 120, "skipped": 0, "updated": 0}
+    assert [one["content"] for one in db.get_messages("long")] == [f"word{at}" for at in range(120)]
+    row = db.get_session("long")
+    assert (row["message_count"], row["tool_call_count"], row["output_tokens"], row["ended_at"]) == (
+        120,
+        60,
+        360,
+        120.0,
+    )
+    assert len(db.search_messages("word119")) == 1 and db.check() == []
+    again = db.import_sessions(iter(parts), update=True)
+    assert again["messages"] == 0 and again["sessions"] == 0
+    refused = []
+    gap = part(200, 210, continues=True)
+    db.import_sessions([gap], update=True, refused=lambda session, error: refused.append(error))
+    assert refused and len(db.get_messages("long")) == 120

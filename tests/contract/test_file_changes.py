@@ -57,6 +57,8 @@ PATCH = "*** Begin Patch\n*** Update File: src/a.py\n@@\n-old line\n+new line\n*
         ("write_to_file", {"path": "a.py", "content": "x"}, [("a.py", "write")]),
         ("replace_in_file", {"path": "a.py", "diff": "------- SEARCH\nx\n=======\ny\n+++++++ REPLACE"}, [("a.py", "edit")]),
         ("developer__text_editor", {"command": "write", "path": "/p/a.py", "file_text": "x"}, [("/p/a.py", "write")]),
+        ("editor", {"path": "a.py", "old_text": "x", "new_text": "y"}, [("a.py", "edit")]),
+        ("fs_write", {"command": "create", "path": "a.py", "file_text": "x"}, [("a.py", "write")]),
         ("Read", {"file_path": "/p/a.py"}, []),
         ("terminal", {"command": "sed -i s/x/y/ a.py"}, []),
         ("write_file", "no JSON", []),

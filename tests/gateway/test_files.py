@@ -135,7 +135,7 @@ def test_only_files_that_may_leave_are_sent(
     refused = {
         ".env": "is hidden", "~/.ssh/id_rsa": "in a hidden folder", "key.txt": "in a hidden folder", "../outside.txt": "is not inside",
         "link.txt": "is not inside", "/etc/passwd": "is not inside", "empty.txt": "is empty", "large.bin": "larger than the 0.1 MB",
-        "pipe": "is not a regular file", ".": "Is a directory", "missing.txt": "No such file",
+        "pipe": "no regular file", ".": "a folder", "missing.txt": "No such file",
     }  # fmt: skip
     with running(plain, hermes_home, model.base_url, display={"busy": "queue"}):
         for name, why in refused.items():

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hermes.store.file_edits import hashes_in
 from hermes_state import SessionDB
 from tests.support import program
 
@@ -43,6 +44,12 @@ def told(session: dict[str, Any]) -> list[tuple[str, Any]]:
 def hidden(session: dict[str, Any]) -> list[Any]:
     """What it keeps without showing it."""
     return [one["content"] for one in session.get("rewound_messages", ())]
+
+
+def changed(home: Path) -> dict[str, int]:
+    """Each file that a tool call changed, with how many lines it added: what `hermes why` knows of it."""
+    with SessionDB(home / "state.db", read_only=True) as db:
+        return {one["path"]: len(hashes_in(one["lines"])) for one in db.file_changes()}
 
 
 def database(path: Path, *statements: tuple[str, list[tuple[Any, ...]]]) -> Path:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.interop.importing import brought_in, lines, sessions, told
+from tests.interop.importing import brought_in, changed, lines, sessions, told
 from tests.support import program
 
 NAME = "77777777-2222-4333-8444-555555555555"
@@ -28,7 +28,7 @@ def talk() -> list[Any]:
         "<USER_REQUEST>\nmake x two\n</USER_REQUEST>\n<ADDITIONAL_METADATA>\nnow\n</ADDITIONAL_METADATA>\n<USER_SETTINGS_CHANGE>\n"
         "The user changed setting `Model Selection` from None to Gemini 3.5 Flash (High). No need to comment.\n</USER_SETTINGS_CHANGE>"
     )
-    edit = {"TargetFile": json.dumps("/work/g/a.py"), "CodeContent": json.dumps("x = 2\n"), "Overwrite": "true"}
+    edit = {"TargetFile": json.dumps("/work/g/a.py"), "CodeContent": json.dumps("width = 2\n"), "Overwrite": "true"}
     calls = [
         {"name": "view_file", "args": {"AbsolutePath": json.dumps("/work/g/a.py")}},
         {"name": "write_to_file", "args": edit},
@@ -75,10 +75,10 @@ def test_a_conversation(tmp_path: Path) -> None:
     ]
     assert calls[1][1:] == (
         "write_to_file",
-        {"TargetFile": "/work/g/a.py", "CodeContent": "x = 2\n", "Overwrite": True},
+        {"TargetFile": "/work/g/a.py", "CodeContent": "width = 2\n", "Overwrite": True},
     )
     assert [(one["tool_call_id"], one["tool_name"]) for one in (viewed, written)] == [one[:2] for one in calls]
-    assert last["model"] == "gemini-3.5-flash"
+    assert last["model"] == "gemini-3.5-flash" and changed(home) == {"/work/g/a.py": 1}
     lines(file, [*talk(), step(9, "USER_EXPLICIT", "USER_INPUT", "thanks")])
     brought_in(file, home)
     assert told(sessions(home)[f"antigravity-{NAME}"])[-1] == ("user", "thanks")

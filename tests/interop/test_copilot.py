@@ -77,3 +77,36 @@ def test_calls_that_only_events_name_and_a_compaction(tmp_path: Path) -> None:
     results = [(one["tool_call_id"], one["tool_name"], one["content"]) for one in first[2:]]
     assert results == [(calls[0], "view", "of view"), (calls[1], "bash", "no such command")]
     assert told(found[f"copilot-{NAME}.2"]) == [("user", "Summary."), ("user", "go on")]
+
+
+def test_names_tokens_prompt_and_sub_agents_as_copilot_cli_1_0_102_writes_them(tmp_path: Path) -> None:
+    def of_agent(made: dict[str, Any]) -> dict[str, Any]:
+        return {**made, "agentId": "a1"}
+
+    def used(minute: int, call: str, **tokens: int) -> dict[str, Any]:
+        return event(minute, "session.usage_record", usage={"apiCallId": call, "cacheReadTokens": 0, **tokens})
+
+    asked = [{"toolCallId": "t1", "name": "task", "arguments": {"prompt": "look around"}}]
+    file = lines(tmp_path / NAME / "events.jsonl", [
+        talk()[0], event(1, "user.message", content="delegate"), event(2, "system.message", role="system", content="You are Copilot."),
+        used(3, "c1", inputTokens=100, outputTokens=9), event(4, "assistant.message", content="Delegating.", toolRequests=asked, apiCallId="c1"),
+        of_agent(event(5, "subagent.started", toolCallId="t1", agentDisplayName="looker", agentDescription="look", model="gpt-mini")),
+        of_agent(event(6, "user.message", content="look around")), of_agent(used(7, "c2", inputTokens=50, outputTokens=3, cacheReadTokens=20)),
+        of_agent(event(8, "assistant.message", content="Nothing there.", apiCallId="c2")),
+        event(9, "tool.execution_complete", toolCallId="t1", success=True, result={"content": "Nothing there."}),
+    ])  # fmt: skip
+    (file.parent / "workspace.yaml").write_text(f"id: {NAME}\nname: 'Look: around'\nuser_named: true\n")
+    brought_in(file, tmp_path / "home")
+    found = sessions(tmp_path / "home")
+    session, agent = found[f"copilot-{NAME}"], found["copilot-a1"]
+    assert (session["title"], session["system_prompt"]) == ("Look: around", "You are Copilot.")
+    assert told(session) == [("user", "delegate"), ("assistant", "Delegating."), ("tool", "Nothing there.")]
+    assert (session["input_tokens"], session["output_tokens"]) == (100, 9)
+    assert (agent["parent_session_id"], agent["kind"], agent["title"]) == (session["id"], "subagent", "look")
+    assert told(agent) == [("user", "look around"), ("assistant", "Nothing there.")]
+    assert (agent["input_tokens"], agent["cache_read_tokens"], agent["model"], agent["cwd"]) == (
+        30,
+        20,
+        "gpt-mini",
+        "/work/c",
+    )

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.interop.importing import PIXEL, brought_in, database, hidden, lines, sessions, told, unchanged
+from tests.interop.importing import PIXEL, brought_in, changed, database, hidden, lines, sessions, told, unchanged
 from tests.support import program
 
 NAME, CHILD, OLD = "7f3c0000-0000-4000-8000-000000000001", "7f3c0000-0000-4000-8000-000000000002", "tab-1"
@@ -37,7 +37,7 @@ def talk() -> list[Row]:
         "images": [{"data": PIXEL}],
         "context": {"fileSelections": [{"uri": {"scheme": "file", "fsPath": "/work/c/a.py"}}]},
     }
-    replaced = {"file_path": "/work/c/a.py", "old_string": "x = 1", "new_string": "x = 2"}
+    replaced = {"file_path": "/work/c/a.py", "old_string": "width = 1", "new_string": "width = 2"}
     edit = {"relativeWorkspacePath": "a.py", "noCodeblock": True}
     kept = {"beforeContentId": "composer.content.aa", "afterContentId": "composer.content.bb"}
     return [
@@ -50,7 +50,7 @@ def talk() -> list[Row]:
         bubble(5, 2, **tool("run_terminal_command_v2", toolCallId="t3", params={"command": "false"}, status="error", error="exit 1")),
         bubble(6, 2, text="Done.", capabilityType=22),
         bubble(7, 1, text="taken back"),
-        ("composer.content.aa", b"one\nx = 1\nthree\n"), ("composer.content.bb", b"one\nx = 2\ny = 3\nthree\n"),
+        ("composer.content.aa", b"one\nwidth = 1\nthree\n"), ("composer.content.bb", b"one\nwidth = 2\ny = 3\nthree\n"),
     ]  # fmt: skip
 
 
@@ -88,9 +88,10 @@ def test_a_conversation_of_the_editor(tmp_path: Path) -> None:
     )
     assert thought["reasoning"] == "I edit it." and (reply["input_tokens"], reply["output_tokens"]) == (11, 3)
     arguments = [json.loads(one["tool_calls"][0]["function"]["arguments"]) for one in (replaced, edited)]
-    assert arguments[0] == {"file_path": "/work/c/a.py", "old_string": "x = 1", "new_string": "x = 2"}
+    assert arguments[0] == {"file_path": "/work/c/a.py", "old_string": "width = 1", "new_string": "width = 2"}
     assert arguments[1]["relativeWorkspacePath"] == "a.py"
-    assert (arguments[1]["old_string"], arguments[1]["new_string"]) == ("x = 1\n", "x = 2\ny = 3\n")
+    assert (arguments[1]["old_string"], arguments[1]["new_string"]) == ("width = 1\n", "width = 2\ny = 3\n")
+    assert changed(home) == {"/work/c/a.py": 1, "a.py": 1}
     assert (first["tool_call_id"], first["tool_name"], last["content"]) == ("t1", "search_replace", "Done.")
     assert session["messages"][8]["content"] == "exit 1" and hidden(session) == ["taken back"]
     child = found[f"cursor-{CHILD}"]
@@ -145,18 +146,18 @@ def said(role: str, *content: Any) -> dict[str, Any]:
 def transcript() -> list[Any]:
     edit = {"path": "/work/c/a.py", "old_string": "1", "new_string": "2"}
     return [
-        said("user", {"type": "text", "text": "<timestamp>now</timestamp>\n<user_query>\nmake x two\n</user_query>"}),
+        said("user", {"type": "text", "text": "<timestamp>Thursday, Mar 5, 2026, 9:40 AM (UTC+1)</timestamp>\n<user_query>\nmake x two\n</user_query>"}),
         said("assistant", {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Editing."},
              {"type": "tool_use", "id": None, "name": "StrReplace", "input": edit}),
         said("user", {"type": "tool_result", "content": "ok"}),
-        {"type": "turn_ended", "status": "success"}, said("assistant", "Done."),
+        {"type": "turn_ended", "status": "success"}, said("assistant", "Done.\n\n[REDACTED]"),
     ]  # fmt: skip
 
 
 def test_a_transcript_of_the_command_line(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / ".cursor" / "projects" / "work-c" / "agent-transcripts" / NAME
     file = lines(folder / f"{NAME}.jsonl", [*transcript(), {"type": "hologram"}])
-    os.utime(file, (1772700000, 1772700000))
+    os.utime(file, (1772786400, 1772786400))
     lines(folder / "subagents" / f"{CHILD}.jsonl", transcript()[:1])
     done = program.run("sessions", "import", "--found", "--yes", home=home, env={"HOME": str(tmp_path)})
     assert done.status == 0 and "2 sessions with 5 messages imported" in done.out and "hologram" in done.err, done
@@ -166,7 +167,10 @@ def test_a_transcript_of_the_command_line(tmp_path: Path) -> None:
     reply, result = session["messages"][1:3]
     assert json.loads(reply["tool_calls"][0]["function"]["arguments"])["new_string"] == "2"
     assert (reply["reasoning"], result["tool_call_id"]) == ("hm", reply["tool_calls"][0]["id"])
-    assert session["started_at"] == 1772700000 and found[f"cursor-{CHILD}"]["parent_session_id"] == f"cursor-{NAME}"
+    assert (
+        session["started_at"] == session["messages"][0]["timestamp"] == 1772700000
+        and found[f"cursor-{CHILD}"]["parent_session_id"] == f"cursor-{NAME}"
+    )
     lines(file, [*transcript(), said("user", "more")])
     brought_in(file, home)
     assert told(sessions(home)[f"cursor-{NAME}"])[-1] == ("user", "more")
@@ -175,10 +179,11 @@ def test_a_transcript_of_the_command_line(tmp_path: Path) -> None:
 def test_a_conversation_of_the_editor_comes_once(tmp_path: Path) -> None:
     """The editor writes a transcript of it as well, without times and results."""
     home, env = tmp_path / "home", {"HOME": str(tmp_path)}
-    editor(global_database(tmp_path), talk())
+    editor(global_database(tmp_path), [*talk(), composer([], "listed-only")])
+    lines(tmp_path / ".cursor" / "projects" / "work-c" / "agent-transcripts" / "listed-only.jsonl", transcript()[:1])
     file = lines(tmp_path / ".cursor" / "projects" / "work-c" / "agent-transcripts" / f"{NAME}.jsonl", transcript())
     done = program.run("sessions", "import", "--found", "--yes", home=home, env=env)
-    assert "1 session with 10 messages imported" in done.out, done
+    assert "2 sessions with 11 messages imported" in done.out, done
     done = program.run("sessions", "import", file, home=home, env=env)
     assert done.status == 1 and "database" in done.err, done
     assert len(sessions(home)[f"cursor-{NAME}"]["messages"]) == 10

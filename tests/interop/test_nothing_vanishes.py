@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hermes.interop.histories import (
+    amp,
     antigravity,
     claude_code,
+    cline,
     codex,
     copilot,
+    droid,
+    dsh,
     gemini,
     goose,
     grok,
     kimi,
+    kiro,
     pi,
     qwen,
     vscode_copilot,
 )
 from tests.interop import (
+    test_amp,
     test_antigravity,
     test_claude_code,
+    test_cline,
     test_codex,
     test_copilot,
+    test_droid,
+    test_dsh,
     test_gemini,
     test_grok,
     test_kimi,
+    test_kiro,
     test_qwen,
     test_vscode_copilot,
 )
@@ -165,3 +176,43 @@ def test_what_was_written_before_is_there_after_any_later_line(tmp_path: Path, n
     assert after[0]["started_at"] <= before[0]["started_at"]
     counted = [sum(one.get("output_tokens") or 0 for one in some) for some in (before, after)]
     assert counted[0] <= counted[1]
+
+
+# Samples of the others, for which values of any type cost nothing: JSON lines, or one value.
+OTHERS: dict[str, tuple[Any, str, Any]] = {
+    "droid": (droid, "d.jsonl", test_droid.talk()),
+    "kiro": (kiro, "k.jsonl", test_kiro.talk()),
+    "dsh": (dsh, "session.jsonl", test_dsh.talk()),
+    "amp": (amp, "T-1.json", test_amp.thread()),
+    "cline": (cline, "api_conversation_history.json", test_cline.history()),
+}
+EVERY = {name: (importer, file, sample) for name, (importer, file, sample, _) in SAMPLES.items()} | OTHERS
+
+
+def places(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each value inside of one."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inside:
+        yield (*way, key)
+        yield from places(one, (*way, key))
+
+
+def replaced(value: Any, way: tuple[Any, ...], by: Any) -> Any:
+    if not way:
+        return by
+    changed = value.copy()
+    changed[way[0]] = replaced(value[way[0]], way[1:], by)
+    return changed
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_values_of_any_type_cost_no_more_than_themselves(tmp_path: Path, name: str) -> None:
+    importer, file_name, sample = EVERY[name]
+    file = tmp_path / file_name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for way in places(sample):
+        for value in (7, "x", [[]], {"a": None}):
+            changed = replaced(sample, way, value)
+            lines(file, changed) if file.suffix == ".jsonl" else file.write_text(json.dumps(changed))
+            importer.sniff(file)
+            assert isinstance(read(importer, file), list), (way, value)

@@ -114,7 +114,7 @@ def test_the_newest_session_of_the_folder_is_imported_and_continued(person: Pers
     assert person.run("-r", "@codex", "-q", "go on", cwd=person.project / "src").status == 0
     for name in ("@", "@nope"):
         done = person.run("-r", name, "-q", "x")
-        assert done.status == 1 and "claude, codex, gemini" in done.err
+        assert done.status == 1 and "@claude, @codex, @gemini" in done.err
     assert person.run("sessions", "delete", session, "--yes").status == 0
     done = person.run("-r", "@claude", "-q", "go on")
     assert done.status == 1 and f"restore {session}" in done.err
@@ -145,7 +145,16 @@ def test_a_session_goes_there_and_back(person: Person, s1: str, where: str) -> N
     path = written(person, name)
     assert "already here" in person.come_back() and list(sessions(person.home)) == [s1]
     say(path, "one", "two")
+    for table in (
+        person.run("sessions", "import", "--found", "--dry-run"),
+        person.run("sessions", "import", str(path), "--dry-run"),
+    ):
+        assert "0 sessions with 2 messages would be imported, 1 session updated" in table.out, table
     assert "2 messages imported" in person.come_back()
+    assert (
+        "0 messages would be imported; 1 session already"
+        in person.run("sessions", "import", "--found", "--dry-run").out
+    )
     assert person.shown()[-3:] == ["A file.", "one", "two"]
     assert person.opened(s1, where) == name  # it has all of it
     with SessionDB(person.home / "state.db") as db:
@@ -190,6 +199,17 @@ def test_a_session_that_came_from_there_goes_back_and_comes_again(person: Person
     assert person.run("-r", f"@{where}", "-q", "again").status == 0 and list(sessions(person.home)) == [session]
 
 
+def test_a_session_of_one_program_goes_on_in_another(person: Person) -> None:
+    claude(person, "first", "second")
+    person.come_back()
+    (session,) = sessions(person.home)
+    say(written(person, person.opened(session, "codex")), "third")
+    assert "1 message imported" in person.come_back()
+    assert person.shown(session) == ["first", "second", "third"]
+    assert "updated" not in person.come_back()  # neither file takes back what the other one says
+    assert list(sessions(person.home)) == [session] and sessions(person.home)[session]["ended_at"] > 2_000_000_000
+
+
 def test_one_that_was_not_continued_here_is_resumed_as_it_is(person: Person) -> None:
     path = claude(person, "first", "second")
     person.come_back()
@@ -232,3 +252,30 @@ def test_in_a_chat(person: Person) -> None:
         screen.wait_for(".codex")
         screen.line("/resume @claude")
         screen.wait_for("● the second")
+
+
+def test_what_is_compacted_there_continues_the_session_here(person: Person, s1: str) -> None:
+    path = written(person, person.opened(s1, "claude"))
+    say(path, "one")
+    with path.open("a") as stream:
+        last = {"parentUuid": None, "sessionId": path.stem, "timestamp": "2036-03-01T11:00:00Z"}
+        boundary = {**last, "type": "system", "subtype": "compact_boundary", "uuid": str(uuid.uuid4())}
+        summary = {**last, "type": "user", "uuid": str(uuid.uuid4()), "parentUuid": boundary["uuid"], "isCompactSummary": True,
+                   "message": {"role": "user", "content": "a summary"}}  # fmt: skip
+        stream.write(json.dumps(boundary) + "\n" + json.dumps(summary) + "\n")
+    say(path, "after it")
+    for _ in range(2):
+        person.come_back()
+        assert list(sessions(person.home)) == [s1, f"claude-code-{path.stem}.2"]
+        assert person.shown()[-2:] == ["A file.", "one"] and person.shown(f"claude-code-{path.stem}.2") == [
+            "a summary",
+            "after it",
+        ]
+    assert person.run("-r", s1, "-q", "on the end").status == 0
+    assert person.shown(f"claude-code-{path.stem}.2")[:3] == ["a summary", "after it", "on the end"]
+
+
+def test_names_are_completed(person: Person) -> None:
+    asked = {"_HERMES_COMPLETE": "bash_complete", "COMP_WORDS": "hermes -r @c", "COMP_CWORD": "2"}
+    done = person.run(**asked)
+    assert "@claude" in done.out and "@codex" in done.out and "@pi" not in done.out

@@ -17,10 +17,6 @@ from tests.support import program
 AT = "2026-03-01T10:00:00.000Z"
 # The first lines of programs that no importer reads.
 UNKNOWN: dict[str, list[Any]] = {
-    "droid": [
-        {"type": "session_start", "id": "d1", "title": "New Session", "owner": "me", "version": 2},
-        {"type": "message", "id": "m1", "timestamp": AT, "message": {"role": "user", "content": [{"type": "text", "text": "hi"}]}},
-    ],
     "wire": [{"type": "metadata", "protocol_version": "1.3"}, {"timestamp": 1.5, "message": {"type": "TurnBegin", "payload": {}}}],
     "acp": [{"jsonrpc": "2.0", "method": "session/prompt", "params": {"sessionId": "g", "prompt": []}}],
     "ids": [{"id": "1"}, {"id": "2"}],

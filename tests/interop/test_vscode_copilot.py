@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.interop.importing import PIXEL, brought_in, hidden, lines, sessions, told
+from tests.interop import test_copilot
+from tests.interop.importing import PIXEL, brought_in, changed, hidden, lines, sessions, told
 from tests.support import program
 
 NAME = "66666666-2222-4333-8444-555555555555"
@@ -25,7 +26,7 @@ def result(*rounds: dict[str, Any], results: dict[str, Any] | None = None, **mor
     return {"timings": {}, "metadata": {"toolCallRounds": list(rounds), "toolCallResults": results or {}, **more}}
 
 
-EDIT = {"filePath": "/work/v/a.py", "oldString": "x = 1", "newString": "x = 2"}
+EDIT = {"filePath": "/work/v/a.py", "oldString": "width = 1", "newString": "width = 2"}
 
 
 def agent_request(number: int = 1) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def test_an_agents_chat(tmp_path: Path) -> None:
         "edited",
     )
     assert (last["content"], last["input_tokens"], last["output_tokens"]) == ("Done.", 900, 30)
-    assert last["model"] == "claude-sonnet-4-20250514"
+    assert last["model"] == "claude-sonnet-4-20250514" and changed(home) == {"/work/v/a.py": 1}
 
 
 def test_a_log_of_changes_is_the_chat_it_makes(tmp_path: Path) -> None:
@@ -123,11 +124,32 @@ def test_a_log_of_changes_is_the_chat_it_makes(tmp_path: Path) -> None:
         {"kind": 1, "k": ["customTitle"], "v": "Two"},
     ]
     lines(file, [*begun, *ended])
-    brought_in(file, home)
+    lines(file.with_suffix(".json"), [whole(request(1, "as it was before it became a log", []))])
+    brought_in(file.parent, home)
     session = sessions(home)[SESSION]
     assert session["title"] == "Two"
     assert [content for _, content in told(session)] == ["make x two", "Reading.", "x = 1\ny", None, "edited", "Done."]
-    assert "1 session already here" in brought_in(file, home)
+    assert "1 session already here" in brought_in(file.parent, home)
+
+
+def test_a_chat_with_little_in_it(tmp_path: Path) -> None:
+    """Requests without an id, without the editor's names around them, and set one by one; notes of the extension are no session."""
+    few = [
+        {"message": {"text": f"question {n}"}, "response": [{"value": f"answer {n}"}], "completionTokens": n}
+        for n in (1, 2)
+    ]
+    log_ = [
+        {"kind": 0, "v": {"sessionId": NAME, "requests": []}},
+        *({"kind": 1, "k": ["requests", n], "v": one} for n, one in enumerate(few)),
+    ]
+    for name, records in {"c.json": [{"sessionId": NAME, "requests": few}], "c.jsonl": log_}.items():
+        file = lines(tmp_path / name / "chatSessions" / name, records)
+        lines(tmp_path / name / "GitHub.copilot-chat" / "transcripts" / "t.jsonl", test_copilot.talk())
+        home = tmp_path / f"home of {name}"
+        assert "1 session with 4 messages imported" in brought_in(file.parent.parent, home)
+        session = sessions(home)[SESSION]
+        assert [content for _, content in told(session)] == ["question 1", "answer 1", "question 2", "answer 2"]
+        assert session["output_tokens"] == 3
 
 
 def test_requests_that_were_undone_are_hidden(tmp_path: Path) -> None:
@@ -144,7 +166,8 @@ def test_requests_that_were_undone_are_hidden(tmp_path: Path) -> None:
 
 def test_chats_without_rounds(tmp_path: Path) -> None:
     """Of questions and of edits in the editor there are no tool calls: what it shows is all there is."""
-    edits = [[{"text": "x = 2", "range": {"startLineNumber": 1}}]]
+    where = {"startLineNumber": 1}
+    edits = [[{"text": "width = 2", "range": where}]]
     file = lines(tmp_path / "chat.json", [whole(
         request(1, "what is this?", [{"value": "See "}, {"kind": "inlineReference", "inlineReference": {"uri": {"path": "/work/v/a.py"}}},
                                      {"value": "."}, {"kind": "hologram"}], result=result({"response": "See `a.py`.", "toolCalls": []})),
@@ -164,9 +187,12 @@ def test_chats_without_rounds(tmp_path: Path) -> None:
     ]  # fmt: skip
     edited, ran = (
         next(one for one in session["messages"] if name in str(one.get("tool_calls")))
-        for name in ("textEditGroup", "run_in")
+        for name in ("edit_file", "run_in")
     )
-    assert json.loads(edited["tool_calls"][0]["function"]["arguments"]) == {"filePath": "/work/v/a.py", "edits": edits}
+    assert json.loads(edited["tool_calls"][0]["function"]["arguments"]) == {
+        "filePath": "/work/v/a.py", "edits": [{"newText": "width = 2", "range": where}],
+    }  # fmt: skip
+    assert changed(tmp_path / "home") == {"/work/v/a.py": 1}
     assert "make" in ran["tool_calls"][0]["function"]["arguments"]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hermes.errors import HermesError
-from hermes.interop.history_watch import FileEvents
+from hermes.interop.history_watch import FileEvents, HistoryWatcher
 from hermes_state import SessionDB
 from tests.interop import test_gemini as gemini
 from tests.interop.importing import lines
@@ -124,32 +124,31 @@ def test_at_rest_it_uses_next_to_nothing_of_a_core(tmp_path: Path) -> None:
 def test_a_folder_that_comes_with_its_files_is_seen(tmp_path: Path) -> None:
     """The files of a new folder may be written before it is watched."""
     (tmp_path / "watched").mkdir()
-    events = FileEvents([tmp_path / "watched"], [tmp_path / "later" / "deep"])
+    events = FileEvents([tmp_path / "watched"])
     try:
         made = tmp_path / "made" / "inner"
         made.mkdir(parents=True)
         (made / "one").write_text("x")
         os.replace(tmp_path / "made", tmp_path / "watched" / "new")
         assert tmp_path / "watched" / "new" / "inner" / "one" in events.wait(30)
-        assert not events.appeared
-        (tmp_path / "later").mkdir()
-        tries = iter(range(30))
-        while not events.appeared and next(tries, None) is not None:
-            events.wait(1)
-        assert events.appeared
     finally:
         events.close()
 
 
-def test_a_place_that_appears_before_it_is_awaited_is_seen(tmp_path: Path) -> None:
-    place = tmp_path / "later" / "deep"
-    events = FileEvents([], [place])
-    assert not events.appeared
-    events.close()
-    place.mkdir(parents=True)  # between the look for places and the watch
-    events = FileEvents([], [place])
-    assert events.appeared
-    events.close()
+def test_a_program_that_is_installed_later_is_followed(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "later" / "projects" / "-work" / f"{NAME}.jsonl"
+    process = program.start(
+        "sessions", "watch", home=home, env={"HOME": str(tmp_path), "CLAUDE_CONFIG_DIR": str(tmp_path / "later")}
+    )
+    try:
+        assert process.stderr is not None and "Watching" in process.stderr.readline()
+        lines(file, [said("u0", None, "line 0", 0)])
+        until(home, ["line 0"])
+        write(file, 1)
+        until(home, ["line 0", "line 1"])
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_folders_that_are_made_while_the_watch_begins_are_watched(tmp_path: Path) -> None:
@@ -169,12 +168,8 @@ def test_folders_that_are_made_while_the_watch_begins_are_watched(tmp_path: Path
         events.close()
 
 
-@pytest.mark.parametrize("by_looking", [False, True])
-def test_events_name_the_file_that_was_written(tmp_path: Path, by_looking: bool) -> None:
+def test_events_name_the_file_that_was_written(tmp_path: Path) -> None:
     events = FileEvents([tmp_path])
-    if by_looking:  # as where there is no inotify
-        events.close()
-        assert events.wait(0) == set()
     try:
         assert events.wait(0.01) == set()
         (tmp_path / "one").write_text("x")
@@ -185,15 +180,10 @@ def test_events_name_the_file_that_was_written(tmp_path: Path, by_looking: bool)
         events.close()
 
 
-@pytest.mark.parametrize("by_looking", [False, True])
-def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path, by_looking: bool) -> None:
-    """aider's lies in the home, with everything else; other programs' folders may still appear there."""
+def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path) -> None:
+    """aider's lies in the home, with everything else."""
     (tmp_path / "work").mkdir()
-    events = FileEvents([tmp_path], [tmp_path / ".claude" / "projects"], alone=[tmp_path])
-    if by_looking:
-        events.close()
-        assert events.wait(0) == set()
-    try:
+    with FileEvents([tmp_path], alone=[tmp_path]) as events:
         (tmp_path / "work" / "file").write_text("x")
         (tmp_path / "made").mkdir()
         (tmp_path / "made" / "file").write_text("x")
@@ -202,11 +192,74 @@ def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path
         while tmp_path / ".aider.chat.history.md" not in found:
             found |= events.wait(30)
         assert not {tmp_path / "work" / "file", tmp_path / "made" / "file"} & (found | events.wait(0.01))
-        assert not events.appeared
-        (tmp_path / ".claude" / "projects").mkdir(parents=True)
-        tries = iter(range(30))
-        while not events.appeared and next(tries, None) is not None:
-            events.wait(1)
-        assert events.appeared
-    finally:
-        events.close()
+
+
+def test_where_the_system_tells_of_no_events_times_and_sizes_are_looked_at(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "projects" / f"{NAME}.jsonl"
+    write(lines(file, []), 0)
+    at_end = threading.Event()
+    with SessionDB(home / "state.db") as db, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.platform", "darwin")
+        follower = threading.Thread(target=HistoryWatcher(db, [file.parent]).run, args=(at_end.is_set,))
+        follower.start()
+        try:
+            until(home, ["line 0"])
+            write(file, 1)
+            until(home, ["line 0", "line 1"])
+        finally:
+            at_end.set()
+            follower.join()
+
+
+# ------------------------------------------------------------------------------------------------ for good
+
+
+def test_watch_as_a_service(tmp_path: Path) -> None:
+    """A stand-in for systemctl writes down how it was called: the machine's own may have no user session."""
+    home, folder, calls = tmp_path / "home", tmp_path / "my projects", tmp_path / "calls"
+    unit = tmp_path / "configuration" / "systemd" / "user"
+    folder.mkdir()
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "systemctl").write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+    (tools / "systemctl").chmod(0o755)
+    variables = {
+        "XDG_CONFIG_HOME": str(tmp_path / "configuration"),
+        "HOME": str(tmp_path),
+        "PATH": f"{tools}:/usr/bin:/bin",
+    }
+    done = program.run("sessions", "watch", folder, "--install", home=home, env=variables)
+    assert done.status == 0 and (found := list(unit.iterdir()))
+    assert f'sessions watch "{folder}"\n' in found[0].read_text() and f"HERMES_HOME={home}\n" in found[0].read_text()
+    assert f"--user enable --now {found[0].name}" in calls.read_text() and found[0].name.startswith("hermes-watch")
+    done = program.run("sessions", "watch", "--uninstall", home=home, env=variables)
+    assert done.status == 0 and not list(unit.iterdir()) and f"disable --now {found[0].name}" in calls.read_text()
+    again = program.run("sessions", "watch", "--uninstall", home=home, env=variables)
+    assert again.status == 1 and "--install" in again.err
+    (tools / "systemctl").write_text("#!/bin/sh\nexit 1\n")  # as without a session of the user
+    refused = program.run("sessions", "watch", "--install", home=home, env=variables)
+    assert refused.status == 0 and "systemctl --user enable --now" in refused.out
+    assert program.run("sessions", "watch", "--install", "--once", home=home, env=variables).status == 2
+
+
+@pytest.mark.parametrize(("settings", "told"), [
+    (None, "2 sessions"), ('{"cleanupPeriodDays": 60}', "1 session"), ('{"cleanupPeriodDays": 0}', ""),
+    ('{"cleanupPeriodDays": 9999}', ""), ("{", "2 sessions"),
+])  # fmt: skip
+def test_sessions_that_the_program_is_about_to_delete_are_named_once(
+    tmp_path: Path, settings: str | None, told: str
+) -> None:
+    home, claude = tmp_path / "home", tmp_path / "claude"
+    for days in (1, 24, 56, 57):
+        name = f"{NAME[:-2]}{days:02}"
+        file = claude / "projects" / "-work" / f"{name}.jsonl"
+        lines(file, [{**said(f"u{days}", None, f"line {days}", 0), "sessionId": name}])
+        os.utime(file, (time.time() - days * 86400, time.time() - days * 86400 - 60))
+    if settings is not None:
+        (claude / "settings.json").write_text(settings)
+    variables = {"CLAUDE_CONFIG_DIR": str(claude), "HOME": str(tmp_path)}
+    here = sorted((claude / "projects" / "-work").iterdir())[:3]  # one of them is not in the record
+    done = program.run("sessions", "import", *here, home=home, env=variables)
+    assert done.status == 0 and ("Claude Code will delete" in done.err) == bool(told) and told in done.err
+    for words in (("watch", claude, "--once"), ("import", here[0])):
+        assert "will delete" not in program.run("sessions", *words, home=home, env=variables).err

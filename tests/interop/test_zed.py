@@ -8,7 +8,7 @@ from typing import Any
 
 import zstandard
 
-from tests.interop.importing import PIXEL, brought_in, database, sessions, told, unchanged
+from tests.interop.importing import PIXEL, brought_in, changed, database, sessions, told, unchanged
 from tests.support import program
 
 AT, LATER = "2026-03-05T10:00:00+00:00", "2026-03-05T11:00:00+00:00"
@@ -22,7 +22,7 @@ def document(*messages: Any, **more: Any) -> dict[str, Any]:
 
 
 def talk() -> list[Any]:
-    edit = {"path": "c/a.py", "edits": [{"old_text": "x = 1", "new_text": "x = 2"}]}
+    edit = {"path": "c/a.py", "mode": "edit", "edits": [{"old_text": "width = 1", "new_text": "width = 2"}]}
     mention = {"uri": {"File": {"abs_path": "/work/c/a.py"}}, "content": "x = 1"}
     use = {"id": "t1", "name": "edit_file", "raw_input": "{}", "input": edit, "is_input_complete": True}
     result = {
@@ -38,11 +38,18 @@ def talk() -> list[Any]:
         "is_error": False,
         "content": [{"Image": {"source": PIXEL}}, {"Text": "so"}],
     }
+    made = {"id": "t3", "name": "edit_file", "input": {"path": "c/b.py", "mode": "create"}}
+    texts = {
+        "tool_use_id": "t3",
+        "tool_name": "edit_file",
+        "content": {"Text": "Made."},
+        "output": {"old_text": "", "new_text": "height = 3\n"},
+    }
     return [
         {"User": {"id": "u1", "content": [{"Text": "make x two"}, {"Mention": mention}, {"Image": {"source": PIXEL, "size": None}}]}},
         {"Agent": {"content": [{"Thinking": {"text": "I edit.", "signature": "s"}}, {"RedactedThinking": "x"}, {"Text": "Editing."},
                                {"ToolUse": use}], "tool_results": {"t1": result, "t2": shot}}},
-        "Resume", {"Agent": {"content": [{"Text": "Done."}, {"Hologram": 1}], "tool_results": {}}},
+        "Resume", {"Agent": {"content": [{"Text": "Done."}, {"ToolUse": made}, {"Hologram": 1}], "tool_results": {"t3": texts}}},
     ]  # fmt: skip
 
 
@@ -73,14 +80,14 @@ def test_threads(tmp_path: Path) -> None:
     done = program.run(
         "sessions", "import", "--found", "--yes", home=home, env={"HOME": str(tmp_path), "XDG_DATA_HOME": ""}
     )
-    assert done.status == 0 and "2 sessions with 6 messages imported" in done.out and "Hologram" in done.err, done
+    assert done.status == 0 and "2 sessions with 7 messages imported" in done.out and "Hologram" in done.err, done
     assert unchanged(file) == before
     found = sessions(home)
     session = found["zed-z1"]
     assert (session["title"], session["cwd"], session["model"]) == ("Two", "/work/c", "claude-sonnet-4")
     assert (session["input_tokens"], session["output_tokens"], session["cache_read_tokens"]) == (100, 9, 40)
     assert session["ended_at"] - session["started_at"] == 3600
-    asked, reply, edited, shot, last = session["messages"]
+    asked, reply, edited, shot, last, _ = session["messages"]
     assert [part["type"] for part in asked["content"]] == ["text", "text", "image_url"] and "/work/c/a.py" in str(
         asked["content"]
     )
@@ -90,7 +97,8 @@ def test_threads(tmp_path: Path) -> None:
         "Edited.",
         "Done.",
     )
-    assert json.loads(reply["tool_calls"][0]["function"]["arguments"])["edits"][0]["new_text"] == "x = 2"
+    assert json.loads(reply["tool_calls"][0]["function"]["arguments"])["edits"][0]["new_text"] == "width = 2"
+    assert changed(home) == {"c/a.py": 1, "c/b.py": 1}
     assert (edited["tool_call_id"], shot["tool_name"], shot["content"][0]["type"]) == ("t1", "screenshot", "image_url")
     assert (found["zed-z2"]["parent_session_id"], found["zed-z2"]["kind"]) == ("zed-z1", "subagent")
     more = [

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +105,7 @@ AGENTS = [
         env={"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "{url}/v1", "OPENAI_MODEL": MODEL},
     ),
     Agent(
-        "opencode", "opencode-ai@1.18.33", "opencode-*/bin/opencode", ("write", {"filePath": "{path}", "content": "alpha\n"}),
+        "opencode", f"opencode-{sys.platform}-{'arm64' if platform.machine() in ('arm64', 'aarch64') else 'x64-baseline'}@1.18.33", "opencode-*/bin/opencode", ("write", {"filePath": "{path}", "content": "alpha\n"}),
         first=lambda prompt: ["run", "-m", f"fake/{MODEL}", prompt],
         again=lambda name, prompt: ["run", "-m", f"fake/{MODEL}", "--session", name, prompt],
         env={"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},

@@ -217,7 +217,8 @@ def test_why_names_the_conversation_of_a_file_within_what_the_user_may_see(home:
             assert found["matched"] == "line" and change["session_id"] == "s1"
             assert "Greet people" in change["request"] and "I write greet.py." in change["text"]
             assert change["request"].startswith("<quoted-history>")
-            assert (await client.call_tool("why", {"where": f"{file}:9"})).is_error
+            for wrong in (f"{file}:9", "\0", f"{tmp_path}:1"):
+                assert (await client.call_tool("why", {"where": wrong})).is_error, wrong
         async with session(home, "--user", "telegram:42") as client:
             found = await call(client, "why", where=f"{file}:9")  # no file of this machine is read for them
             assert found["matched"] == "nothing" and found["changes"] == []

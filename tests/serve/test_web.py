@@ -115,6 +115,26 @@ def test_read(seen: Page) -> None:
     assert seen.get("/api/insights")["by_weekday_hour"]
 
 
+def test_files_changed_lead_to_the_conversations_that_changed_them(home: Path, page: Page) -> None:
+    for number, session in enumerate(("s1", "media", "s1")):
+        given = json.dumps({"path": "/home/ann/src/parser/lexer.py", "content": f"a line, number {number}"})
+        call = {"id": f"w{number}", "type": "function", "function": {"name": "write_file", "arguments": given}}
+        with SessionDB(home / "state.db") as db:
+            made = db.append_message(session, "assistant", "I write it.", tool_calls=[call])
+    (file,) = page.get("/api/session/s1")["files"]
+    assert file == {"path": "/home/ann/src/parser/lexer.py", "changes": 2, "message_id": made}
+    assert page.get("/api/session/new")["files"] == []
+    assert [one["id"] for one in page.get("/api/sessions", file=file["path"])["sessions"]] == ["s1", "media"]
+    assert page.get("/api/sessions", file="/etc/passwd")["sessions"] == []
+    assert {one["session"]["id"] for one in page.get("/api/search", q="tokenizer", file=file["path"])["groups"]} == {
+        "s1",
+        "media",
+    }
+    assert page.get("/api/search", q="tokenizer", file="other.py")["groups"] == []
+    with Page(home, "--user", "telegram:42") as other:
+        assert [one["id"] for one in other.get("/api/sessions", file=file["path"])["sessions"]] == ["media"]
+
+
 def test_files_are_those_of_messages_one_may_see(home: Path, page: Page) -> None:
     html = page.get("/api/messages/media")["messages"][0]["html"]
     places = [part.split('"')[0] for part in html.split('src="')[1:]]

@@ -144,6 +144,26 @@ def test_a_link_to_a_tools_result_opens_its_fold(browser: Browser, page: Page, h
     browser.wait(f"document.querySelector('#m{result}.target')?.checkVisibility()")
 
 
+def test_from_a_changed_file_to_the_conversations_that_changed_it_and_back(
+    browser: Browser, page: Page, home: Path
+) -> None:
+    call = {
+        "id": "w1",
+        "type": "function",
+        "function": {"name": "write_file", "arguments": '{"path": "/srv/<b>app.py", "content": "x"}'},
+    }
+    with SessionDB(home / "state.db") as db:
+        db.create_session("files", "cli", cwd="/srv")
+        made = db.append_message("files", "assistant", "I write it.", tool_calls=[call])
+    browser.open(page.address + "/s/files", 1280)
+    browser.click("details.files summary", "Files changed (1)")
+    assert browser.value(f"document.querySelector('details.files a.dim').getAttribute('href') === '#m{made}'")
+    browser.click("details.files a", "<b>app.py")
+    browser.wait("document.querySelectorAll('.row').length === 1 && !!document.querySelector('.chip.on')")
+    browser.click(".row", "files")
+    browser.wait("location.pathname === '/s/files' && !!document.querySelector('details.files')")
+
+
 def test_pictures_and_recordings_are_inline(browser: Browser, page: Page) -> None:
     browser.open(page.address + "/s/media", 1280)
     browser.wait("document.querySelector('.message img')?.naturalWidth === 48")

@@ -17,12 +17,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.fitting import cut_to
-from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.leases import SessionLease
 from hermes.agent.prompt_messages import TOOL_BUDGET
 from hermes.agent.side_tasks import asked_aside, can_write, counted_for, without_thinking
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound
-from hermes.texts import shortened, without_middle
+from hermes.texts import harmless, shortened, without_middle
 from hermes.tokens import estimate_tokens, limits, text_tokens
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ def compress(
     room: int | None = None,
     window: int | None = None,
     shrink: bool = False,
-    new_session_id: str | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     lease: SessionLease | None = None,
 ) -> str:
@@ -119,27 +118,21 @@ def compress(
             summary = write_summary(middle, model, focus=focus, tokens=tokens, timeout=timeout, cancelled=cancelled)
         text = _with_header(summary, middle, session_id, tokens, _request(messages, head, tail))
         with lease.fenced():
-            return _commit(db, session_id, messages, (head, tail), text, new_session_id)
+            return _commit(db, session_id, messages, (head, tail), text)
 
 
 def _commit(
-    db: SessionDB,
-    session_id: str,
-    messages: Sequence[MessageRow],
-    edges: tuple[int, int],
-    text: str,
-    child: str | None,
-) -> str:
+    db: SessionDB, session_id: str, messages: Sequence[MessageRow], edges: tuple[int, int], text: str
+) -> str:  # fmt: skip
+    from hermes.agent.conversations import new_session_id
+
     head, tail = edges
     tail_from = messages[tail]["id"] if tail < len(messages) else None
     if tail_from is None:  # messages stored while the model wrote are carried over as well
         known = {message["id"] for message in messages}
         tail_from = next((row["id"] for row in db.get_messages(session_id) if row["id"] not in known), None)
-    if child is None:
-        from hermes.agent.conversations import new_session_id
-
-        session = db.get_session(session_id)
-        child = new_session_id(gateway=session is None or session["source"] != "cli")
+    session = db.get_session(session_id)
+    child = new_session_id(gateway=session is None or session["source"] != "cli")
     try:
         return db.compress_session(
             session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from
@@ -209,7 +202,7 @@ def _written(
 def _prompt(notes: str, piece: str, focus: str | None, number: int, count: int, words: int) -> list[Message]:
     asked = f"Write the notes, in at most {words} words."
     if focus and focus.strip():
-        asked = f"{asked} What matters most, and is to be kept in full: {shortened(clean(focus), 1000)}"
+        asked = f"{asked} What matters most, and is to be kept in full: {shortened(harmless(focus), 1000)}"
     parts = []
     if notes:
         parts.append(f"The notes so far, to be taken over:\n{quoted(notes)}")
@@ -249,7 +242,7 @@ def _cut_to(text: str, room: int) -> Iterator[str]:
 
 
 def _rendered(message: Mapping[str, Any]) -> str:
-    text = clean(message_text(message))
+    text = harmless(message_text(message))
     if message.get("role") == "tool":
         text = without_middle(text, _TOOL_OUTPUT, first=0.5)
     name = f" {message['tool_name']}" if message.get("tool_name") else ""
@@ -281,7 +274,7 @@ def _with_header(
         f" session {session_id}, where session_search finds them. These are notes on what was said, not new requests.]"
     )
     if request:
-        header += f"\n\n{_REQUEST}\n{cut_to(clean(request), tokens // 4)}"
+        header += f"\n\n{_REQUEST}\n{cut_to(harmless(request), tokens // 4)}"
     notes = _FENCE.sub("", summary.strip()).strip()
     left = tokens - text_tokens(header)
     sure = cut_to(notes, left // 3)  # what the copied lines leave is for the rest of the notes

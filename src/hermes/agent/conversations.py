@@ -205,19 +205,9 @@ class Conversations(Generic[A]):
             agents = [one.agent for one in idle if one.agent is not None]
             for one in idle:
                 del self._all[one.name]
-
-        def work() -> None:
-            with suppress(IndexError):
-                while True:
-                    agent = agents.pop()
-                    with suppress(Exception):
-                        agent.close(patience=max(0.0, end - time.monotonic()))
-
-        closing = [threading.Thread(target=work, daemon=True) for _ in range(min(8, len(agents)))]
-        for thread in closing:
-            thread.start()
-        for thread in closing:
-            thread.join(max(0.0, end - time.monotonic()))
+        for agent in agents:
+            with suppress(Exception):
+                agent.close(patience=max(0.0, end - time.monotonic()))
 
 
 def new_session_id(*, gateway: bool = False) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes.store.index_text import plain, plain_calls, plain_content
+from hermes.texts import harmless
 from hermes.times import clock
 
 OPEN, CLOSE = "<quoted-history>", "</quoted-history>"
@@ -24,20 +25,11 @@ NOTE = (
 )
 _BRACKET = r"(?:[<＜﹤‹〈⟨]|&lt;|&#0*60;|&#x0*3c;|%3c|\\u003c|\\x3c)"
 _MARK = re.compile(rf"{_BRACKET}(?=[\W_]{{0,40}}quoted[\W_]{{0,20}}history)", re.IGNORECASE)
-# Neither displayable nor sendable: control characters (white space apart), lone surrogates, marks that turn text around.
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def clean(text: str) -> str:
-    """The text without characters that can't be displayed or sent; line ends as "\\n"."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _SURROGATE.sub("\ufffd", _UNSEEN.sub("", text))
 
 
 def defused(text: str) -> str:
-    """Clean text in which nothing reads as one of the marks."""
-    text = _without_marks(clean(text))
+    """Harmless text in which nothing reads as one of the marks."""
+    text = _without_marks(harmless(text))
     if not text.isascii():
         # Look-alike letters, and characters without width in between.
         seen = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) != "Cf")

@@ -179,9 +179,7 @@ class Agent:
         """
         return self._begin(partial(self._talked, content=content, keep=keep, with_reply=with_reply))
 
-    def _talked(
-        self, cancel: threading.Event, content: Content, keep: Keep | None, with_reply: Also | None
-    ) -> Events:  # fmt: skip
+    def _talked(self, cancel: threading.Event, content: Content, keep: Keep | None, with_reply: Also | None) -> Events:
         with self._underway(cancel):
             yield from self._said(content, keep)
             yield from self._answer(with_reply)

@@ -229,24 +229,19 @@ def _beside(
     from hermes.config import environment
 
     here = main if isinstance(main, EndpointModel) else None
-    if here is None or base_url or "/" in name:
-        variables = environment()
-        address = here.base_url if here else variables.get("OPENAI_BASE_URL") or providers.OPENAI
-        own = key or (here.api_key if here else None)
-        named = None if base_url else providers.endpoint_named(name, variables, base_url=address, key=own)
-        if named is not None:
-            name, base_url, key = named.name or name, named.base_url, named.api_key
-        elif here is None:
-            base_url = base_url or address
-            key = key or providers.key_for(base_url or providers.OPENAI, variables)
-        else:
-            key = key or providers.key_of(providers.provider_at(base_url), variables)
-    if here is None or base_url not in (None, here.base_url):
-        return _side_model(name, base_url, key, timeout=timeout or (here.timeout if here else None), setting=setting)
-    return _side_model(
-        name, here.base_url, key or here.api_key, length, kind=here.kind, timeout=timeout or here.timeout,
-        provider=here.provider, setting=setting,
-    )  # fmt: skip
+    variables = environment()
+    address = (here.base_url if here else variables.get("OPENAI_BASE_URL")) or providers.OPENAI
+    timeout, own = timeout or (here.timeout if here else None), key or (here.api_key if here else None)
+    named = None if base_url else providers.endpoint_named(name, variables, base_url=address, key=own)
+    if named is not None:
+        return _side_model(named.name or name, named.base_url, named.api_key, timeout=timeout, setting=setting)
+    if here is not None and base_url in (None, here.base_url):
+        return _side_model(name, address, own, length, here.kind, timeout, provider=here.provider, setting=setting)
+    place = base_url or address
+    key = key or (
+        providers.key_of(providers.provider_at(place), variables) if here else providers.key_for(place, variables)
+    )
+    return _side_model(name, place, key, timeout=timeout, setting=setting)
 
 
 # One model object for all side tasks with the same endpoint: it shares connections and what it learned of its server.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable, Sequence
-from operator import is_
 from typing import Any
 
 from hermes.agent.history_text import SUMMARY_MARK
@@ -33,45 +32,17 @@ def prepared(
     Unchanged messages are not copied. Attachments (`attachments` reads one by its hash) are sent with messages from the
     user's last message on, the one to answer; earlier ones are only mentioned.
     """
-    return PreparedHistory()(list(history), system_prompt=system_prompt, attachments=attachments)
-
-
-class PreparedHistory:
-    """`prepared`, for a conversation that grows: what precedes its last question is prepared once.
-
-    Messages must not be changed: that one is the same object means that it is unchanged.
-    """
-
-    def __init__(self) -> None:
-        self._system: Message = {"role": "system", "content": None}
-        self._read: Read | None = None
-        self._seen: list[Message] = []  # the messages up to the last question
-        self._made: list[Message] = []  # those before it as they are sent
-
-    def __call__(self, history: list[Message], *, system_prompt: str | None, attachments: Read | None) -> list[Message]:
-        """What `prepared` gives."""
-        if attachments != self._read or len(self._seen) > len(history) or not all(map(is_, self._seen, history)):
-            self._read, self._seen, self._made = attachments, [], []
-        known = max(0, len(self._seen) - 1)
-        rest = history[known:]
-        messages = repaired(rest, self._made[-1] if self._made else None)
-        turn = _last_question(messages)
-        made = [
-            message  # unchanged, like most messages
-            if type(message.get("content")) is str and message.get("role") != "tool"
-            else shown(message, attachments=attachments, earlier=turn is not None and number < turn)
-            for number, message in enumerate(messages)
-        ]
-        if self._system["content"] != system_prompt:
-            self._system = {"role": "system", "content": system_prompt}
-        # Passages that are shown for one turn alone belong between the system prompt and the conversation: both of these
-        # are the same from turn to turn.
-        out = [self._system, *self._made, *made] if system_prompt else [*self._made, *made]
-        if turn:
-            self._made += made[:turn]
-            asked = next(at for at, one in enumerate(rest) if one is messages[turn])
-            self._seen = [*self._seen[:known], *rest[: asked + 1]]
-        return out
+    messages = repaired(list(history))
+    turn = _last_question(messages)
+    made = [
+        message  # unchanged, like most messages
+        if type(message.get("content")) is str and message.get("role") != "tool"
+        else shown(message, attachments=attachments, earlier=turn is not None and number < turn)
+        for number, message in enumerate(messages)
+    ]
+    # Passages that are shown for one turn alone belong between the system prompt and the conversation: both of these
+    # are the same from turn to turn.
+    return [{"role": "system", "content": system_prompt}, *made] if system_prompt else made
 
 
 def _last_question(messages: Sequence[Message]) -> int | None:
@@ -82,11 +53,8 @@ def _last_question(messages: Sequence[Message]) -> int | None:
     return None
 
 
-def repaired(history: Sequence[Message], before: Message | None = None) -> list[Message]:
-    """Every call followed by its results, in the order of the calls; every result by a call; no two questions in a row.
-
-    `before` is the message before these, if there is one.
-    """
+def repaired(history: Sequence[Message]) -> list[Message]:
+    """Every call followed by its results, in the order of the calls; every result by a call; no two questions in a row."""
     out: list[Message] = []
     position = 0
     while position < len(history):
@@ -96,7 +64,7 @@ def repaired(history: Sequence[Message], before: Message | None = None) -> list[
         if role == "tool":
             out.append(_stray(message))
             continue
-        last = out[-1] if out else before
+        last = out[-1] if out else None
         if role == "user" and last is not None and last.get("role") == "user" and not _is_stray(last):
             missing = NOTED if _is_note(last) else SUMMED_UP if _is_note(message, SUMMARY_MARK) else UNANSWERED
             out.append({"role": "assistant", "content": missing})

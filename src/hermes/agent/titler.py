@@ -15,13 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hermes.agent.history_text import NOTE, SUMMARY_MARK, clean, message_text, quoted
+from hermes.agent.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.session_search.excerpts import EXTRACTIVE
 from hermes.agent.side_tasks import can_write, counted_for, without_thinking
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.leases import holder_name, title_lease
 from hermes.store.titles import titled_key
-from hermes.texts import shortened
+from hermes.texts import harmless, shortened
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -173,10 +173,11 @@ def _free_title(db: SessionDB, session_id: str, title: str) -> str | None:
     return next(free, None)
 
 
-def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
+def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | None, *, refuse: bool = False) -> str:
     """Give a session the title that `user` chose for it, or a similar one if another session has it; returns the title.
 
-    A number at its end would reveal that others have sessions of this name: only a user who may see those gets one.
+    A number at its end would reveal that others have sessions of this name: only a user who may see those gets one, or,
+    with `refuse`, TitleClash.
     """
     name = wanted
     for _ in range(_TRIES):
@@ -186,21 +187,19 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
         except TitleClash as clash:  # what the store compared: secrets are masked in it
             holder, taken = clash.holder, clash.title or name
             seen = holder is None or db.get_session(holder, visible_to=user) is not None
+            if refuse and seen:
+                raise
             name = db.get_next_title_in_lineage(taken) if seen else _title_apart(db, session_id, taken)
-        except InvalidInput:  # longer than a title may be, with its secrets masked: one will be made
-            break
+        except InvalidInput:
+            if refuse:
+                raise
+            break  # longer than a title may be, with its secrets masked: one will be made
     return db.get_session_title(session_id) or ""
 
 
 def set_title_or_refuse(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
-    """As set_chosen_title, but a title that a session has which `user` may see raises TitleClash."""
-    try:
-        db.set_session_title(session_id, wanted)
-    except TitleClash as clash:
-        if clash.holder is None or db.get_session(clash.holder, visible_to=user) is not None:
-            raise
-        return set_chosen_title(db, session_id, wanted, user)
-    return db.get_session_title(session_id) or ""
+    """Give a session a title, as set_chosen_title; one that a session has which `user` may see raises TitleClash."""
+    return set_chosen_title(db, session_id, wanted, user, refuse=True)
 
 
 def free_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
@@ -233,7 +232,7 @@ def first_exchange(messages: Sequence[MessageRow]) -> tuple[str, str]:
 def _by_model(asked: str, answered: str, model: Model | None) -> str | None:
     if model is None or not can_write(model):
         return None
-    said = f"user: {shortened(clean(asked), _READ)}\n\nassistant: {shortened(clean(answered), _READ)}"
+    said = f"user: {shortened(harmless(asked), _READ)}\n\nassistant: {shortened(harmless(answered), _READ)}"
     prompt = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": f"{quoted(said)}\n\nThe title:"}]
     try:
         return clean_title(model.complete(prompt, max_tokens=500, timeout=TIMEOUT))
@@ -245,7 +244,7 @@ def clean_title(answer: str) -> str | None:
     """The title in a model's answer, of 3 to 7 words; None when there is none."""
     from hermes.agent.offline.title import cut_title, word_count
 
-    text = without_thinking(clean(answer))[:2000]
+    text = without_thinking(harmless(answer))[:2000]
     text = re.sub(r"(?m)^\s*(?:```|~~~)\w*\s*$", "", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     while lines and (_PREAMBLE.match(lines[0]) or (len(lines) > 1 and not _LABEL.sub("", lines[0]).strip(_EDGES))):

@@ -13,7 +13,6 @@ from typing import Any
 
 from hermes.agent.tools.running import running_call
 from hermes.agent.tools.tool import DECLINED, FAILED, STOPPED, Context, Reported, Tool
-from hermes.agent.tools.tool_arguments import misfit
 from hermes.agent.turn import ToolFinished, ToolProgress, ToolStarted
 from hermes.errors import ToolDeclined, ToolError
 
@@ -68,7 +67,6 @@ def read_call(raw: Mapping[str, Any], tools: Mapping[str, Tool]) -> Call:
         call.problem = f"the arguments of {name} are an object, not {type(arguments).__name__}"
         return call
     call.arguments = arguments
-    call.problem = misfit(arguments, tools[name].parameters, name)
     return call
 
 

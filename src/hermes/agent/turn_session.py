@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from hermes.agent.endpoint.servers import without_password
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, price_of
-from hermes.agent.prompt_messages import PreparedHistory
+from hermes.agent.prompt_messages import prepared
 from hermes.agent.tool_calls import Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
@@ -57,7 +57,6 @@ class TurnSession:
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
-        self._preparing = PreparedHistory()
         # the last result of `messages`, and its inputs
         self._prepared: tuple[tuple[list[Message], int, str | None], list[Message]] | None = None
 
@@ -265,7 +264,7 @@ class TurnSession:
         seen = (self.history, len(self.history), self.prompt)
         if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
             read = self._db.read_attachment
-            made = self._preparing(self.history, system_prompt=self.prompt, attachments=read)
+            made = prepared(self.history, system_prompt=self.prompt, attachments=read)
             self._prepared = seen, made
         return list(self._prepared[1])
 
@@ -308,26 +307,12 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also:
     return Transactions(db).store_message(session_id, message, None if also is None else lambda tx, _: also(tx), sums)
 
 
-class _Counts(TypedDict, total=False):
-    """The tokens of one reply: arguments of append_message and update_token_counts."""
-
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
+_COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
-def _counts(reply: Reply) -> _Counts:
-    """The token counts, where the endpoint gave any."""
-    usage = reply.usage
-    if usage is None:
-        return {}
-    return {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-    }
+def _counts(reply: Reply) -> dict[str, int]:
+    """The token counts, where the endpoint gave any: arguments of append_message and update_token_counts."""
+    return {} if reply.usage is None else {name: getattr(reply.usage, name) for name in _COUNTED}
 
 
 def as_message(reply: Reply) -> Message:

@@ -140,7 +140,6 @@ def marked(text: str) -> Iterable[tuple[str, bool]]:
 _GAP = "  "
 _WHEN, _SOURCE, _ID_CELLS = 10, 8, 24
 _BOLD, _DIM, _PLAIN = Style(bold=True), Style(dim=True), Style()
-_ON_LIGHT = Style(color="#8a5a00")  # yellow can't be read there
 _MATCH, _PIN, _HERE = Style(bold=True, color="yellow"), Style(color="yellow"), Style(reverse=True)
 
 
@@ -235,8 +234,6 @@ class SessionList(ScrollView, can_focus=False):
                 first = number == 0 or self.lines[number - 1].folder != self.lines[number].folder
                 folder = _folder(self.lines[number].folder if first else "", width)
             pieces = [(folder, _BOLD), *drawn(self.lines[number], width - cell_len(folder), self.zone)]
-            if not self.app.current_theme.dark:
-                pieces = [(text, style + _ON_LIGHT if style.color else style) for text, style in pieces]
             if number == self.cursor:  # one bar of one colour; only bold text stays bold
                 base += _HERE
                 pieces = [(text, _BOLD if style.bold else _PLAIN) for text, style in pieces]

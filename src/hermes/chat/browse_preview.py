@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from hermes.chat.browse_list import ListLine
+from hermes.commands.info_commands import tool_names
 from hermes.commands.session_choice import message_count
 from hermes.store.index_text import plain_parts
 from hermes.texts import counted, harmless, one_line, unfinished
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 SHOWN = 30  # messages at the end, or around a match
 CHARACTERS = 600  # of one message
 _WHO = {"user": ("● you", "bold yellow"), "assistant": ("◆ assistant", "bold green")}
-
-
-_ON_LIGHT = {"bold yellow": "bold #8a5a00", "bold green": "bold #1a6b2f", "cyan": "#005f7f"}
 
 
 @dataclass(slots=True)
@@ -45,16 +43,8 @@ class Preview:
         return max(0, sum(max(1, -(-cell_len(line) // width)) for line in before) - 2)
 
 
-def preview(db: SessionDB, line: ListLine, zone: tzinfo | None, *, light: bool = False) -> Preview:
-    """The conversation behind a line; `light`: in colours that can be read on a light background."""
-    shown = _preview(db, line, zone)
-    if light:
-        for number, span in enumerate(shown.text.spans):
-            shown.text.spans[number] = span._replace(style=_ON_LIGHT.get(str(span.style), span.style))
-    return shown
-
-
-def _preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
+def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
+    """The conversation behind a line."""
     session = db.get_session(line.id)
     if session is None:
         return Preview(Text("This conversation was deleted."))
@@ -68,14 +58,14 @@ def _preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
             _message(text, messages[opening], False)
             start = max(start, opening + 1)
     if start > 0:
-        text.append(f"… {start:,} earlier messages …\n\n" if start > 1 else "… 1 earlier message …\n\n", "dim")
+        text.append(f"… {counted(start, 'earlier message')} …\n\n", "dim")
     for message in messages[start:end]:
         hit = message["id"] == line.message_id
         if hit:
             match = len(text)
         _message(text, message, hit)
     if end < len(messages):
-        text.append(f"… {len(messages) - end:,} later messages …\n", "dim")
+        text.append(f"… {counted(len(messages) - end, 'later message')} …\n", "dim")
     if not messages:
         text.append("No messages yet.", "dim")
     text.rstrip()
@@ -126,19 +116,6 @@ def _message(text: Text, message: MessageRow, hit: bool) -> None:
         text.append(body + "\n")
     if cut_off := unfinished(message):
         text.append(f"✂ {cut_off}\n", "dim")
-    calls = message["tool_calls"]
-    if isinstance(calls, list) and calls:
-        text.append(f"[{_calls(calls)}]\n", "dim")
+    if calls := tool_names(message["tool_calls"]):
+        text.append(f"[{counted(len(calls), 'tool call')}: {one_line(', '.join(dict.fromkeys(calls)))}]\n", "dim")
     text.append("\n")
-
-
-def _calls(calls: list[Any]) -> str:
-    """ "3 tool calls: terminal, web_search"."""
-    names = []
-    for call in calls:
-        function = call.get("function") if isinstance(call, dict) else None
-        name = function.get("name") if isinstance(function, dict) else None
-        if isinstance(name, str) and name not in names:
-            names.append(name)
-    number = counted(len(calls), "tool call")
-    return one_line(f"{number}: {', '.join(names)}" if names else number)

@@ -1,29 +1,33 @@
 """The browser's main screen: an input line, the list, the preview, and the keys that change a conversation.
 
-Everything that reads or writes the store runs in a thread and comes back with `call_later`; the result of an outdated
-request is dropped. Typing always goes to the filter, so the other keys are control keys.
+Everything that reads or writes the store runs in a thread, for a worker that a newer request cancels. Typing always goes to
+the filter, so the other keys are control keys.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from datetime import tzinfo
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
-from textual import events, on
+from rich.text import Text
+from textual import events, on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.geometry import Size
-from textual.timer import Timer
+from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 
-from hermes.chat.browse_changes import BrowseChanges, KeyHelp
+from hermes.chat.browse_dialogs import Ask, Press, export, suggested
 from hermes.chat.browse_list import ListLine, SessionList, by_folder, found_inside, line_of, matching
 from hermes.chat.browse_preview import Preview, preview
 from hermes.errors import HermesError
-from hermes.texts import counted
+from hermes.texts import counted, shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -39,15 +43,16 @@ Enter          resume the conversation (or double-click)
 ↑ ↓ PgUp PgDn  move; Ctrl+Home, Ctrl+End: first, last
 Shift+↑ ↓      scroll the preview (or the mouse wheel)
 Ctrl+R         rename
-Ctrl+X         delete: into the trash
-Ctrl+P         pin, or unpin; pinned ones are not pruned
-Ctrl+E         export into a file
-Ctrl+T         preview on or off
-F2             group by folder, or by time again
-Esc            clear what was typed; leave
+Ctrl+X         delete: move to the trash
+Ctrl+P         pin or unpin; pinned ones are never pruned
+Ctrl+E         export to a file
+Ctrl+T         show or hide the preview
+F2             group by folder, or sort by time again
+Esc            clear the line; leave
 """
 
 
+DELETED = "This conversation was deleted."
 _OURS = {"enter", "ctrl+x", "ctrl+e", "ctrl+c"}
 
 
@@ -83,7 +88,7 @@ class KeyBar(Footer):
         self.refresh(recompose=True)
 
 
-class Picker(BrowseChanges, inherit_bindings=False):
+class Picker(Screen[None], inherit_bindings=False):
     """Choose a conversation; the app ends with its id."""
 
     CSS = """
@@ -121,23 +126,18 @@ class Picker(BrowseChanges, inherit_bindings=False):
         super().__init__()
         self.db, self.zone = db, zone
         self.all: list[ListLine] = []
-        self._fresh: list[ListLine] = []  # the list that is being reloaded
         self.loaded = False
         self.is_inside = False
         self.found: list[ListLine] = []
         self._more_found = False  # the best of them are listed
         self.searching = False
-        self._list_round = self._search_round = self._preview_round = 0
-        self._soon_search: Timer | None = None
-        self._soon_preview: Timer | None = None
-        self._leaving = False
         self._note = ""
         self._wants_preview, self._room_for_preview = True, False
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="ask"):
             yield Static("Filter", id="mode")
-            yield BrowseQuery(id="query", compact=True, placeholder="title, first words, id …")
+            yield BrowseQuery(id="query", compact=True, placeholder="title, first words, id…")
         with Horizontal(id="middle"):
             yield SessionList(self.zone, id="list")
             with VerticalScroll(id="preview", can_focus=False):
@@ -150,9 +150,6 @@ class Picker(BrowseChanges, inherit_bindings=False):
         self._fit(self.app.size)
         self._reload()
 
-    def on_unmount(self) -> None:
-        self._leaving = True
-
     def on_resize(self, event: events.Resize) -> None:
         self._fit(event.size)
 
@@ -164,45 +161,41 @@ class Picker(BrowseChanges, inherit_bindings=False):
         self.query_one("#mode").display = size.width >= 40
 
     @property
+    def lines(self) -> SessionList:
+        """The list."""
+        return self.query_one("#list", SessionList)
+
+    @property
     def query_text(self) -> str:
         return self.query_one("#query", Input).value
 
     # ------------------------------------------------------------------------------------------ the list
 
-    def _reload(self) -> None:
-        """Reload the list, page by page; the old list is shown until then."""
-        self._list_round += 1
-        turn = self._list_round
-        self.loaded, self._fresh = False, []
-        self.run_worker(lambda: self._load(turn), thread=True, group="load")
-
-    def _load(self, turn: int) -> None:
+    @work(exclusive=True, group="load")
+    async def _reload(self) -> None:
+        """Reload the list, page by page; the old list is shown until the new one is longer, or complete."""
+        self.loaded = False
         offset, size = 0, FIRST_PAGE
-        seen: set[str] = set()
-        try:
-            while not self._leaving and turn == self._list_round:
-                rows = self.db.list_sessions_rich(
-                    limit=size, offset=offset, order_by_last_active=True, include_archived=False
-                )
-                lines = [line_of(row) for row in rows if row["id"] not in seen]
-                seen.update(line.id for line in lines)
-                self.call_later(self._take_page, turn, lines, len(rows) < size)
-                if len(rows) < size:
-                    return
-                offset, size = offset + size, min(LARGEST_PAGE, PAGE if size == FIRST_PAGE else size * 2)
-        except HermesError as error:
-            self.call_later(self._give_up, error)
-
-    def _take_page(self, turn: int, lines: list[ListLine], done: bool) -> None:
-        if turn != self._list_round:
-            return
-        self._fresh += lines
-        self.loaded = done
-        if done or len(self._fresh) > len(self.all):  # the new list replaces the old one once it is longer
-            self.all = self._fresh
-        if not self.is_inside:
-            self._show()
-        self._say()
+        fresh: dict[str, ListLine] = {}  # pages overlap when a conversation moves up meanwhile
+        while not self.loaded:
+            try:
+                rows = await asyncio.to_thread(
+                    self.db.list_sessions_rich,
+                    limit=size, offset=offset, order_by_last_active=True, include_archived=False,
+                )  # fmt: skip
+            except HermesError as error:
+                self.app.problem = error  # type: ignore[attr-defined]
+                self.app.exit(message=None)
+                return
+            for row in rows:
+                fresh.setdefault(row["id"], line_of(row))
+            self.loaded = len(rows) < size
+            if self.loaded or len(fresh) > len(self.all):
+                self.all = list(fresh.values())
+            if not self.is_inside:
+                self._show()
+            self._say()
+            offset, size = offset + size, min(LARGEST_PAGE, PAGE if size == FIRST_PAGE else size * 2)
 
     def _show(self, *, keep: bool = True) -> None:
         """Fill the list according to the input line."""
@@ -219,9 +212,9 @@ class Picker(BrowseChanges, inherit_bindings=False):
         if self.is_inside:
             if not text:
                 return "Type words from a message; Tab goes back to the list."
-            return "Searching …" if self.searching else "No messages match."
+            return "Searching…" if self.searching else "No messages match."
         if not self.loaded:
-            return "Loading …"
+            return "Loading…"
         if not self.all:
             return "No conversations yet. Esc leaves, and `hermes` starts one."
         return "No title, id or first words match. Tab searches inside."
@@ -230,82 +223,56 @@ class Picker(BrowseChanges, inherit_bindings=False):
         """The status line: a note about the last change (until the next key), else the number of conversations."""
         if note is not None:
             self._note = note
-        total, shown = len(self.all), len(self.lines.lines)
-        if self._note:
-            text = self._note
-        elif self.is_inside:
-            text = (
-                "searching …"
-                if self.searching
-                else f"found in {'more than ' if self._more_found else ''}{counted(shown, 'conversation')}"
-                if self.query_text.strip()
-                else ""
-            )
-        elif self.query_text.strip():
-            text = f"{shown:,} of {counted(total, 'conversation')}"
-        else:
-            text = counted(total, "conversation")
-        if not self.loaded and not self.is_inside and not self._note:
-            text += " · loading …"
-        self.query_one("#status", Static).update(text)
+        self.query_one("#status", Static).update(self._note or self._counts())
 
-    def _give_up(self, error: HermesError) -> None:
-        self.app.exit(message=None)
-        self.app.problem = error  # type: ignore[attr-defined]
+    def _counts(self) -> str:
+        shown = len(self.lines.lines)
+        if self.is_inside:
+            if self.searching or not self.query_text.strip():
+                return "Searching…" if self.searching else ""
+            return f"Found in {'more than ' if self._more_found else ''}{counted(shown, 'conversation')}"
+        of = f"{shown:,} of " if self.query_text.strip() else ""
+        return f"{of}{counted(len(self.all), 'conversation')}{'' if self.loaded else ' · loading…'}"
 
     # ------------------------------------------------------------------------------------------ filter and search
 
     @on(Input.Changed, "#query")
     def typed(self) -> None:
         self._note = ""
-        if not self.is_inside:
+        if self.is_inside:
+            self._search(WAIT_TO_SEARCH)
+        else:
             self._show(keep=False)
-            return
-        if self._soon_search is not None:
-            self._soon_search.stop()
-        self._search_round += 1
-        self.searching = bool(self.query_text.strip())
+
+    @work(exclusive=True, group="search")
+    async def _search(self, wait: float = 0.0) -> None:
+        """Search inside the conversations for what was typed."""
+        text = self.query_text.strip()
+        self.searching = self.is_inside and bool(text)
         if not self.searching:
             self.found = []
             self._show(keep=False)
             return
         self._say()
-        self._soon_search = self.set_timer(WAIT_TO_SEARCH, self._search)
-
-    def _search(self) -> None:
-        turn, text = self._search_round, self.query_text
-        self.run_worker(lambda: self._look(turn, text), thread=True, group="search")
-
-    def _look(self, turn: int, text: str) -> None:
-        if turn != self._search_round or self._leaving:
-            return
+        await asyncio.sleep(wait)
+        wrong = None
         try:
-            self.call_later(self._take_found, turn, *found_inside(self.db, text))
+            self.found, self._more_found = await asyncio.to_thread(found_inside, self.db, text)
         except HermesError as error:
-            self.call_later(self._take_found, turn, [], False, str(error))
-
-    def _take_found(self, turn: int, lines: list[ListLine], more: bool, wrong: str | None = None) -> None:
-        if turn != self._search_round or not self.is_inside:
-            return
+            self.found, self._more_found, wrong = [], False, str(error)
         self.searching = False
-        self.found, self._more_found = lines, more
         self._show(keep=False)
-        if wrong is not None:
-            self._say(wrong)
+        self._say(wrong)
 
     def action_inside(self) -> None:
         """Search inside the conversations, or filter the list again; the typed text stays."""
         self.is_inside = not self.is_inside
         self._note = ""
         self.found = []
-        self._search_round += 1
         self.query_one("#mode", Static).update("Search inside" if self.is_inside else "Filter")
         query = self.query_one("#query", Input)
-        query.placeholder = "words from a message …" if self.is_inside else "title, first words, id …"
-        self.searching = self.is_inside and bool(self.query_text.strip())
-        self._show(keep=False)
-        if self.searching:
-            self._search()
+        query.placeholder = "words from a message…" if self.is_inside else "title, first words, id…"
+        self._search()
 
     # ------------------------------------------------------------------------------------------ cursor and preview
 
@@ -330,42 +297,25 @@ class Picker(BrowseChanges, inherit_bindings=False):
         self._wants_preview = not self._wants_preview
         self.query_one("#preview").display = self._room_for_preview and self._wants_preview
         if not self._room_for_preview:
-            self._say("no room for the preview; make the window larger")
-        self._preview_soon()
+            self._say("No room for the preview; make the window larger.")
+        self._preview()
 
     @on(SessionList.Moved)
     def moved(self) -> None:
-        self._preview_soon()
+        self._preview()
 
-    def _preview_soon(self) -> None:
-        if self._soon_preview is not None:
-            self._soon_preview.stop()
-        self._preview_round += 1
-        self._soon_preview = self.set_timer(WAIT_TO_PREVIEW, self._preview)
-
-    def _preview(self) -> None:
-        line, turn = self.lines.current, self._preview_round
-        if line is None:
-            self.query_one("#conversation", Static).update("")
-        elif self.query_one("#preview").display:
-            self.run_worker(lambda: self._read(turn, line), thread=True, group="preview")
-
-    def _read(self, turn: int, line: ListLine) -> None:
-        if turn != self._preview_round or self._leaving:
+    @work(exclusive=True, group="preview")
+    async def _preview(self) -> None:
+        """Show the conversation under the cursor."""
+        await asyncio.sleep(WAIT_TO_PREVIEW)
+        line, pane = self.lines.current, self.query_one("#preview", VerticalScroll)
+        if line is not None and not pane.display:
             return
-        from rich.text import Text
-
         try:
-            shown = preview(self.db, line, self.zone, light=not self.app.current_theme.dark)
+            shown = Preview(Text()) if line is None else await asyncio.to_thread(preview, self.db, line, self.zone)
         except HermesError as error:
             shown = Preview(Text(str(error)))
-        self.call_later(self._take_preview, turn, shown)
-
-    def _take_preview(self, turn: int, shown: Preview) -> None:
-        if turn != self._preview_round:
-            return
         self.query_one("#conversation", Static).update(shown.text)
-        pane = self.query_one("#preview", VerticalScroll)
         pane.scroll_to(y=shown.top(pane.scrollable_content_region.width), animate=False)
 
     # ------------------------------------------------------------------------------------------ actions
@@ -393,7 +343,102 @@ class Picker(BrowseChanges, inherit_bindings=False):
         self._show()
 
     def action_keys(self) -> None:
-        self.app.push_screen(KeyHelp(KEYS))
+        self.app.push_screen(Press(KEYS, "Press any key to go back"))
+
+    # ------------------------------------------------------------------------------------------ changes
+
+    def _same(self, line: ListLine) -> list[ListLine]:
+        """The line, and that of the same conversation in the whole list: a search makes lines of its own."""
+        return [line, *(other for other in self.all if other.id == line.id)]
+
+    def action_rename(self) -> None:
+        line = self.lines.current
+        if line is None:
+            return
+
+        def attempt(text: str) -> str:
+            if not self.db.set_session_title(line.id, text):
+                raise HermesError(DELETED)
+            return self.db.get_session_title(line.id) or ""
+
+        def renamed(title: str | None) -> None:
+            if title is not None:
+                for one in self._same(line):
+                    one.renamed(title)
+                self._show()
+
+        self.app.push_screen(Ask("Title (leave empty for none)", line.title, attempt), renamed)
+
+    def action_export(self) -> None:
+        line = self.lines.current
+        if line is None:
+            return
+
+        def attempt(text: str) -> str:
+            return str(export(self.db, line.id, Path(text.strip()).expanduser()))
+
+        def exported(path: str | None) -> None:
+            if path is not None:
+                self._say(f"Exported to {path}")
+
+        self.app.push_screen(
+            Ask("Export to which file? (.jsonl, .md or .html)", suggested(line.name), attempt), exported
+        )
+
+    def action_pin(self) -> None:
+        line = self.lines.current
+        if line is None:
+            return
+        pinned = not line.pinned
+
+        def done() -> None:
+            for one in self._same(line):
+                one.pinned = pinned
+            self.lines.refresh()
+            self._say("Pinned." if pinned else "Unpinned.")
+
+        self._change(lambda: self.db.pin_session(line.id, pinned), done)
+
+    def action_delete(self) -> None:
+        line = self.lines.current
+        if line is None:
+            return
+        parts: list[str] = []
+
+        def trash() -> bool:
+            parts[:] = self.db.get_compression_chain(line.id)
+            if any(self.db.is_live(part) for part in parts):
+                raise HermesError("This conversation is open elsewhere; close it there first.")
+            return self.db.trash_session(line.id, by="browse", whole=True)
+
+        def answered(key: str | None) -> None:
+            if key in ("y", "Y"):
+                self._change(trash, lambda: self._gone(parts))
+
+        whole = ", with the messages from before it was compressed" if line.compressed else ""
+        hint = f"y: move it to the trash{whole} (`hermes sessions restore {line.id}` brings it back) · n: keep it"
+        self.app.push_screen(Press(f"Delete “{shortened(line.name, 201)}”?", hint), answered)
+
+    def _gone(self, parts: list[str]) -> None:
+        """Remove a conversation from the list; a search may have found several of its parts."""
+        at = self.lines.cursor
+        self.all = [one for one in self.all if one.id not in parts]
+        self.found = [one for one in self.found if one.id not in parts]
+        self._show(keep=False)
+        self.lines.move(at)
+        self._say(f"In the trash: hermes sessions restore {parts[-1]}")
+        self._reload()  # pages that are still loading may have moved
+
+    @work(group="change")
+    async def _change(self, change: Callable[[], bool], then: Callable[[], None]) -> None:
+        """Change the store, then the screen."""
+        try:
+            if await asyncio.to_thread(change):
+                then()
+            else:
+                self._say(DELETED)
+        except HermesError as error:
+            self._say(str(error))
 
 
 class Browser(App[str]):
@@ -402,13 +447,11 @@ class Browser(App[str]):
     TITLE = "Conversations"
     ENABLE_COMMAND_PALETTE = False
 
-    def __init__(self, db: SessionDB, zone: tzinfo | None = None, *, light: bool = False) -> None:
+    def __init__(self, db: SessionDB, zone: tzinfo | None = None) -> None:
         # Without colour the terminal's own two are used, not shades of grey.
         super().__init__(ansi_color=True if os.environ.get("NO_COLOR") else None)
         self.db, self.zone = db, zone
         self.problem: HermesError | None = None
-        if light and not os.environ.get("NO_COLOR"):
-            self.theme = "textual-light"
 
     def on_mount(self) -> None:
         self.push_screen(Picker(self.db, self.zone))

@@ -34,12 +34,56 @@ _PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 @dataclass(slots=True)
 class Mentions:
-    """What goes with a question: texts, pictures as data URLs, and a line about each for the user."""
+    """The attachments of a question: texts, pictures as data URLs, and a line about each for the user."""
 
+    left: int  # characters that the texts may still take
     texts: list[str] = field(default_factory=list)
     pictures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    sign: str = "@"  # before the name of a file that can't go along
+
+    def add(self, name: str, path: Path, sign: str) -> None:
+        """Add one file or folder; InvalidInput for one that can't go along, with a `sign` before its name."""
+        try:
+            problem = self._add(name, path)
+        except OSError as error:
+            problem = f"can't be read ({error.strerror})"
+        if problem is not None:
+            raise InvalidInput(f"{sign}{name} {problem}; the message was not sent")
+
+    def _add(self, name: str, path: Path) -> str | None:
+        """Add a listing, a text or a picture; None, or why it can't go along."""
+        if path.is_dir():
+            listing, count = _listing(path)
+            entries = counted(count, "entry", "entries")
+            self.texts.append(f"[folder {name}: {entries}]\n{listing}")
+            self.notes.append(f"{name}: folder, {entries}")
+            self.left -= len(listing)
+            return None
+        if not path.is_file():
+            return "is neither a file nor a folder"
+        size = path.stat().st_size
+        if size > FILE_BYTES:
+            return f"has {size:,} bytes, more than {FILE_BYTES:,}"
+        data = path.read_bytes()
+        mime = mime_of(data)
+        if mime in _PICTURES:
+            if size > PICTURE_BYTES:
+                return f"is a picture of {size:,} bytes, more than {PICTURE_BYTES:,}"
+            self.pictures.append(f"data:{mime};base64,{base64.b64encode(data).decode()}")
+            self.notes.append(f"{name}: picture, {_size(size)}")
+            return None
+        text = text_of_bytes(data)
+        if text is None:
+            return f"is a binary file ({_size(len(data))})"
+        if self.left < 200:
+            return "does not fit beside the other files"
+        lines = counted(len(text.splitlines()), "line")
+        shown = without_middle(text, self.left)
+        cut = "" if shown == text else ", its middle left out"
+        self.texts.append(f"[file {name}: {lines}, {len(data):,} bytes{cut}]\n{shown.rstrip()}\n[end of {name}]")
+        self.notes.append(f"{name}: {lines}, {_size(len(data))}{cut}")
+        self.left -= len(shown)
+        return None
 
 
 def with_files(
@@ -50,14 +94,12 @@ def with_files(
     `window` is the model's context in tokens: the texts take at most about half of it. `piped` text is data: an @ in it
     names no file. `attached` files come last.
     """
-    found = Mentions()
-    left = min(BUDGET, max(window, 2_000) * 2)
+    found = Mentions(min(BUDGET, max(window, 2_000) * 2))
     for name, path in dict(_mentioned(text, folder)).items():
-        left -= _add(found, name, path, left)
+        found.add(name, path, "@")
     found.texts += [piped] if piped else []
-    found.sign = ""
     for path in attached:
-        left -= _add(found, str(path), path, left)
+        found.add(str(path), path, "")
     whole = "\n\n".join(part for part in (text, *found.texts) if part)
     if not found.pictures:
         return whole, found.notes
@@ -88,50 +130,6 @@ def _path(folder: Path, name: str) -> Path | None:
         return None
 
 
-def _add(found: Mentions, name: str, path: Path, left: int) -> int:
-    """Add one file or folder; returns the characters it takes of the budget."""
-    if path.is_dir():
-        listing, count = _listing(path)
-        found.texts.append(f"[folder {name}: {counted(count, 'entry', 'entries')}]\n{listing}")
-        found.notes.append(f"{name}: folder, {counted(count, 'entry', 'entries')}")
-        return len(listing)
-    if not path.is_file():
-        raise InvalidInput(f"{found.sign}{name} is neither a file nor a folder; the message was not sent")
-    try:
-        size = path.stat().st_size
-        if size > FILE_BYTES:
-            raise InvalidInput(
-                f"{found.sign}{name} has {size:,} bytes, more than {FILE_BYTES:,}; the message was not sent"
-            )
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{found.sign}{name}: {error.strerror}; the message was not sent") from error
-    mime = mime_of(data)
-    if mime in _PICTURES:
-        if size > PICTURE_BYTES:
-            raise InvalidInput(
-                f"{found.sign}{name} is a picture of {size:,} bytes, more than {PICTURE_BYTES:,}; not sent"
-            )
-        found.pictures.append(f"data:{mime};base64,{base64.b64encode(data).decode()}")
-        found.notes.append(f"{name}: picture, {_size(size)}")
-        return 0
-    return _add_text(found, name, data, left)
-
-
-def _add_text(found: Mentions, name: str, data: bytes, left: int) -> int:
-    text = text_of_bytes(data)
-    if text is None:
-        raise InvalidInput(f"{found.sign}{name} is a binary file ({_size(len(data))}); the message was not sent")
-    if left < 200:
-        raise InvalidInput(f"{found.sign}{name} does not fit any more beside the other files; the message was not sent")
-    lines = counted(len(text.splitlines()), "line")
-    shown = without_middle(text, left)
-    cut = "" if shown == text else ", its middle left out"
-    found.texts.append(f"[file {name}: {lines}, {len(data):,} bytes{cut}]\n{shown.rstrip()}\n[end of {name}]")
-    found.notes.append(f"{name}: {lines}, {_size(len(data))}{cut}")
-    return len(shown)
-
-
 def _listing(folder: Path) -> tuple[str, int]:
     names = sorted(os.listdir(folder))
     lines = []
@@ -155,28 +153,3 @@ def typed_path(before: str) -> str | None:
     if match is None or (not match[1] and any(sign.isspace() for sign in match[2])):
         return None
     return match[2]
-
-
-def path_completions(typed: str, folder: Path) -> Iterator[tuple[str, str]]:
-    """(path, description) of files and folders that fit what was typed so far; the best first."""
-    from hermes.chat.input_line import fuzzy
-
-    above, slash, last = typed.rpartition("/")
-    try:
-        place = folder / Path(above + slash).expanduser() if slash else folder
-        entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-    except (OSError, RuntimeError, ValueError):
-        return
-    ranked = [
-        (rank, entry)
-        for entry in entries
-        if (rank := fuzzy(last, entry.name)) is not None and (last.startswith(".") or not entry.name.startswith("."))
-    ]
-    for _, entry in sorted(ranked, key=lambda one: one[0])[:100]:
-        try:
-            is_folder = entry.is_dir()
-            about = "folder" if is_folder else _size(entry.stat().st_size)
-        except OSError:
-            continue
-        if entry.name.isprintable() and '"' not in entry.name:
-            yield above + slash + entry.name + ("/" if is_folder else ""), about

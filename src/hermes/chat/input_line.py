@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.chat.file_mentions import path_completions, typed_path
+from hermes.chat.file_mentions import typed_path
 from hermes.commands.registry import ALIASES, Command, Host, is_known, known, load
 from hermes.errors import StoreError
 from hermes.store.prompt_history import append_history, load_history, rewrite_history
@@ -198,19 +198,23 @@ def readable(line: str) -> str:
 
 
 def completer(host: Host) -> Completer:
-    """Completes slash commands and their arguments."""
-    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    """Completes slash commands and their arguments, and paths after an @."""
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
     from prompt_toolkit.document import Document
+
+    paths = PathCompleter(get_paths=lambda: [str(host.agent.cwd)], expanduser=True)
 
     class Slash(Completer):
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
             before = document.text_before_cursor
             path = None if opens_commands(before) else typed_path(before)
             if path is not None:
-                for text, about in path_completions(path, host.agent.cwd):
+                for one in paths.get_completions(Document(path), complete_event):
+                    hidden = one.display_text.startswith(".") and not path.rpartition("/")[2].startswith(".")
+                    text = path + one.text + "/" * one.display_text.endswith("/")
                     quoted = " " in text and not before[: len(before) - len(path)].endswith('"')
-                    shown = text.rstrip("/").rpartition("/")[2] + "/" * text.endswith("/")
-                    yield Completion(f'"{text}"' if quoted else text, -len(path), display=shown, display_meta=about)
+                    if not hidden and '"' not in text:
+                        yield Completion(f'"{text}"' if quoted else text, -len(path), display=one.display)
                 return
             for text, shown, about in completions(host, before):
                 yield Completion(text, start_position=-_replaced(before), display=shown, display_meta=about)

@@ -1,25 +1,23 @@
 """Type-ahead: keys typed during a reply are read, shown, and given to the next prompt.
 
-The keys are parsed as the prompt would parse them, so that a line typed early is edited,
+The keys are parsed by the prompt's own library, so that a line typed early is edited,
 completed and sent exactly like any other.
 """
 
 from __future__ import annotations
 
-import codecs
 import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyPress
 
-_AT_ONCE = 65_536  # bytes
 _CURSOR_ON = "\x1b[?25h"
 _PASTES_ON, _PASTES_OFF = "\x1b[?2004h", "\x1b[?2004l"  # bracketed paste: line breaks in a pasted text are no Enter
 
@@ -28,15 +26,12 @@ class Typing:
     """The keys typed while a turn runs. Only for a terminal on standard input and output."""
 
     def __init__(self) -> None:
-        from prompt_toolkit.input.vt100_parser import Vt100Parser
+        from prompt_toolkit.application.current import get_app_session
 
+        self._input = get_app_session().input
         self._keys: list[KeyPress] = []
-        self._parser = Vt100Parser(self._keys.append)
-        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self._descriptor = _keyboard()
         self.line = ""  # the current input line
         self.sent: float | None = None  # when a non-empty line was ended with Enter
-        self.sent_line = ""  # that line
         self._seen = 0
 
     def begin(self) -> None:
@@ -45,15 +40,9 @@ class Typing:
 
     def read(self) -> None:
         """Read the keys typed since."""
-        while self._descriptor is not None and select.select([self._descriptor], [], [], 0)[0]:
-            try:
-                data = os.read(self._descriptor, _AT_ONCE)
-            except OSError:
-                data = b""
-            if not data:  # the terminal is gone; a signal reports that too
-                self._descriptor = None
-                return
-            self._parser.feed(self._decoder.decode(data))
+        # It is closed when the terminal is gone; a signal reports that, too.
+        while not self._input.closed and select.select([self._input.fileno()], [], [], 0)[0]:
+            self._keys += self._input.read_keys()
         self._follow()
 
     def _follow(self) -> None:
@@ -64,7 +53,7 @@ class Typing:
         for press in self._keys[self._seen :]:
             if press.key == Keys.Enter and not escaped:  # Alt-Enter is a new line
                 if self.sent is None and self.line.strip():
-                    self.sent, self.sent_line = time.monotonic(), self.line.strip()
+                    self.sent = time.monotonic()
                 self.line = ""
             elif press.key == Keys.ControlH:
                 self.line = self.line[:-1]
@@ -76,15 +65,6 @@ class Typing:
                 self.line += press.key
             escaped = press.key == Keys.Escape
         self._seen = len(self._keys)
-
-    def drop_sent(self) -> None:
-        """Forget the line that was sent first; what was typed after it stays."""
-        from prompt_toolkit.keys import Keys
-
-        ends = [number for number, press in enumerate(self._keys) if press.key == Keys.Enter]
-        del self._keys[: ends[0] + 1 if ends else 0]
-        self.line, self.sent, self.sent_line, self._seen = "", None, "", 0
-        self._follow()
 
     def unsend(self) -> None:
         """The user stopped everything: typed text stays on the line, but is not sent by itself."""
@@ -101,27 +81,22 @@ class Typing:
         """Drop keys typed before a question was shown: they are no answer to it."""
         import termios
 
-        from prompt_toolkit.application.current import get_app_session
         from prompt_toolkit.input.typeahead import clear_typeahead
 
         self.read()
+        self._input.flush_keys()
         self._keys.clear()
-        self._parser.reset()
         self.line, self.sent, self._seen = "", None, 0
-        clear_typeahead(get_app_session().input)
-        if self._descriptor is not None:
-            try:
-                termios.tcflush(self._descriptor, termios.TCIFLUSH)
-            except termios.error:
-                pass
+        clear_typeahead(self._input)
+        with suppress(OSError, termios.error):
+            termios.tcflush(self._input.fileno(), termios.TCIFLUSH)
 
     def typed(self) -> str:
         """Take what was typed since the last prompt: nothing of it is left for the next one, or for the shell."""
-        from prompt_toolkit.application.current import get_app_session
         from prompt_toolkit.input.typeahead import get_typeahead
 
         self.read()
-        return "".join(press.data for press in (*get_typeahead(get_app_session().input), *self._keys))
+        return "".join(press.data for press in (*get_typeahead(self._input), *self._keys))
 
     def keep_early(self) -> None:
         """Keep lines typed before this program was ready: until then the terminal makes Enter a line break."""
@@ -134,20 +109,17 @@ class Typing:
 
     def end(self) -> None:
         """The turn is over: give the keys to the next prompt."""
-        from prompt_toolkit.application.current import get_app_session
         from prompt_toolkit.input.typeahead import store_typeahead
 
         self.read()
-        self._parser.flush()
+        self._keys += self._input.flush_keys()
         self._tell(_PASTES_OFF)
-        store_typeahead(get_app_session().input, self._keys)
+        store_typeahead(self._input, self._keys)
 
     def _tell(self, command: str) -> None:
-        try:
+        with suppress(OSError):  # the terminal is gone
             sys.stdout.write(command)
             sys.stdout.flush()
-        except OSError:
-            pass  # the terminal is gone
 
 
 @contextmanager
@@ -210,7 +182,5 @@ def _keyboard() -> int | None:
 def _set(descriptor: int, settings: list[Any]) -> None:
     import termios
 
-    try:
+    with suppress(OSError, termios.error):  # the terminal is gone
         termios.tcsetattr(descriptor, termios.TCSANOW, settings)
-    except (OSError, termios.error):
-        pass  # the terminal is gone

@@ -11,14 +11,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, Unpack
 
 from hermes.agent.turn import Done, Event, Followed, Notice, Restarted, Text, ToolFinished, ToolStarted
 from hermes.chat.keyboard import quiet_keyboard, shells_keyboard
 from hermes.chat.render import TerminalDisplay, console, display_for
 from hermes.chat.resume import resume_line
 from hermes.chat.signals import Terminated
-from hermes.chat.terminal_conversation import TerminalConversation
+from hermes.chat.terminal_conversation import ChatOptions, TerminalConversation
 from hermes.commands.session_choice import ONESHOT
 from hermes.errors import ModelError, kind_of
 from hermes.store import opening
@@ -83,7 +83,7 @@ class PipeVoice:
 
     def ask(self, question: str) -> bool:
         if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
-            self.note(f"{question} Answered no, since no terminal is attached. (--yes answers yes to every question)")
+            self.note(f"{question} Answered no: there is no terminal to ask on (--yes answers yes to every question).")
             return False
         with shells_keyboard():
             print(f"{harmless(question)} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -96,10 +96,10 @@ class PipeVoice:
             return self.ask(question)
         rules = question.rules if isinstance(question, Question) else ()
         how = " ".join(f"--yes-to {shlex.quote(rule)}" for rule in rules) or "--yes"
-        self.say(f"{question}\nRefused: no terminal is attached to ask on. Allow it with {how}")
+        self.say(f"{question}\nRefused: there is no terminal to ask on. Allow it with {how}")
         return NOBODY
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         return None
 
     def clear(self) -> None:
@@ -109,7 +109,7 @@ class PipeVoice:
         """None: typed keys are not read while one question is answered."""
 
     def display(self, *, reasoning: bool = False) -> TerminalDisplay:
-        return display_for(self.screen, "Run the command again, or ask in other words.")
+        return display_for(self.screen, "Run the command again, or rephrase the question.")
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
         """None: only the answer is printed."""
@@ -120,22 +120,14 @@ class JsonVoice(PipeVoice):
 
     def __init__(self, *, stream: bool) -> None:
         super().__init__()
-        self._shown = JsonDisplay(sys.stdout if stream else None)
+        self.shown = JsonDisplay(sys.stdout if stream else None)
 
     def display(self, *, reasoning: bool = False) -> TerminalDisplay:
-        return self._shown
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        return self._shown.calls
-
-    @property
-    def answer(self) -> str:
-        return self._shown.answer
+        return self.shown
 
     def result(self, values: dict[str, Any]) -> None:
         """The last object."""
-        put_json(sys.stdout, {"type": "result", **values} if self._shown.stream else values)
+        put_json(sys.stdout, {"type": "result", **values} if self.shown.stream else values)
 
 
 def _last_message(conversation: TerminalConversation) -> int:
@@ -143,7 +135,7 @@ def _last_message(conversation: TerminalConversation) -> int:
 
 
 def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) -> dict[str, Any]:
-    """What a script wants to know of an answer."""
+    """The facts about an answer that a script wants."""
     rows = [row for row in conversation.db.get_messages(conversation.session_id) if row["id"] > before]
     replies = [row for row in rows if row["role"] == "assistant"]
     costs = [row["cost_usd"] for row in replies]
@@ -152,7 +144,7 @@ def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) 
         return sum(row[name] or 0 for row in replies)
 
     return {
-        "answer": voice.answer,
+        "answer": voice.shown.answer,
         "session_id": conversation.session_id if conversation.saved else None,
         "model": next((row["model"] for row in reversed(replies) if row["model"]), conversation.model.name),
         "tokens": {
@@ -162,7 +154,7 @@ def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) 
         },
         "cost_usd": None if not costs or None in costs else sum(cost for cost in costs if cost is not None),
         "finish_reason": replies[-1]["finish_reason"] if replies else None,
-        "tool_calls": voice.calls,
+        "tool_calls": voice.shown.calls,
     }
 
 
@@ -187,14 +179,9 @@ def ask(
     piped: str = "",
     *,
     session_id: str | None,
-    restore_cwd: bool,
-    yes: bool,
-    keep_model: bool,
-    note: str | None = None,
-    system: str | None = None,
-    saved: bool = True,
     output: str = "text",
     attached: Sequence[Path] = (),
+    **options: Unpack[ChatOptions],
 ) -> int:
     """Ask once and print the answer (as text, `json` or `stream-json`); the exit status."""
     from hermes.chat.file_mentions import with_files
@@ -205,11 +192,8 @@ def ask(
         window = model.context_length
         content, notes = with_files(question.strip(), Path.cwd(), window, piped=piped.strip("\n"), attached=attached)
     voice = PipeVoice() if output == "text" else JsonVoice(stream=output == "stream-json")
-    conversation = TerminalConversation(
-        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd,
-        titles_by_model=False, system=system, saved=saved,  # the shell waits for the answer alone
-    )  # fmt: skip
-    conversation.notes += [note] if note else []
+    # The shell waits for the answer alone, not for a title.
+    conversation = TerminalConversation(db, config, model, voice, titles_by_model=False, **options)
     status = 0
     try:
         if session_id is not None and not conversation.open(session_id):

@@ -1,7 +1,8 @@
 """A turn on the screen, as it happens.
 
 On a terminal a reply is Markdown: a complete block is printed permanently (so the scrollback keeps it), the one being
-written stands in a small region below that is redrawn a few times a second. Without a terminal it is the bare text.
+written stands in a small region below that is redrawn a few times a second (not in a terminal that can't do that). In a pipe
+it is the bare text.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from hermes.agent.turn import (
     ToolStarted,
 )
 from hermes.chat.terminal_markdown import STYLES, blocks, markdown
-from hermes.chat.tool_output import INDENT, RUNNING_LINES, folded, last_lines, styled_lines
 from hermes.texts import counted, harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
@@ -45,6 +45,11 @@ REFRESH_SECONDS = 0.1
 # characters of an unfinished block that are rendered each time; for a longer one its end is shown
 _MARKDOWN_UP_TO = 8_000
 _TAIL = 2_000
+RUNNING_LINES = 6
+FOLDED_LINES = 4  # of a command that is over; /show shows all
+DIFF_LINES = 40
+DIFFS = frozenset(("write_file", "edit_file"))  # tools whose output is a diff
+INDENT = "    "
 _REST = 8  # pause between two searches for complete blocks: so many times as long as the last one took
 
 
@@ -83,10 +88,9 @@ def console(**settings: Any) -> Console:
 
 def display_for(screen: Console, empty_hint: str, *, reasoning: bool = False) -> TerminalDisplay:
     """The display that suits this output; `empty_hint` says what to do after an empty reply."""
-    if screen.is_terminal and not screen.is_dumb_terminal:
+    if screen.is_terminal:
         return LiveDisplay(screen, empty_hint, reasoning=reasoning)
-    notes = screen.file if screen.is_terminal else sys.stderr
-    return PlainDisplay(screen.file, notes, tools=screen.is_terminal, empty_hint=empty_hint)
+    return PipeDisplay(screen.file, sys.stderr, empty_hint)
 
 
 def _notice(event: Notice, empty_hint: str) -> str:
@@ -104,86 +108,79 @@ def short_argument(arguments: dict[str, Any]) -> str:
     return shortened_line(json.dumps(arguments, ensure_ascii=False, default=str), 200) if arguments else ""
 
 
-def _without_returns(text: str) -> str:
-    """A piece of a reply without carriage returns: `\\r` and `\\n` may come in two pieces, and are one line break."""
-    return text.replace("\r", "")
-
-
 def followed_line(event: Followed) -> str:
     """The note about a compression, by this process or another one."""
     return f"The conversation was compressed and continues as {event.session_id}; nothing was deleted."
 
 
-class PlainDisplay(TerminalDisplay):
+def last_lines(text: str, count: int) -> list[str]:
+    """The last non-empty end of an output, as plain lines."""
+    lines = harmless(text).expandtabs(8).rstrip().split("\n")
+    return lines[-count:] if count > 0 and lines != [""] else []
+
+
+def folded(name: str, text: str) -> list[str]:
+    """The lines that stand below a finished call, the note about the hidden ones included."""
+    lines = harmless(text).expandtabs(8).rstrip().split("\n")
+    if lines == [""]:
+        return []
+    if name in DIFFS:
+        if len(lines) <= DIFF_LINES:
+            return lines
+        return [*lines[: DIFF_LINES - 1], f"… {counted(len(lines) - DIFF_LINES + 1, 'more line')}: /show"]
+    if len(lines) <= FOLDED_LINES + 1:  # a note would take the room of the line it hides
+        return lines
+    return [f"… {counted(len(lines) - FOLDED_LINES, 'line')} above: /show", *lines[-FOLDED_LINES:]]
+
+
+def styled_lines(name: str, lines: list[str], width: int) -> list[Styled]:
+    """The lines indented, dim or, in a diff, in its colours; each on one line of the screen."""
+    made = []
+    for line in lines:
+        one = Styled(INDENT + line, style=_style(name, line), no_wrap=True, overflow="ellipsis")
+        one.truncate(width, overflow="ellipsis")
+        made.append(one)
+    return made
+
+
+def _style(name: str, line: str) -> str:
+    if name in DIFFS:
+        if line.startswith("+") and not line.startswith("+++"):
+            return "green"
+        if line.startswith("-") and not line.startswith("---"):
+            return "red"
+        if line.startswith("@@"):
+            return "bold dim"
+    return "dim"
+
+
+class PipeDisplay(TerminalDisplay):
     """Writes the bare text of the reply to one stream, everything else to another.
 
-    In a pipe a reply is written when it is complete: text that was written before a connection broke can't be withdrawn.
+    A reply is written when it is complete: text that was written before a connection broke can't be withdrawn.
     """
 
-    def __init__(self, out: IO[str], notes: IO[str], *, tools: bool, empty_hint: str = "") -> None:
-        self._empty_hint = empty_hint
-        self._out, self._notes, self._tools = out, notes, tools
-        self._held: list[str] | None = None if tools else []  # the reply so far; None: shown at once
-        self._arguments: dict[str, str] = {}
-        self._clean = bool(getattr(out, "isatty", bool)())
-        self._open = False  # the current line has text and no line break
+    def __init__(self, out: IO[str], notes: IO[str], empty_hint: str = "") -> None:
+        self._out, self._notes, self._empty_hint = out, notes, empty_hint
+        self._reply: list[str] = []
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
-            text = harmless(_without_returns(event.text)) if self._clean else event.text
-            if self._held is None:
-                self._write(text)
-            elif event.anew:
-                self._held[:] = [text]
-            else:
-                self._held.append(text)
-        elif isinstance(event, ToolStarted):
-            self._release()
-            self._end_line()
-            self._arguments[event.call_id] = short_argument(event.arguments)
-        elif isinstance(event, ToolFinished) and self._tools:
-            about = self._arguments.pop(event.call_id, "")
-            how = f"{event.outcome} " if event.outcome else ""
-            self._note(f"  {'+' if event.ok else 'x'} {event.name} {about} {how}{event.seconds:.1f}s")
-            for line in folded(event.name, event.shown):
-                self._note(INDENT + line)
+            if event.anew:
+                self._reply.clear()
+            self._reply.append(event.text)
+        elif isinstance(event, ToolStarted | Done):
+            if reply := "".join(self._reply):
+                self._write(self._out, reply)
+            self._reply.clear()
         elif isinstance(event, Notice):
-            self._note(harmless(_notice(event, self._empty_hint)))
+            self._write(self._notes, harmless(_notice(event, self._empty_hint)))
         elif isinstance(event, Followed):
-            self._note(followed_line(event))
-        elif isinstance(event, Done):
-            self._release()
-            self._end_line()
+            self._write(self._notes, followed_line(event))
 
-    def _write(self, text: str) -> None:
-        if text:
-            self._out.write(text)
-            self._out.flush()
-            self._open = not text.endswith("\n")
-
-    def _release(self) -> None:
-        """The reply is complete, or the user has stopped it: write it."""
-        if self._held:
-            whole = "".join(self._held)
-            self._held.clear()
-            self._write(whole)
-
-    def _note(self, line: str) -> None:
-        self._end_line()
-        self._notes.write(line + "\n")
-        self._notes.flush()
-
-    def _end_line(self) -> None:
-        if self._open:
-            self._out.write("\n")
-            self._out.flush()
-            self._open = False
-
-    def pause(self) -> None:
-        self._end_line()
-
-    def finish(self) -> None:
-        self._end_line()
+    def _write(self, stream: IO[str], text: str) -> None:
+        stream.write(text if text.endswith("\n") else f"{text}\n")
+        stream.flush()
 
 
 class _Redrawn:
@@ -232,7 +229,7 @@ class LiveDisplay(TerminalDisplay):
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
             self._end_thought()
-            self._text += harmless(_without_returns(event.text))
+            self._text += harmless(event.text.replace("\r", ""))  # `\\r` and `\\n` may come in two pieces
             self._settle()
         elif isinstance(event, Thought):
             self._thinking_since = self._thinking_since if self._thought else time.monotonic()
@@ -265,7 +262,7 @@ class LiveDisplay(TerminalDisplay):
 
     def tick(self) -> None:
         now = time.monotonic()
-        if now - self._drawn < REFRESH_SECONDS:
+        if now - self._drawn < REFRESH_SECONDS or self._screen.is_dumb_terminal:
             return
         self._drawn = now
         if self._live is None:
@@ -282,7 +279,7 @@ class LiveDisplay(TerminalDisplay):
         self._live.refresh()
 
     def typing(self, line: str, sent: bool) -> None:
-        shown = f"❯ {one_line(line)}" if line else "↵ sent next" if sent else ""
+        shown = f"❯ {one_line(line)}" if line else "↵ queued" if sent else ""
         if shown != self._typed:
             self._typed, self._drawn = shown, 0.0
             self.tick()
@@ -324,7 +321,7 @@ class LiveDisplay(TerminalDisplay):
             self._above = "text"
         elif thought:
             seconds = time.monotonic() - self._thinking_since
-            self._line(self._dim(f"Thought for {counted(round(seconds), 'second')} (/reasoning shows it)"))
+            self._line(self._dim(f"Thought for {counted(max(1, round(seconds)), 'second')} (/reasoning shows it)"))
 
     def _flush(self) -> None:
         self._end_thought()
@@ -398,7 +395,9 @@ class LiveDisplay(TerminalDisplay):
             if self._reasoning and self._thought.strip():
                 thought = Styled(self._thought[-_TAIL:].strip(), style="dim italic", overflow="fold")
                 parts += thought.wrap(self._screen, self._screen.width)[-RUNNING_LINES:]
-            parts.append(self._waiting("thinking" if left <= 0 else f"try {self._try} in {math.ceil(left)} s"))
+            parts.append(
+                self._waiting("Thinking" if left <= 0 else f"Retrying in {math.ceil(left)} s (try {self._try})")
+            )
         if self._typed:
             parts.append(self._input_line())
         return Group(*parts)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from hermes.chat.keyboard import Typing, quiet_keyboard
-from hermes.chat.render import console, display_for
+from hermes.agent.prompt_messages import OWN_COMMAND, TOOL_BUDGET
+from hermes.chat.keyboard import Typing, quiet_keyboard, shells_keyboard
+from hermes.chat.render import console, display_for, folded, styled_lines
 from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
-from hermes.chat.terminal_conversation import NotSent, TerminalConversation
+from hermes.chat.terminal_conversation import ChatOptions, NotSent, TerminalConversation
 from hermes.commands.registry import run_command, sent_text
 from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelError, StoreError
 from hermes.store import opening
-from hermes.texts import harmless, shortened_line
+from hermes.texts import harmless, shortened_line, without_middle
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from hermes.agent.model import Model
@@ -30,9 +35,11 @@ if TYPE_CHECKING:
 
 _TOLD = "embedded_model_told"  # the key of the store's meta data: the note below was shown
 _SMALL = (
-    "This small model is good for a try without a network: short answers in English, and what your history says. It rambles,"
-    " and it has no tools. `hermes model install` lists better models available on this machine and how to install them."
+    "This small model lets you try Hermes without a network: short answers in English, with excerpts of your history. It rambles"
+    " and has no tools. `hermes model install` lists better models available on this machine and how to install them."
 )
+_AT_ONCE = 65_536  # bytes of a command's output
+_PATIENCE = 3.0  # seconds a command of the user's own has to end after Ctrl-C
 _LONG_RULE = 200  # characters; a longer one is the command that stands above
 _KEYS_TOLD = "unused_keys_told"  # the key of the store's meta data: the variables that were mentioned
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
@@ -68,7 +75,6 @@ class TerminalVoice:
     def permission(self, question: str) -> Answer:
         """Ask whether a tool may do something: the diff, the question, and what can be answered."""
         from hermes.agent.tools.permission import Answer, Question, read_answer
-        from hermes.chat.tool_output import folded, styled_lines
 
         detail = question.detail if isinstance(question, Question) else ""
         for line in styled_lines("edit_file", folded("edit_file", detail), self.screen.width):
@@ -81,7 +87,7 @@ class TerminalVoice:
         answer = read_answer(self._read("[y/N] "))
         return answer if rules or not answer.lasting else Answer(False)
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None:
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         for number, option in enumerate(options, 1):
             self.say(f"{number:>3}  {option}")
         numbers = "1" if len(options) == 1 else f"1-{len(options)}"
@@ -118,7 +124,7 @@ class TerminalVoice:
         return display_for(self.replies, "/retry asks again.", reasoning=reasoning)
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
-        from hermes.chat.recap import recap
+        from hermes.chat.resume import recap
 
         self.screen.print(recap(db, session_id, config, self.screen.width))
 
@@ -156,20 +162,11 @@ def talk(
     model: Model,
     *,
     session_id: str | None,
-    restore_cwd: bool,
-    yes: bool,
-    keep_model: bool,
-    note: str | None = None,
-    system: str | None = None,
-    saved: bool = True,
+    **options: Unpack[ChatOptions],
 ) -> int:
     """Run the prompt until the user leaves; returns the exit status."""
     voice = TerminalVoice()
-    conversation = TerminalConversation(
-        db, config, model, voice, yes=yes, keep_model=keep_model, restore_cwd=restore_cwd, system=system, saved=saved
-    )
-
-    conversation.notes += [note] if note else []
+    conversation = TerminalConversation(db, config, model, voice, **options)
 
     def sitting() -> int:
         if session_id is not None and not conversation.open(session_id):
@@ -178,7 +175,7 @@ def talk(
         if conversation.saved:
             opening.start(db, config)
         else:
-            voice.note("Nothing of this conversation is saved (--no-save).")
+            voice.note("This conversation is not saved (--no-save).")
         return _loop(conversation, voice)
 
     with quiet_keyboard() if voice.comfortable else nullcontext():
@@ -215,7 +212,7 @@ def _mention_keys(voice: TerminalVoice, conversation: TerminalConversation) -> N
     if new and conversation.saved:
         conversation.db.set_meta(_KEYS_TOLD, " ".join([*told, *new]))
         are = "is" if len(new) == 1 else "are"
-        voice.note(f"{', '.join(new)} {are} set and not used; `hermes model` shows what you can use.")
+        voice.note(f"{', '.join(new)} {are} set but not used; `hermes model` shows what you can use.")
 
 
 def _guarded(loop: Callable[[], int]) -> int:
@@ -286,10 +283,42 @@ def _answer(conversation: TerminalConversation, voice: TerminalVoice, line: str)
         _tell(voice, error, unsent=bool(voice.unsent))
 
 
+def run_own_command(command: str, folder: Path) -> tuple[str, int]:
+    """Run a command in the user's shell, at the terminal; the message about it, and its exit status. Ctrl-C ends it."""
+    kept, echoed = b"", False  # whether the terminal has printed ^C
+    words = [os.environ.get("SHELL") or "/bin/sh", "-c", command]
+    with (
+        shells_keyboard(),
+        subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child,
+    ):
+        assert child.stdout is not None
+        try:
+            while data := os.read(child.stdout.fileno(), _AT_ONCE):
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+                kept += data
+                if len(kept) > 20 * TOOL_BUDGET:  # of an endless output its two ends
+                    kept = kept[: 4 * TOOL_BUDGET] + kept[-4 * TOOL_BUDGET :]
+            status = child.wait()
+        except KeyboardInterrupt:  # the command got it, too
+            echoed = True
+            try:
+                status = child.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                status = child.wait()
+        except BaseException:
+            child.kill()
+            raise
+    if echoed or not kept.endswith(b"\n"):
+        print(flush=True)
+    output = without_middle(harmless(kept.decode("utf-8", "replace")).strip("\n"), TOOL_BUDGET)
+    lines = [OWN_COMMAND, f"$ {command}", output or "(no output)", *([f"[exit status {status}]"] if status else [])]
+    return "\n".join(lines), status
+
+
 def _run_own(conversation: TerminalConversation, voice: TerminalVoice, command: str) -> None:
     """Run a command of the user's own and put its output into the conversation."""
-    from hermes.chat.own_command import run_own_command
-
     text, status = run_own_command(command, conversation.agent.cwd)
     conversation.show(conversation.agent.hear(text))
     how = f"Ended by {signal.Signals(-status).name}. " if status < 0 else f"Exit status {status}. " if status else ""
@@ -297,7 +326,7 @@ def _run_own(conversation: TerminalConversation, voice: TerminalVoice, command: 
 
 
 def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str) -> tuple[Any, list[str]]:
-    """What to send for a line, with the files it names by @; a line whose files can't go with it comes back."""
+    """The message made of a line and the files it names by @; a line whose files can't go with it comes back."""
     if "@" not in text:
         return text, []
     from hermes.chat.file_mentions import with_files
@@ -311,11 +340,15 @@ def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str
 
 def _tell(voice: TerminalVoice, error: HermesError, *, unsent: bool) -> None:
     hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
-    hint = " (/model chooses another model; /new begins a new session)" if isinstance(error, ContextTooLong) else hint
+    hint = (
+        " (/model switches to another model; /new starts a new session)" if isinstance(error, ContextTooLong) else hint
+    )
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
         voice.note(
-            "Your message was not saved; it is on the line again." if unsent else "The reply may not have been saved."
+            "Your message was not saved; it is back on the input line."
+            if unsent
+            else "The reply may not have been saved."
         )
     voice.screen.print()
 

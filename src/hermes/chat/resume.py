@@ -1,5 +1,9 @@
-"""Resuming a session, and leaving one: finding it, whether another process has it, restoring its folder and model, and
-the line that resumes it."""
+"""Resuming a session, and leaving one: finding it, whether another process has it, restoring its folder and model, the recap,
+and the line that resumes it.
+
+The recap is the end of the conversation, shown before the prompt: the last exchanges in a dim panel, with the user's messages
+(gold ●), the agent's (green ◆), and its tool calls. System messages, tool results and reasoning are left out.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hermes.chat.file_mentions import without_files
+from hermes.commands.edit_commands import exchanges, is_summary
+from hermes.commands.info_commands import tool_names
 from hermes.commands.session_choice import continued, message_count
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
 from hermes.store.leases import is_gone, is_ours
-from hermes.texts import harmless, shortened_line
-from hermes.times import duration
+from hermes.store.session_events import described, woven
+from hermes.texts import content_text, counted, harmless, shortened_line, unfinished
+from hermes.times import ago, duration, zone_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
     from hermes.agent.model import Model
+    from hermes.config import Config
     from hermes.store.db import SessionDB
-    from hermes.store.rows import SessionRow
+    from hermes.store.rows import MessageRow, SessionEvent, SessionRow
+
+EXCHANGES = 10
+USER_CHARACTERS = 300
+ASSISTANT_CHARACTERS = 200
+ASSISTANT_LINES = 3
+_PANEL_FROM = 24  # columns; below, a frame would take more room than its content
 
 
 def latest(db: SessionDB, folder: Path | None) -> str:
@@ -32,7 +51,7 @@ def latest(db: SessionDB, folder: Path | None) -> str:
     )
     if not rows:
         where = "" if folder is None else f"in {folder} "
-        raise InvalidInput(f"there is no conversation {where}to continue yet: `hermes` begins one")
+        raise InvalidInput(f"there is no conversation {where}to continue yet: `hermes` starts one")
     return continued(db, rows[0]["id"])
 
 
@@ -64,7 +83,7 @@ def is_elsewhere(db: SessionDB, session_id: str, patience: float = 1.5) -> bool:
 
 @dataclass(slots=True)
 class Restored:
-    """What was restored of a session."""
+    """The folder and the model of a resumed session, and notices about them."""
 
     cwd: Path
     model: Model
@@ -105,6 +124,117 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
     return back
 
 
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """One entry of the recap."""
+
+    role: str  # "user", "assistant", "tools" or "event"
+    text: str
+
+
+def recap(db: SessionDB, session_id: str, config: Config, width: int) -> RenderableType:
+    """The recap of a resumed session, `width` columns wide (config: display.resume_display)."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.panel import Panel
+    from rich.text import Text
+
+    row = db.get_session(session_id)
+    name = harmless((row and row["title"]) or "") or session_id
+    if config.display.resume_display == "minimal":
+        number = counted(message_count(db, row) if row else 0, "message")
+        when = ago(row["last_active"] if row else None, zone_of(config.timezone))
+        return Text(f"Resumed: {name} · {number} · last active {when}", style="dim")
+    rows = db.get_messages(session_id)
+    earlier, entries = recalled(rows)
+    if last := unanswered(rows, db.get_session_events(session_id)):
+        entries.append(Entry("event", cut_user(harmless(last))))
+    lines: list[RenderableType] = (
+        [Text(f"... {counted(earlier, 'earlier message')} ...", style="dim")] if earlier else []
+    )
+    for entry in entries:
+        lines.append(_drawn(entry))
+    if not lines:
+        lines.append(Text("No messages here yet.", style="dim"))
+    if width < _PANEL_FROM:
+        return Group(*lines)
+    return Panel(
+        Padding(Group(*lines), 0), title=Text(name, style="dim"), title_align="left", border_style="dim", width=width
+    )
+
+
+def _drawn(entry: Entry) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    mark, colour = {"user": ("●", "gold1"), "assistant": ("◆", "green"), "event": ("✗", "red")}.get(
+        entry.role, (" ", "default")
+    )
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=1)
+    grid.add_column(overflow="fold", ratio=1)
+    grid.add_row(Text(mark, style=f"{colour} dim"), Text(entry.text, style="dim", overflow="fold"))
+    return grid
+
+
+def recalled(rows: list[MessageRow]) -> tuple[int, list[Entry]]:
+    """The number of earlier messages, and the entries of the last exchanges."""
+    starts = exchanges(rows)
+    first = starts[-EXCHANGES] if len(starts) > EXCHANGES else 0
+    earlier = sum(1 for row in rows[:first] if row["role"] in ("user", "assistant"))
+    return earlier, entries_of(rows[first:])
+
+
+def unanswered(rows: list[MessageRow], events: Sequence[SessionEvent]) -> str | None:
+    """A note about a model error after the last message, if it was not answered."""
+    last = [event for is_event, event in woven(rows, events)][-1:]
+    return described(last[0]) if last and last[0] in events else None
+
+
+def entries_of(rows: list[MessageRow]) -> list[Entry]:
+    """Messages as entries; consecutive tool calls are one entry."""
+    shown: list[Entry] = []
+    calls: list[str] = []
+
+    def settle() -> None:
+        if calls:
+            shown.append(Entry("tools", f"[{counted(len(calls), 'tool call')}: {', '.join(dict.fromkeys(calls))}]"))
+            calls.clear()
+
+    for row in rows:
+        if row["role"] not in ("user", "assistant"):
+            continue
+        text = harmless(content_text(row["content"])).strip()
+        if row["role"] == "user":
+            settle()
+            text = without_files(text)
+            shown.append(Entry("user", "[summary of the earlier conversation]" if is_summary(row) else cut_user(text)))
+            continue
+        if text:
+            settle()
+            shown.append(Entry("assistant", cut_assistant(text)))
+        if cut_off := unfinished(row):
+            settle()
+            shown.append(Entry("event", cut_off))
+        calls += tool_names(row["tool_calls"])
+    settle()
+    return shown
+
+
+def cut_user(text: str) -> str:
+    """At most 300 characters."""
+    return text if len(text) <= USER_CHARACTERS else text[:USER_CHARACTERS].rstrip() + "..."
+
+
+def cut_assistant(text: str) -> str:
+    """At most 200 characters or 3 lines."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    kept = "\n".join(lines[:ASSISTANT_LINES])
+    if len(kept) > ASSISTANT_CHARACTERS:
+        return kept[:ASSISTANT_CHARACTERS].rstrip() + "..."
+    return kept + ("..." if len(lines) > ASSISTANT_LINES else "")
+
+
 def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:
     """End a session, if it has messages; whether it has."""
     if db.get_session(session_id) is None:
@@ -135,21 +265,18 @@ def resume_line(session_id: str) -> str:
 
 
 def program() -> str:
-    """The shell words that start this program: `hermes` where the shell finds this one under that name, else its path."""
+    """The shell words that start this program: its name where the shell finds this one under it, else its path."""
     import shlex
     import shutil
 
-    beside = os.path.join(os.path.dirname(sys.executable), "hermes")
-    scripts = [path for path in (os.path.abspath(sys.argv[0]), beside) if _is_program(path)]
-    if not scripts:
+    path = os.path.abspath(sys.argv[0])
+    if os.path.basename(path) not in ("hermes", "hermes-sessions"):  # python -m
+        path = os.path.join(os.path.dirname(sys.executable), "hermes")
+    if not os.access(path, os.X_OK):
         return f"{shlex.quote(sys.executable)} -m hermes.cli.main"
-    found = shutil.which("hermes")
-    if found is not None and os.path.realpath(found) in map(os.path.realpath, scripts):
-        return "hermes"
-    path, home = scripts[0], os.path.expanduser("~")
+    name, home = os.path.basename(path), os.path.expanduser("~")
+    found = shutil.which(name)
+    if found is not None and os.path.realpath(found) == os.path.realpath(path):
+        return name
     inside = path.removeprefix(home + os.sep)
     return f"~/{shlex.quote(inside)}" if home != os.sep and inside != path else shlex.quote(path)
-
-
-def _is_program(path: str) -> bool:
-    return os.path.basename(path) == "hermes" and os.path.isfile(path) and os.access(path, os.X_OK)

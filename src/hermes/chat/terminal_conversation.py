@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from hermes.agent.conversations import Conversations
 from hermes.agent.tools.toolbox import Toolbox
@@ -59,7 +59,7 @@ class Voice(Protocol):
     def permission(self, question: str) -> bool | Answer:
         """Ask in the middle of a turn whether a tool may do something."""
 
-    def choose(self, question: str, options: Sequence[str]) -> int | None: ...
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None: ...
 
     def clear(self) -> None:
         """Clear the screen, where there is one."""
@@ -71,6 +71,17 @@ class Voice(Protocol):
         """The display of a turn; with the model's reasoning, or a line about it."""
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
+
+
+class ChatOptions(TypedDict, total=False):
+    """How a conversation is held, as the command line says."""
+
+    yes: bool  # every question is answered with yes
+    keep_model: bool  # a resumed session gets the model of the command line
+    restore_cwd: bool  # a resumed session continues in its folder (the default)
+    system: str | None  # the system prompt of a new session
+    saved: bool  # whether anything of this is kept (the default)
+    note: str | None  # shown when the first session is opened
 
 
 class TerminalConversation:
@@ -93,28 +104,25 @@ class TerminalConversation:
         model: Model,
         voice: Voice,
         *,
-        yes: bool = False,
-        keep_model: bool = False,
-        restore_cwd: bool = True,
         titles_by_model: bool = True,
-        system: str | None = None,
-        saved: bool = True,
+        **options: Unpack[ChatOptions],
     ) -> None:
         from hermes.agent.conversations import new_session_id
 
         self.db, self.config, self.voice = db, config, voice
+        self.say, self.ask, self.choose, self.clear = voice.say, voice.ask, voice.choose, voice.clear
         self.pending_title: str | None = None
-        self.notes: list[str] = []  # shown when the next session is opened
+        note = options.get("note")
+        self.notes = [note] if note else []  # shown when the next session is opened
         self.leaving = False
         self._ending = True  # end the session on leaving; False when it continues elsewhere
         self.since = time.time()
         self._default_model = model
-        self._yes, self._keep_model, self._restore_cwd = yes, keep_model, restore_cwd
-        self._titles_by_model, self._system = titles_by_model, system
-        self.saved = saved  # whether anything of this is kept
+        self._options, self._yes, self._titles_by_model = options, options.get("yes", False), titles_by_model
+        self.saved = options.get("saved", True)
         self._toolbox = Toolbox(config)
         self._toolbox.start()
-        self._turns = TurnDisplay(voice.permission, typed_stops=_busy(config) == "interrupt")
+        self._shown: TurnDisplay | None = None  # the turn on the screen
         self._agents: Conversations[Agent] = Conversations(patience=TITLE_SECONDS)
         self.agent = self._agent_of(new_session_id(), model, Path.cwd())
 
@@ -129,7 +137,8 @@ class TerminalConversation:
                 self.db, self.config, model, session_id=session_id, source=self.platform, confirm=self._confirm,
                 user=self.user, cwd=cwd,
             )  # fmt: skip
-            agent.titles_by_model, agent.titles, agent.system = self._titles_by_model, self.saved, self._system
+            agent.titles_by_model, agent.titles = self._titles_by_model, self.saved
+            agent.system = self._options.get("system")
             agent.expected_tools = self._toolbox.known
             return agent
 
@@ -161,18 +170,9 @@ class TerminalConversation:
         return self.agent.session_id
 
     def _confirm(self, question: str) -> bool | Answer:
-        return self._yes or self._turns.confirm(question)
+        return self._yes or (self._shown is not None and self._shown.confirm(question))
 
     # ------------------------------------------------------------------------------------------ turns
-
-    def say(self, text: str) -> None:
-        self.voice.say(text)
-
-    def ask(self, question: str) -> bool:
-        return self.voice.ask(question)
-
-    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
-        return self.voice.choose(question, options)
 
     def talk(self, content: Content) -> bool:
         """Send a message and show the reply; True when it was interrupted."""
@@ -191,10 +191,14 @@ class TerminalConversation:
     def _run(self, turn: Turn) -> bool:
         self._equip()
         self._wait_for_turn()
+        self._shown = TurnDisplay(
+            turn, self.voice.display(reasoning=self.shows_reasoning), self.voice.permission,
+            each=self._name_it, typing=self.voice.typing(), typed_stops=_busy(self.config) == "interrupt",
+        )  # fmt: skip
         try:
-            display = self.voice.display(reasoning=self.shows_reasoning)
-            return self._turns.run(turn, display, each=self._name_it, typing=self.voice.typing())
+            return self._shown.run()
         finally:
+            self._shown = None
             self._name_it()
 
     def _wait_for_turn(self) -> None:
@@ -213,7 +217,7 @@ class TerminalConversation:
         wanted, self.pending_title = self.pending_title, None
         name = set_chosen_title(self.db, self.session_id, wanted, self.user)
         if name != wanted:
-            self.voice.note(f'"{wanted}" was taken meanwhile; this session is called "{name}".')
+            self.voice.note(f'"{wanted}" is already taken; this session is called "{name}".')
 
     # ------------------------------------------------------------------------------------------ switching sessions
 
@@ -233,7 +237,8 @@ class TerminalConversation:
         else:
             chosen = self.db.chosen_model(session_id)
             back = resume.restore(
-                row, self._default_model, cwd=self._restore_cwd, keep_model=self._keep_model,
+                row, self._default_model,
+                cwd=self._options.get("restore_cwd", True), keep_model=self._options.get("keep_model", False),
                 used=resume.model_used(self.db, row) if chosen is None else chosen,
             )  # fmt: skip
         self.agent = self._agent_of(session_id, back.model, back.cwd)
@@ -278,9 +283,6 @@ class TerminalConversation:
 
     # ------------------------------------------------------------------------------------------ leaving
 
-    def clear(self) -> None:
-        self.voice.clear()
-
     def leave(self, *, ending: bool = True) -> None:
         self.leaving = True
         self._ending = ending
@@ -304,7 +306,7 @@ class TerminalConversation:
 
 
 def _busy(config: Config) -> str:
-    """What a line typed during a reply does: `interrupt` it, or `queue` (config: display.busy)."""
+    """The effect of a line typed during a reply: `interrupt` it, or `queue` (config: display.busy)."""
     return str(config.display.platforms.get(TerminalConversation.platform, {}).get("busy", config.display.busy))
 
 
@@ -313,4 +315,4 @@ def folder_is_there() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise InvalidInput("this folder was removed; change to another one and start there") from None
+        raise InvalidInput("this folder no longer exists; change to another one and try again") from None

@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from hermes.cli.common import model_option
 from hermes.cli.shared import note_the_terminal
 from hermes.errors import MissingExtra
 
@@ -17,7 +18,7 @@ from hermes.errors import MissingExtra
 @click.command(
     help="Serve an editor (Zed, Neovim, JetBrains) over standard input and output, by the Agent Client Protocol."
 )
-@click.option("--model", "model_name", metavar="NAME", help="Use this model instead of the configured one.")
+@model_option()
 def command(model_name: str | None) -> None:
     try:
         from hermes.serve.acp_server import serve

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import yes_option
-from hermes.cli.completers import complete_files, complete_model
+from hermes.cli.common import model_option, yes_option
+from hermes.cli.completers import complete_files
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import bar, note, status_line
 from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
+from hermes.times import duration
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -57,19 +58,12 @@ def command() -> None:
     show_default=True,
     help="Lines at a time.",
 )
-@click.option(
-    "--model", "model_name", metavar="NAME", shell_complete=complete_model,
-    help="Use this model instead of the configured one, also for lines that name one.",
-)  # fmt: skip
+@model_option("Use this model instead of the configured one, also for lines that name one.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run: finished lines are not run again.")
 @click.option("--template", metavar="TEXT", help="The prompt, with the fields of a line: 'Summarise {text}'.")
 @click.option(
-    "--max-cost",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="USD",
-    help="Start no more lines once this much is spent.",
+    "--max-cost", type=click.FloatRange(0, min_open=True), metavar="USD", help="Start no more lines beyond this cost."
 )
-@click.option("--ordered", is_flag=True, help="At the end, put the results in the order of the prompts.")
 @click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
 @click.option("--yes-to", metavar="KIND", multiple=True, help="Run such commands: 'git push', pytest, 'npm run *'.")
 @yes_option("Run every command of the agent's (without it, those that the rules do not allow are refused).")
@@ -81,7 +75,6 @@ def run(
     resume: bool,
     template: str | None,
     max_cost: float | None,
-    ordered: bool,
     no_tools: bool,
     yes_to: tuple[str, ...],
     yes: bool,
@@ -119,7 +112,7 @@ def run(
         settings = {
             "parallel": parallel, "max_cost": max_cost, "one_model": model_name is not None, "confirm": lambda _: yes or NOBODY,
         }  # fmt: skip
-        return _run(config, lines, Path(out), resume=resume, ordered=ordered, tools=not no_tools, settings=settings)
+        return _run(config, lines, Path(out), resume=resume, tools=not no_tools, settings=settings)
 
 
 def _results_file(out: str) -> str:
@@ -145,9 +138,7 @@ def _name_bad(lines: Lines) -> None:
         raise InvalidInput("no line has a prompt that can be run")
 
 
-def _run(
-    config: Config, lines: Lines, out: Path, *, resume: bool, ordered: bool, tools: bool, settings: dict[str, Any]
-) -> int:
+def _run(config: Config, lines: Lines, out: Path, *, resume: bool, tools: bool, settings: dict[str, Any]) -> int:
     from hermes.agent.model_choice import choose_model
     from hermes.agent.tools.toolbox import Toolbox
     from hermes.chat.signals import Terminated, signals_raise
@@ -166,15 +157,14 @@ def _run(
             batch = Batch(db, config, model, lines, results, _name(db, results, resume), tools=given, **settings)
             status = 0
             try:
-                with status_line() as show:
+                with status_line(wait=0) as show:
                     batch.run(lambda now: show(lambda: _line(now)))
             except Stopped as why:
                 note(str(why))
                 status = 1
             except (KeyboardInterrupt, Terminated) as ending:
                 status = 130 if isinstance(ending, KeyboardInterrupt) else 128 + ending.number
-            if ordered:
-                results.put_in_order(batch.session_id(place) for place in lines.good)
+            results.put_in_order(batch.session_id(place) for place in lines.good)
             unfinished = _report(batch, lines, out)
             return status or unfinished
         finally:
@@ -221,11 +211,5 @@ def _line(now: Standing) -> str:
     ended, left = now.done + now.failed, now.seconds_left()
     parts = [f"{bar(ended, now.total)} {ended}/{now.total}", f"{now.rate():.1f}/s", f"${now.cost:.4f}"]
     parts += [f"{now.failed} failed"] if now.failed else []
-    parts += [f"{_clock(left)} left"] if left is not None else []
+    parts += [f"{duration(left)} left"] if left is not None else []
     return " · ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    whole = int(seconds)
-    hours, minutes = whole // 3600, whole // 60 % 60
-    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"

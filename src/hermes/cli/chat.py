@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from hermes.cli.common import find_session, session_option, yes_option
-from hermes.cli.completers import complete_model
+from hermes.cli.common import find_session, model_option, session_option, yes_option
 from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
@@ -33,13 +32,7 @@ _CHOOSE = "\0choose"  # -r without a value
 )  # fmt: skip
 @click.option("--here", is_flag=True, help="With -c alone: continue the latest session of this folder (its git root).")
 @click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
-@click.option(
-    "--model",
-    "model_name",
-    metavar="NAME",
-    shell_complete=complete_model,
-    help="Use this model instead of the configured one.",
-)
+@model_option()
 @click.option("--system", metavar="TEXT", help="Use this system prompt for a new conversation.")
 @click.option("--no-save", is_flag=True, help="Save nothing to disk; earlier conversations are not available either.")
 @click.option(

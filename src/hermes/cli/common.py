@@ -1,4 +1,4 @@
-"""What the commands share: common options, choosing sessions by name or filter, and asking."""
+"""Shared by the commands: options, choosing sessions by name or filter, and asking."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completers import complete_session, complete_source
+from hermes.cli.completers import complete_model, complete_session, complete_source
 from hermes.cli.shared import EVERY, zone
 from hermes.cli.table import message_lines, screen_width
 from hermes.texts import one_line
@@ -53,7 +53,18 @@ def sessions_of_file(db: SessionDB, file: str | None) -> list[str] | None:
         return None
     from hermes.why import sessions_that_changed
 
-    return sessions_that_changed(db, file, Path.cwd())
+    return sessions_that_changed(db, Path(file))
+
+
+def limit_option(text: str, default: int = 20) -> Decorator:
+    """`--limit N`, also as `-n`."""
+    kind = click.IntRange(min=1)
+    return click.option("--limit", "-n", type=kind, default=default, show_default=True, metavar="N", help=text)
+
+
+def model_option(text: str = "Use this model instead of the configured one.") -> Decorator:
+    """`--model NAME`, as the argument `model_name`, with known models offered by the shell."""
+    return click.option("--model", "model_name", metavar="NAME", shell_complete=complete_model, help=text)
 
 
 def yes_option(text: str = "Don't ask.") -> Decorator:
@@ -134,7 +145,7 @@ def days(value: str | float) -> float:
     return number
 
 
-def user_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def user_option(text: str) -> Decorator:
     """--user SOURCE:ID, as the pair of both; None if it is not given."""
 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, str] | None:

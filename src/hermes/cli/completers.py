@@ -61,7 +61,11 @@ def complete_files(context: click.Context, parameter: click.Parameter, partial: 
 
 
 def _sessions(context: click.Context, partial: str) -> list[Candidate]:
-    """Ids when an id is begun; else titles, and the ids of sessions without one."""
+    """Ids when an id is begun; programs after @; else titles, and the ids of sessions without one."""
+    if partial.startswith("@"):
+        from hermes.interop.other_programs import names
+
+        return [(f"@{name}", "") for name in names()]
     if re.match(r"\d", partial):
         by_title = {str(row["id"]): _about(row) for row in _recent()}
         with _record() as db:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import ROWS, json_option
-from hermes.cli.completers import complete_job, complete_model
+from hermes.cli.common import ROWS, json_option, limit_option, model_option
+from hermes.cli.completers import complete_job
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import configuration, note, opened, print_json
-from hermes.cli.table import Column, printed
-from hermes.texts import harmless, one_line
+from hermes.cli.shared import configuration, note, opened, print_rows
+from hermes.cli.table import Column
+from hermes.texts import harmless
 from hermes.times import clock
 
 if TYPE_CHECKING:
@@ -53,16 +52,14 @@ def _when(moment: float | None, job: Job) -> str:
     "--session", "mode", type=click.Choice(["new", "same"]), default="new", show_default=True,
     help="A new session for each run, or the same one for all runs.",
 )  # fmt: skip
-@click.option(
-    "--model", metavar="NAME", shell_complete=complete_model, help="Use this model instead of the configured one."
-)
+@model_option()
 @click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; else that of config.yaml, or of this machine.")
 @click.option(
     "--missed", type=click.Choice(["skip", "once"]), default="once", show_default=True,
     help="If no gateway was running when a job was due: skip it, or run it once when one starts.",
 )  # fmt: skip
 def add(
-    schedule: str, prompt: str, deliver: str, mode: str, model: str | None, timezone: str | None, missed: str
+    schedule: str, prompt: str, deliver: str, mode: str, model_name: str | None, timezone: str | None, missed: str
 ) -> int:
     """Run PROMPT whenever SCHEDULE is due (minute hour day month weekday).
 
@@ -82,7 +79,7 @@ def add(
     with opened(writing=True) as db:
         job = CronDB(db).add(
             secrets.token_hex(4), " ".join(schedule.split()), where, prompt, deliver=deliver,
-            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model, missed=missed, next_at=due,
+            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model_name, missed=missed, next_at=due,
         )  # fmt: skip
         if not _gateway_runs(db):
             note("no gateway is running: `hermes gateway` runs the jobs")
@@ -115,13 +112,25 @@ def _opened_job(name: str) -> Iterator[tuple[CronDB, Job]]:
         yield store, _job(store, name)
 
 
+def _on_job(name: str, help: str) -> Callable[[Callable[[CronDB, Job], str]], click.Command]:
+    """A command that changes one job and prints what became of it."""
+
+    def made(change: Callable[[CronDB, Job], str]) -> click.Command:
+        @command.command(name, help=help)
+        @click.argument("job", shell_complete=complete_job)
+        def changing(job: str) -> None:
+            with _opened_job(job) as (store, found):
+                click.echo(change(store, found))
+
+        return changing
+
+    return made
+
+
 def _gateway_runs(db: SessionDB) -> bool:
     from hermes.gateway.startup import running
 
     return bool(running(db))
-
-
-command.add_command(add, "create")
 
 
 @command.command("list", help="List all jobs and when each is due next.")
@@ -131,21 +140,13 @@ def list_(as_json: bool) -> int:
 
     with opened() as db:
         jobs = CronDB(db).jobs()
-    if as_json:
-        print_json([asdict(job) for job in jobs])
-        return 0
-    if not jobs:
-        click.echo('No jobs. `hermes cron add "0 9 * * 1-5" "prompt"` makes one.')
-        return 0
     columns = [Column("ID"), Column("Schedule"), Column("Next"), Column("Deliver"), Column("Prompt", 10, worth=1)]
     rows = []
     for job in jobs:
         due = "paused" if job.paused_at is not None else _when(job.next_at, job)
-        rows.append(
-            [job.id, job.schedule, "now" if job.wanted_at is not None else due, job.deliver, one_line(job.prompt)]
-        )
-    click.echo(printed(columns, rows))
-    return 0
+        rows.append([job.id, job.schedule, "now" if job.wanted_at is not None else due, job.deliver, job.prompt])
+    none = 'No jobs. `hermes cron add "0 9 * * 1-5" "prompt"` makes one.'
+    return print_rows(jobs, columns, rows, none=none, as_json=as_json)
 
 
 @command.command("run", help="Run a job now, in the gateway, or here if none is running.")
@@ -186,41 +187,29 @@ def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
     return 0
 
 
-@command.command("pause", help="Pause a job until `resume`.")
-@click.argument("job", shell_complete=complete_job)
-def pause(job: str) -> int:
-    with _opened_job(job) as (store, found):
-        done = store.pause(found.id)
-    click.echo(f"{found.id} is paused." if done else f"{found.id} was paused already.")
-    return 0
+@_on_job("pause", help="Pause a job until `resume`.")
+def pause(store: CronDB, job: Job) -> str:
+    return f"{job.id} is paused." if store.pause(job.id) else f"{job.id} was paused already."
 
 
-@command.command("resume", help="Run a paused job again.")
-@click.argument("job", shell_complete=complete_job)
-def resume(job: str) -> int:
+@_on_job("resume", help="Run a paused job again.")
+def resume(store: CronDB, job: Job) -> str:
     from hermes.schedules import next_time
 
-    with _opened_job(job) as (store, found):
-        due = next_time(found.schedule, found.timezone, time.time())
-        if not store.resume(found.id, due):
-            click.echo(f"{found.id} was not paused.")
-            return 0
-    click.echo(f"{found.id}  next {_when(due, found)} ({found.timezone})")
-    return 0
+    due = next_time(job.schedule, job.timezone, time.time())
+    resumed = store.resume(job.id, due)
+    return f"{job.id}  next {_when(due, job)} ({job.timezone})" if resumed else f"{job.id} was not paused."
 
 
-@command.command("remove", help="Remove a job and its log; the sessions of its runs stay.")
-@click.argument("job", shell_complete=complete_job)
-def remove(job: str) -> int:
-    with _opened_job(job) as (store, found):
-        store.remove(found.id)
-    click.echo(f"Removed: {found.id}")
-    return 0
+@_on_job("remove", help="Remove a job and its log; the sessions of its runs stay.")
+def remove(store: CronDB, job: Job) -> str:
+    store.remove(job.id)
+    return f"Removed: {job.id}"
 
 
 @command.command("log", help="List the latest runs of one job, or of all.")
 @click.argument("job", required=False, shell_complete=complete_job)
-@click.option("--limit", type=click.IntRange(1), default=20, metavar="N", show_default=True, help="Show at most N.")
+@limit_option("Show at most N.")
 @json_option(ROWS)
 def log(job: str | None, limit: int, as_json: bool) -> int:
     from hermes.cli.shared import zone
@@ -229,16 +218,6 @@ def log(job: str | None, limit: int, as_json: bool) -> int:
     with opened() as db:
         store = CronDB(db)
         runs = store.log(None if job is None else _job(store, job).id, limit)
-    if as_json:
-        print_json([asdict(one) for one in runs])
-        return 0
-    if not runs:
-        click.echo("No runs yet.")
-        return 0
     columns = [Column("Job"), Column("Due"), Column("Status"), Column("Session"), Column("Note", 10, worth=1)]
-    rows = [
-        [one.job_id, clock(one.due_at, zone()), one.status, one.session_id or "—", one_line(one.text or "")]
-        for one in runs
-    ]
-    click.echo(printed(columns, rows))
-    return 0
+    rows = [[one.job_id, clock(one.due_at, zone()), one.status, one.session_id or "—", one.text or ""] for one in runs]
+    return print_rows(runs, columns, rows, none="No runs yet.", as_json=as_json)

@@ -142,7 +142,7 @@ def _examine() -> Iterator[DoctorFinding]:
 
 
 def _findings(check: Check, config: Config) -> list[DoctorFinding]:
-    """What a check finds; its error is one more finding, so that it does not hide the others."""
+    """The findings of a check; its error is one more finding, so that it does not hide the others."""
     from hermes.store.redact import redact
 
     found: list[DoctorFinding] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 from hermes.cli.common import confirmed, json_option, yes_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
-from hermes.cli.table import Column, message_lines, screen_width, table
+from hermes.cli.table import Column, message_lines, printed, screen_width
 from hermes.config import load_config
 from hermes.texts import one_line
 from hermes.times import rough_duration
@@ -75,7 +74,6 @@ def status(as_json: bool) -> int:
 def stop() -> int:
     import os
     import signal
-    import time
 
     from hermes.gateway.startup import running
 
@@ -119,13 +117,16 @@ def setup(platform: str | None, account: str | None, no_check: bool, given: tupl
     return set_up(platform, account, check=not no_check, given=given)
 
 
-@command.command(help="Install the gateway as a user service (systemd) that starts with the machine.")
+@command.command(
+    help="Install the gateway as a service of yours (systemd, on macOS launchd) that starts with the machine."
+)
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
 @yes_option("Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> int:
+    import shlex
     import shutil
 
-    from hermes.gateway.service import unit_path, unit_text
+    from hermes.gateway.service import GATEWAY, commands, unit_path, unit_text
     from hermes.home import get_hermes_home
 
     text, path = unit_text(get_hermes_home()), unit_path(get_hermes_home())
@@ -137,26 +138,28 @@ def install(only_print: bool, yes: bool) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     click.echo(f"Written: {path}")
-    if shutil.which("systemctl") is None:
-        click.echo(
-            "systemd is not available on this machine; start `hermes gateway` with another service manager.", err=True
-        )
+    *_, start = commands(get_hermes_home(), GATEWAY, starts=True)
+    if shutil.which(start[0]) is None:
+        click.echo(f"{start[0]} was not found; start `hermes gateway` with another service manager.", err=True)
         return 0
-    click.echo(f"Start it, now and with the machine:  systemctl --user enable --now {path.name}")
+    click.echo(f"Start it, now and with the machine:  {shlex.join(start)}")
     click.echo("Keep it running when you log out:    loginctl enable-linger")
     return 0
 
 
 @command.command(help="Remove the service that `install` made.")
 def uninstall() -> int:
-    from hermes.gateway.service import unit_path
+    import shlex
+
+    from hermes.gateway.service import GATEWAY, commands, unit_path
     from hermes.home import get_hermes_home
 
     path = unit_path(get_hermes_home())
+    (stop,) = commands(get_hermes_home(), GATEWAY, starts=False)
     if not path.exists():
         raise click.ClickException("the service is not installed; `hermes gateway install` installs it")
     path.unlink()
-    click.echo(f"Removed: {path}\nIf it runs:  systemctl --user disable --now {path.name}")
+    click.echo(f"Removed: {path}\nIf it runs:  {shlex.join(stop)}")
     return 0
 
 
@@ -226,44 +229,30 @@ def _watching(db: SessionDB, config: Config, known: Mapping[str, Mapping[str, An
 
 def show(found: dict[str, Any]) -> None:
     """Print the status as a table."""
+    who = ", ".join(f"process {one['process']} on {one['host']}" for one in found["gateways"])
     if len(found["gateways"]) > 1:
-        who = ", ".join(f"process {one['process']} on {one['host']}" for one in found["gateways"])
         click.echo(f"{len(found['gateways'])} gateways share the connections ({who}).")
-    elif found["running"]:
-        click.echo(f"The gateway runs (process {found['process']} on {found['host']}).")
     else:
-        click.echo("No gateway is running. `hermes gateway` starts it.")
-    if (watch := found.get("watch")) is not None:
+        click.echo(f"The gateway runs ({who})." if who else "No gateway is running. `hermes gateway` starts it.")
+    if watch := found.get("watch"):
         by = f"followed in {watch['places']} ({watch['by']})" if watch["by"] else "not followed"
         click.echo(f"The histories of other programs are {by}.")
-        if watch["error"]:
-            when = f" {rough_duration(found['now'] - watch['error_at'])} ago" if watch["error_at"] else ""
-            click.echo(f"watch: last error{when}: {one_line(watch['error'])}")
-    if not found["platforms"] and watch is not None:
-        return
-    if not found["platforms"]:
+    elif not found["platforms"]:
         click.echo("No platform is set up: `hermes gateway setup` sets one up.")
-        return
-    rows = [
-        [
-            one["platform"],
-            one["state"],
-            one["identity"] or "—",
-            rough_duration(found["now"] - one["since"]) if one["since"] else "—",
-            f"{one['sessions']:,}",
-            f"{one['waiting'] + one['unsent']:,}",
-        ]
-        for one in found["platforms"]
-    ]
-    width = screen_width()
-    click.echo()
-    click.echo("\n".join(table(_COLUMNS, rows, width, terminal=sys.stdout.isatty())))
+    if found["platforms"]:
+        click.echo("\n" + printed(_COLUMNS, [_row(one, found["now"]) for one in found["platforms"]]))
     notes = [note for one in found["platforms"] for note in _notes(one, found["now"], len(found["gateways"]) > 1)]
+    notes += _error("watch", watch, found["now"]) if watch else []
     if notes:
         click.echo()
     for note in notes:
-        first, *others = message_lines(note, width - 2)
-        click.echo("\n".join([first, *(f"  {line}" for line in others)]))
+        click.echo("\n  ".join(message_lines(note, screen_width() - 2)))
+
+
+def _row(one: dict[str, Any], now: float) -> list[str]:
+    since = rough_duration(now - one["since"]) if one["since"] else "—"
+    queue = one["waiting"] + one["unsent"]
+    return [one["platform"], one["state"], one["identity"] or "—", since, f"{one['sessions']:,}", f"{queue:,}"]
 
 
 def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
@@ -273,9 +262,13 @@ def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
         notes.append(f"{name}: connected by process {one['process']} on {one['host']}")
     if one["failed"]:
         notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log has the reasons")
-    if one["error"]:
-        when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
-        notes.append(f"{name}: last error{when}: {one_line(one['error'])}")
+    notes += _error(name, one, now)
     if one["lost_while_down"]:
         notes.append(f"{name}: {one['lost_while_down']}")
     return notes
+
+
+def _error(name: str, one: dict[str, Any], now: float) -> list[str]:
+    """The last error of a platform, if it had one."""
+    when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
+    return [f"{name}: last error{when}: {one_line(one['error'])}"] if one["error"] else []

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 # Keys that a new account does not take over from the platform's section, and what it has instead: no user may talk to it yet.
+LOGIN_SECONDS = 3600.0  # a person is asked for codes, or scans one
+Answer = TypeVar("Answer")
 _OWNER = "owner"  # the key of --set for the user's own id
 _OWN: dict[str, Any] = {"allowed_users": [], "allow_all": False, "home_channel": None}
 
@@ -85,16 +87,10 @@ def set_up(platform: str | None, account: str | None, *, check: bool, given: Seq
         click.echo(message(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.", sys.stdout))
         values = _asked(target, environment(home))
     if kind.logs_in and not given:
-        try:
-            values |= asyncio.run(_login(target, values))
-        except HermesError as error:
-            raise click.ClickException(f"{_told(kind.title, error)}. Nothing was written.") from error
+        values |= _with(target, values, lambda adapter: adapter.login(click.echo), LOGIN_SECONDS)
     _refuse_another(target, values, environment(home))
     if check:
-        try:
-            who = asyncio.run(_check(target, values))
-        except HermesError as error:
-            raise click.ClickException(f"{_told(kind.title, error)}. Nothing was written.") from error
+        who = _with(target, values, lambda adapter: adapter.check(), 30)
         click.echo(f"✓ Logged in to {kind.title} as {who}.")
     if given:
         mine, others = people
@@ -157,24 +153,17 @@ def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
 
 
 def _refuse_another(target: _Target, values: dict[str, Any], variables: dict[str, str]) -> None:
-    """ClickException when these are the secrets of another account: each message would be answered twice."""
-    from hermes.gateway.settings import variable_ending
+    """ConfigError when these are the secrets of another account: each message would be answered twice."""
+    from hermes.gateway.settings import check_accounts
 
     config, platform = load_config(), target.platform
-    secrets = [one for one in target.kind.settings if one.secret and (one.required or one.unless)]
-    mine = [str(values.get(one.name) or "") for one in secrets]
-    if platform not in config.platforms or not any(mine):
+    section = config.platforms.get(platform)
+    if section is None:
         return
-    accounts = config.platforms[platform].get(ACCOUNTS)
-    for other in accounts if isinstance(accounts, dict) else [DEFAULT_ACCOUNT]:
-        own = None if other == DEFAULT_ACCOUNT else str(other)
-        if own == target.account:
-            continue
-        section = config.platform_section(platform if own is None else f"{platform}/{own}")
-        known = [section.get(one.name) or variables.get(f"{one.variable}{variable_ending(own)}") for one in secrets]
-        if [str(one or "") for one in known] == mine:
-            told = f"this is the account {other}: another one has its own {secrets[0].name}. Nothing was written."
-            raise click.ClickException(told)
+    own, there = target.account or DEFAULT_ACCOUNT, section.get(ACCOUNTS)
+    accounts = {**(there if isinstance(there, dict) else {DEFAULT_ACCOUNT: {}}), own: values}
+    planned = config.changed(platforms={platform: {**section, ACCOUNTS: accounts}})
+    check_accounts(planned, target.kind, f"{platform}/{own}", variables)
 
 
 def _given(target: _Target, given: Sequence[str], variables: dict[str, str]) -> tuple[tuple[str, str], dict[str, Any]]:
@@ -233,33 +222,27 @@ def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
     return answer
 
 
-async def _login(target: _Target, values: dict[str, Any]) -> dict[str, Any]:
-    """Log in together with the user; the settings that come of it."""
-    adapter = target.adapter(values)
+def _with(
+    target: _Target, values: dict[str, Any], ask: Callable[[Adapter], Awaitable[Answer]], seconds: float
+) -> Answer:
+    """The adapter's answer; ClickException when it has none."""
+
+    async def answer() -> Answer:
+        adapter = target.adapter(values)
+        try:
+            async with asyncio.timeout(seconds):
+                return await ask(adapter)
+        except TimeoutError:
+            raise HermesError(f"no answer within {seconds:.0f} seconds") from None
+        finally:
+            await adapter.disconnect()
+
     try:
-        found = await adapter.login(click.echo)
-    finally:
-        await adapter.disconnect()
-    unknown = set(found) - {one.name for one in target.kind.settings}
-    if unknown:
-        raise HermesError(f"the adapter returned unknown settings: {', '.join(sorted(unknown))}")
-    return dict(found)
-
-
-def _told(title: str, error: HermesError) -> str:
-    """What went wrong, and with which platform; it may be out of reach, or not accept us."""
-    return str(error) if title in str(error) else f"{title}: {error}"
-
-
-async def _check(target: _Target, values: dict[str, Any]) -> str:
-    adapter = target.adapter(values)
-    try:
-        async with asyncio.timeout(30):
-            return await adapter.check()
-    except TimeoutError:
-        raise HermesError("no answer within 30 seconds") from None
-    finally:
-        await adapter.disconnect()
+        return asyncio.run(answer())
+    except HermesError as error:
+        title = target.kind.title
+        told = str(error) if title in str(error) else f"{title}: {error}"
+        raise click.ClickException(f"{told}. Nothing was written.") from error
 
 
 def _write(target: _Target, values: dict[str, Any], home: Path, mine: str, others: list[str]) -> None:

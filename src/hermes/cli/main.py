@@ -150,8 +150,7 @@ def _explain(error: Exception) -> int:
         streams.complain(str(error), once=True)
         return exit_status(error)
     if isinstance(error, OSError):
-        name = f"{error.filename}: " if error.filename else ""
-        streams.complain(f"{name}{error.strerror or error}")
+        streams.complain(f"{error.filename or 'standard output'}: {error.strerror or error}")
     else:
         streams.complain(f"internal error ({type(error).__name__}: {error}); run it again with --debug to see where")
     return 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import user_option
-from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened
+from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened, serve_http
 from hermes.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ def command(port: int | None, host: str | None, no_token: bool, write: bool, use
             note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)")
             server(stack.enter_context(opened(writing=write)), write=write, user=user).run("stdio")
             return
-        import uvicorn
-
         host, token = _settings(host, no_token)
         listening = stack.enter_context(
             listening_socket(host, port, change="port with --http")
@@ -51,14 +49,11 @@ def command(port: int | None, host: str | None, no_token: bool, write: bool, use
         app = _guarded(server(db, write=write, user=user), host, token)
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"http://{shown}:{listening.getsockname()[1]}/mcp{_hint(token)}", err=True)
-        settings = uvicorn.Config(
-            app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2
-        )  # fmt: skip
-        uvicorn.Server(settings).run(sockets=[listening])
+        serve_http(app, listening)
 
 
 def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
-    """Where to listen, and the token of clients; ConfigError when strangers could use it."""
+    """The address to listen on, and the token of clients; ConfigError when strangers could use it."""
     from hermes.serve.authorization import check_reach
     from hermes.serve.server import is_loopback
 
@@ -77,7 +72,7 @@ def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
 
 
 def _hint(token: str | None) -> str:
-    """What the line that is printed says about access; a configured token is not repeated."""
+    """The part of the printed line about access; a configured token is not repeated."""
     if token is None:
         return " (no token: every program of this machine has access)"
     if token == (configuration().mcp.token or "").strip():

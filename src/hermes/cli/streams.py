@@ -10,36 +10,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-
-class _Output(io.TextIOWrapper):
-    """Standard output, whose errors say where they come from."""
-
-    def write(self, text: str) -> int:
-        with named():
-            return super().write(text)
-
-    def flush(self) -> None:
-        with named():
-            super().flush()
-
-
-class _AfterOutput(io.TextIOWrapper):
-    """Standard error, in order with standard output."""
-
-    def write(self, text: str) -> int:
-        try:
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except (OSError, ValueError):
-            pass  # `finish` reports it
-        return super().write(text)
 
 
 def prepare() -> None:
@@ -55,18 +25,8 @@ def prepare() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-    for name, kind in (("stdout", _Output), ("stderr", _AfterOutput)):
-        stream = getattr(sys, name)
-        if type(stream) is io.TextIOWrapper:
-            same: dict[str, Any] = {
-                "encoding": stream.encoding,
-                "errors": stream.errors,
-                "line_buffering": stream.line_buffering,
-            }
-            buffer = stream.detach()  # a raw file where Python runs unbuffered
-            made = kind(buffer, write_through=isinstance(buffer, io.RawIOBase), **same)
-            setattr(sys, name, made)
-            setattr(sys, f"__{name}__", made)  # what full-screen programs and shutil.get_terminal_size use
+    if os.path.sameopenfile(1, 2) and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # one file for both: lines in the order they were written
 
 
 def finish(status: int) -> int:
@@ -77,7 +37,7 @@ def finish(status: int) -> int:
         drop(1)
     except OSError as error:
         if not status:
-            complain(f"{error.filename}: {error.strerror or error}")
+            complain(f"standard output: {error.strerror or error}")
         drop(1)
         status = status or 1
     try:
@@ -117,16 +77,6 @@ def as_called(text: str) -> str:
     return (
         text if called() == "hermes" else text.replace("`hermes ", f"`{called()} ").replace("`hermes`", f"`{called()}`")
     )
-
-
-@contextmanager
-def named() -> Iterator[None]:
-    """Mark errors in this block as standard output's."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = "standard output"
-        raise
 
 
 def drop(number: int) -> None:

@@ -129,6 +129,7 @@ class Column(NamedTuple):
     least: int | None = None
     most: int = 200
     worth: int = 0
+    right: bool = False  # numbers stand at the right
 
 
 @cache
@@ -162,7 +163,8 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int, 
         for i in kept:
             text = cut(values[i], widths[i]) if columns[i].least is not None else values[i]
             mark = _LEFT_TO_RIGHT if terminal and not text.isascii() and _turned().search(text) else ""
-            out.append(text + mark + " " * (widths[i] - cells(text)))
+            space = " " * (widths[i] - cells(text))
+            out.append(space + text if columns[i].right else text + mark + space)
         return GAP.join(out).rstrip(" ")
 
     total = sum(widths[i] for i in kept) + len(GAP) * (len(kept) - 1)

@@ -8,7 +8,7 @@ import webbrowser
 import click
 
 from hermes.cli.common import user_option
-from hermes.cli.shared import configuration, listening_socket, opened
+from hermes.cli.shared import configuration, listening_socket, opened, serve_http
 from hermes.errors import MissingExtra
 
 _PAGES = 8192  # open pages, each a connection: as many descriptors are asked for
@@ -29,7 +29,7 @@ def command(
     host: str | None, port: int | None, user: tuple[str, str] | None, read_only: bool, no_browser: bool
 ) -> None:
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401
 
         from hermes.serve.web.app import app
         from hermes.serve.web.visitors import Visitor, check_settings, is_loopback
@@ -54,10 +54,7 @@ def command(
         if once is not None:
             webbrowser.open(link + once)
         page = app(db, config, token, visitor, local=is_loopback(host), once=once)
-        settings = uvicorn.Config(
-            page, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2,
-        )  # fmt: skip
-        uvicorn.Server(settings).run(sockets=[listening])
+        serve_http(page, listening)
 
 
 def _allow_many_connections() -> None:

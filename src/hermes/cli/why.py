@@ -20,17 +20,17 @@ from hermes.errors import InvalidInput
     "-n",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Show at most N changes. Default: 20; with --json, all.",
+    help="Show at most N changes. Default: 20; with --json, 200.",
 )
 @json_option("Print one JSON object; times are seconds since 1970.")
 def command(where: str, tests: bool, limit: int | None, as_json: bool) -> int:
     """Show which conversation made a file or a line, on whose request, and what the agent said beside it."""
-    from hermes.why import described, parsed, why
+    from hermes.why import MOST, described, parsed, why
 
     path, lines = parsed(where, Path.cwd())
     with opened() as db:
         try:
-            answer = why(db, path, lines, limit=limit or (None if as_json else 20), tests=tests)
+            answer = why(db, path, lines, limit=limit or (MOST if as_json else 20), tests=tests)
         except InvalidInput as error:
             raise click.UsageError(str(error)) from error
     if as_json:

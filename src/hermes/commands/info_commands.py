@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,18 +79,22 @@ def usage(host: Host, arguments: str) -> None:
     chain = host.db.get_compression_chain(host.session_id)
     helpers = [one for part in chain for one in host.db.get_subagents(part)]
     rows = [row for part in (*helpers, *chain) if (row := host.db.get_session(part, visible_to=host.user)) is not None]
-    total = _summed(rows)
-    cached = total["cache_read_tokens"]
-    sent = total["input_tokens"] + cached + total["cache_write_tokens"]
-    facts = {"Model calls": f"{total['api_call_count']:,}"}
-    if total["api_call_count"] and not sent and not total["output_tokens"]:
+
+    def total(name: str) -> int:
+        counts: list[Any] = [dict(row)[name] or 0 for row in rows]
+        return sum(counts)
+
+    calls, cached, output = total("api_call_count"), total("cache_read_tokens"), total("output_tokens")
+    sent = total("input_tokens") + cached + total("cache_write_tokens")
+    facts = {"Model calls": f"{calls:,}"}
+    if calls and not sent and not output:
         facts["Tokens"] = "unknown: the model does not report them"
     else:
         facts["Input"] = f"{sent:,} tokens" + (f", {cached:,} of them from the cache" if cached else "")
-        facts["Output"] = f"{total['output_tokens']:,} tokens"
-    if total["reasoning_tokens"]:
-        facts["Reasoning"] = f"{total['reasoning_tokens']:,} tokens, part of the output"
-    facts["Cost"] = _cost(total, host.model.kind)
+        facts["Output"] = f"{output:,} tokens"
+    if thought := total("reasoning_tokens"):
+        facts["Reasoning"] = f"{thought:,} tokens, part of the output"
+    facts["Cost"] = _cost([row for row in rows if row["api_call_count"]] or rows, host.model.kind)
     if side := _side_tasks([used for part in chain if (used := host.db.get_side_usage(part)) is not None]):
         facts["Side tasks"] = side
     if len(rows) > 1:
@@ -100,34 +104,8 @@ def usage(host: Host, arguments: str) -> None:
     host.say("\n".join(_listed(host, facts)))
 
 
-_COUNTS = (
-    "api_call_count",
-    "input_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "reasoning_tokens",
-)
-
-
-def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the sessions of one conversation used together, in the form of one row."""
-    total: dict[str, Any] = {name: sum(row[name] or 0 for row in rows) for name in _COUNTS}
-    used = [row for row in rows if row["api_call_count"]] or rows
-    real = [row["actual_cost_usd"] for row in used]
-    best = [row["estimated_cost_usd"] if cost is None else cost for row, cost in zip(used, real, strict=True)]
-    known = [cost for cost in best if cost is not None]
-    total["actual_cost_usd"] = None if None in real else sum(real)
-    total["estimated_cost_usd"] = sum(known) if known else None
-    total["cost_source"] = next((row["cost_source"] for row in reversed(used) if row["cost_source"]), None)
-    partly = any(row["cost_status"] == "unknown" for row in used) or (known and len(known) < len(used))
-    total["cost_status"] = "unknown" if partly else used[-1]["cost_status"]
-    total["billing_base_url"] = next((row["billing_base_url"] for row in used if row["billing_base_url"]), None)
-    return total
-
-
 def _side_tasks(used: Sequence[SideUsage]) -> str:
-    """What titles and summaries used, which is no part of the lines above."""
+    """The usage of titles and summaries, which is no part of the other figures."""
     if not used:
         return ""
     sent, got = (sum(one[name] for one in used) for name in ("input_tokens", "output_tokens"))
@@ -138,19 +116,24 @@ def _side_tasks(used: Sequence[SideUsage]) -> str:
     return f"{counted(sum(one['calls'] for one in used), 'call')} for titles and summaries, {tokens}{cost} (not in the above)"
 
 
-def _cost(row: Mapping[str, Any], kind: str) -> str:
+def _cost(rows: Sequence[SessionRow], kind: str) -> str:
+    """The cost of all sessions of one conversation: as reported, estimated, or unknown."""
     from hermes.agent.model import OWN
 
-    if row["actual_cost_usd"] is not None:
-        said = f" (as {row['cost_source']} reports)" if row["cost_status"] == "actual" and row["cost_source"] else ""
-        return f"${row['actual_cost_usd']:,.4f}{said}"
-    if row["cost_source"] == OWN.source and not row["estimated_cost_usd"]:
+    real = [row["actual_cost_usd"] for row in rows]
+    best = [row["estimated_cost_usd"] if cost is None else cost for row, cost in zip(rows, real, strict=True)]
+    known = [cost for cost in best if cost is not None]
+    source = next((row["cost_source"] for row in reversed(rows) if row["cost_source"]), None)
+    partly = len(known) < len(rows) or any(row["cost_status"] == "unknown" for row in rows)
+    if None not in real:
+        reported = f" (as {source} reports)" if source and not partly and rows[-1]["cost_status"] == "actual" else ""
+        return f"${sum(known):,.4f}{reported}"
+    if source == OWN.source and not sum(known):
         return "none: the model runs on this machine"
-    if row["estimated_cost_usd"] is not None:
-        source = f" by {row['cost_source']}" if row["cost_source"] else ""
-        partly = "; some calls have no known price" if row["cost_status"] == "unknown" else ""
-        return f"about ${row['estimated_cost_usd']:,.4f} (estimated{source}{partly})"
-    if kind in ("embedded", "extractive") and row["billing_base_url"] is None:
+    if known:
+        by = f" by {source}" if source else ""
+        return f"about ${sum(known):,.4f} (estimated{by}{'; some calls have no known price' if partly else ''})"
+    if kind in ("embedded", "extractive") and not any(row["billing_base_url"] for row in rows):
         return "none: the model runs in this program"
     return "unknown: no price is known for this model"
 
@@ -227,7 +210,7 @@ def search(host: Host, arguments: str) -> None:
     host.say(_search(host, arguments))
 
 
-@command("why", "<file[:line]>", "which conversation made a file or a line, and why")
+@command("why", "<file[:line]>", "show which conversation changed a file or line, and why")
 def why_(host: Host, arguments: str) -> None:
     from hermes.why import described, parsed, why
 

@@ -144,7 +144,6 @@ def load() -> dict[str, Command]:
     # each registers its commands
     from hermes.commands import (  # noqa: F401
         chat_commands,
-        copy_command,
         edit_commands,
         handoff_commands,
         info_commands,

@@ -70,7 +70,7 @@ def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
 
 
 def continued(db: SessionDB, session_id: str) -> str:
-    """Where a session continues: the end of its chain of compressions, or the first after it that has messages."""
+    """The session that continues another one: the end of its chain of compressions, or the first after it with messages."""
     tip = db.get_compression_tip(session_id)
     return db.get_compression_tip(db.resolve_resume_session_id(tip))
 

@@ -44,13 +44,14 @@ def known_type(keys: list[str]) -> Any:
             kind = table.type_at(keys[: number + 1])
         except KeyError:
             known = table.fields_of(table.members(table.type_at(keys[:number]))[0])
-            hint = table.meant(keys[: number + 1], known) or "; `hermes config show --all` lists them"
+            whole = table.suggestion(".".join(keys), table.every_key()) if number == 0 else ""
+            hint = whole or table.meant(keys[: number + 1], known) or "; `hermes config show --all` lists them"
             raise InvalidInput(f"unknown configuration key: {'.'.join(keys)}{hint}") from None
     return kind
 
 
 def parsed(text: str, kind: Any, name: str) -> Any:
-    """What was typed for a key of a type: text as it is, the rest as YAML. `null` (or ~) is no value."""
+    """A typed value of a key: text as it is, the rest as YAML. `null` (or ~) is no value."""
     import yaml
 
     members = [get_args(one)[0] if get_origin(one) is Annotated else one for one in table.members(kind)]
@@ -162,18 +163,12 @@ def _yaml(text: str) -> tuple[Any, Any]:
 
 
 def _on_one_line(value: Any) -> Any:
-    """A value as it is written: lists and mappings in brackets, `${NAME}` as it is."""
-    from ruamel.yaml.comments import CommentedMap, CommentedSeq
+    """A value as it is written: lists and mappings in brackets, `${NAME}` as it is. (JSON is YAML in brackets.)"""
+    from json import dumps
 
-    made: Any
-    if isinstance(value, dict):
-        made = CommentedMap({key: _on_one_line(item) for key, item in value.items()})
-    elif isinstance(value, list):
-        made = CommentedSeq([_on_one_line(item) for item in value])
-    else:
-        return hidden(value) if isinstance(value, str) else value
-    made.fa.set_flow_style()
-    return made
+    from ruamel.yaml import YAML
+
+    return YAML().load(hidden(dumps(value, ensure_ascii=False)))
 
 
 def _written(yaml: Any, data: Any, before: str) -> str:

@@ -99,7 +99,7 @@ class _NodeReader:
         self._variables = variables
 
     def value(self, kind: Any, node: Any, keys: list[str], line: int) -> Any:
-        """What a node says, as a value of a type; missing where it says nothing, or nothing that fits."""
+        """The value of a node in its type; missing where there is none, or none that fits."""
         said = _said(node)
         missing = unset_in(said, self._variables) if said is not None else []
         self.unset += [Unset(_name(keys), variable) for variable in missing]
@@ -214,7 +214,7 @@ class _NodeReader:
 
 
 def _broken_rule(value: Any, rule: msgspec.Meta) -> str | None:
-    """What a value should be instead, if it breaks the rule of its type."""
+    """Description of the values that a type's rule allows, if this value breaks it."""
     if (rule.ge is not None and value < rule.ge) or (rule.le is not None and value > rule.le):
         return f"a number from {rule.ge:g} to {rule.le:g}" if rule.le is not None else f"{rule.ge:g} or more"
     if rule.pattern is not None and not re.search(rule.pattern, value):
@@ -275,7 +275,7 @@ def in_words(kind: Any) -> str:
 
 
 def _said(node: Any) -> str | None:
-    """What a node says, as it is written; None when it is a list or a mapping."""
+    """The text of a node as it is written; None when it is a list or a mapping."""
     return unhidden(node.value) if isinstance(node.value, str) else None
 
 

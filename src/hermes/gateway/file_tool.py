@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import mimetypes
 import os
-import stat
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.tools import path_walk
+from hermes.agent.tools.file_access import opened
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.tools.tool_arguments import text_argument
 from hermes.errors import ToolError
@@ -85,10 +84,7 @@ def allowed(name: str, roots: list[Path], cwd: Path, home: Path) -> Path:
 def read_file(path: Path, capabilities: Capabilities) -> bytes:
     """The bytes of a file that the platform takes; ToolError for others."""
     try:
-        with path_walk.opened(path) as handle, os.fdopen(os.dup(handle), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise ToolError(f"{path} is not a regular file")
+        with opened(path) as file:
             data = file.read(capabilities.largest_file + 1)
     except OSError as error:
         raise ToolError(f"{path}: {error.strerror or error}") from error

@@ -1,50 +1,86 @@
-"""The gateway as a systemd user service: a unit that starts it with the machine and restarts it when it fails."""
+"""Programs of ours that run for good as services of the user: a systemd unit, on macOS a launchd agent.
+
+The service manager starts them with the machine (or the login) and again when they fail. Each home has its own services.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import plistlib
 import re
+import shutil
+import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-NAME = "hermes-gateway"
+_ENVIRONMENT = (
+    "PATH",
+    "CLAUDE_CONFIG_DIR",
+    "CODEX_HOME",
+    "GEMINI_CLI_HOME",
+)  # as in the shell that installs it, if set
 
 
-def unit_name(home: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A program that can be installed as a service."""
+
+    name: str
+    about: str
+    words: tuple[str, ...]  # after `hermes`
+
+    def command(self) -> list[str]:
+        """The command that it runs: this interpreter, so that the service has the packages that are installed for it."""
+        return [sys.executable, "-m", "hermes.cli.main", *self.words]
+
+
+GATEWAY = Service("hermes-gateway", "Hermes Sessions gateway", ("gateway",))
+WATCH = Service("hermes-watch", "Hermes Sessions: histories of other programs", ("sessions", "watch"))
+
+
+def unit_name(home: Path, service: Service = GATEWAY) -> str:
     """The name of this home's service. Each home has its own; that of `~/.hermes` has the plain name."""
     home = home.expanduser().resolve()
     if home == (Path.home() / ".hermes").resolve():
-        return f"{NAME}.service"
+        return f"{service.name}.service"
     readable = re.sub(r"[^A-Za-z0-9]+", "-", home.name).strip("-")[:30]
-    return f"{NAME}-{readable}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}.service"
+    return f"{service.name}-{readable}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:8]}.service"
 
 
-def unit_path(home: Path) -> Path:
-    """Where systemd looks for this unit among the user's own; the plain name, if that is installed for this home."""
+def unit_path(home: Path, service: Service = GATEWAY) -> Path:
+    """The file of this home's service among the user's own; the plain name, if that is installed for this home."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "LaunchAgents" / f"{_label(home, service)}.plist"
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     folder = Path(base) / "systemd" / "user"
-    plain = folder / f"{NAME}.service"
+    plain = folder / f"{service.name}.service"
     if plain.is_file() and f"Environment={_quoted(f'HERMES_HOME={home}')}\n" in plain.read_text(errors="replace"):
         return plain  # installed before homes had their own names
-    return folder / unit_name(home)
+    return folder / unit_name(home, service)
 
 
-def unit_text(home: Path) -> str:
-    """The unit: this interpreter, this home, this PATH (tools are found as in your shell), and time enough to stop."""
-    program = f"{_quoted(sys.executable.replace('$', '$$'))} -m hermes.cli.main gateway"
+def unit_text(home: Path, service: Service = GATEWAY) -> str:
+    """The service: this interpreter, this home, this PATH (tools are found as in your shell), and time enough to stop."""
+    variables = {"HERMES_HOME": str(home), **{name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}}
+    variables = {"PATH": os.defpath, **variables, "PYTHONUNBUFFERED": "1"}
+    if sys.platform == "darwin":
+        agent = {"Label": _label(home, service), "ProgramArguments": service.command(), "EnvironmentVariables": variables,
+                 "RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}, "Umask": 0o077, "ExitTimeOut": 20}  # fmt: skip
+        return plistlib.dumps(agent).decode()
+    program = " ".join(_quoted(word.replace("$", "$$")) for word in service.command())
+    environment = "\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in variables.items())
     return f"""\
 [Unit]
-Description=Hermes Sessions gateway
+Description={service.about}
 After=network-online.target
 Wants=network-online.target
 
 [Service]
 Type=exec
 ExecStart={program}
-Environment={_quoted(f"HERMES_HOME={home}")}
-Environment={_quoted(f"PATH={os.environ.get('PATH', os.defpath)}")}
-Environment=PYTHONUNBUFFERED=1
+{environment}
 UMask=0077
 Restart=on-failure
 RestartSec=5
@@ -54,6 +90,44 @@ TimeoutStopSec=20
 [Install]
 WantedBy=default.target
 """
+
+
+def commands(home: Path, service: Service, *, starts: bool) -> list[list[str]]:
+    """The commands that start a service, now and with the machine, or stop it for good."""
+    path = unit_path(home, service)
+    if sys.platform == "darwin":
+        user = f"gui/{os.getuid()}"
+        return [["launchctl", "bootstrap", user, str(path)] if starts
+                else ["launchctl", "bootout", f"{user}/{_label(home, service)}"]]  # fmt: skip
+    reload = ["systemctl", "--user", "daemon-reload"]
+    switch = ["systemctl", "--user", "enable" if starts else "disable", "--now", path.name]
+    return [reload, switch] if starts else [switch]
+
+
+def ran(home: Path, service: Service, *, starts: bool) -> bool:
+    """Start or stop a service with the service manager; False where there is none, or it refuses."""
+    found = commands(home, service, starts=starts)
+    if shutil.which(found[0][0]) is None:
+        return False
+    return all(subprocess.run(one, capture_output=True, check=False).returncode == 0 for one in found)
+
+
+def status(home: Path, service: Service) -> str:
+    """Whether a service is installed and runs, in a few words."""
+    path = unit_path(home, service)
+    if not path.exists():
+        return "not installed"
+    asked = ["launchctl", "print", f"gui/{os.getuid()}/{_label(home, service)}"]
+    if sys.platform != "darwin":
+        asked = ["systemctl", "--user", "is-active", "--quiet", path.name]
+    if shutil.which(asked[0]) is None:
+        return "installed"
+    runs = subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    return "running" if runs else "installed, not running"
+
+
+def _label(home: Path, service: Service) -> str:
+    return f"hermes.{unit_name(home, service).removesuffix('.service')}"
 
 
 def _quoted(text: str) -> str:

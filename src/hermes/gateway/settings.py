@@ -47,7 +47,7 @@ def platform_settings(
     name = adapter.platform if account is None else f"{adapter.platform}/{account}"
     for one in config.unset_of(name):
         raise ConfigError(str(one))
-    _check_accounts(config, adapter, name, variables)
+    check_accounts(config, adapter, name, variables)
     section = config.platform_section(name)
     where, ending = section_key(config, name), variable_ending(account)
     known = {setting.name: setting for setting in adapter.settings}
@@ -82,7 +82,7 @@ def section_key(config: Config, name: str) -> str:
     return f"platforms.{platform}.{ACCOUNTS}.{account or DEFAULT_ACCOUNT}" if has_accounts else f"platforms.{platform}"
 
 
-def _check_accounts(config: Config, adapter: type[Adapter], name: str, variables: Mapping[str, str]) -> None:
+def check_accounts(config: Config, adapter: type[Adapter], name: str, variables: Mapping[str, str]) -> None:
     """ConfigError when `accounts:` is wrong, or an earlier account is the same bot: each message would be answered twice."""
     platform = adapter.platform
     accounts, where = config.platforms.get(platform, {}).get(ACCOUNTS), f"platforms.{platform}.{ACCOUNTS}"

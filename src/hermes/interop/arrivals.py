@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json, mapping
+from hermes.store.ingest import PARTIAL
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -28,11 +29,26 @@ def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -
         if one.get(ORIGIN) not in (None, one["id"]) and here is None:
             one = _returned(db, one, counts)
         elif here is not None:
-            one = _as_here(db, one, is_branch=here.get("kind") == "branch")
-        elif CARRIED in one:
+            one = _as_here(db, one, here)
+        if CARRIED in one:
             one = _referring(one)
         if one:
             yield _plain(one)
+
+
+def is_here(db: SessionDB, one: Session) -> bool:
+    """Whether a session is in the record, or was exported from one that is."""
+    return any(name is not None and db.get_session(name) is not None for name in (one["id"], one.get(ORIGIN)))
+
+
+def new_messages(db: SessionDB, one: Session) -> list[Mapping[str, Any]]:
+    """The messages of a session that an import would add."""
+    known = db.foreign_message_ids(one["id"])
+    told = one["messages"]
+    if not known and is_here(db, one):
+        known = db.foreign_message_ids(one.get(ORIGIN) or one["id"])
+        told = [message for message in told if HERE not in message] if ORIGIN in one else []
+    return [m for m in told if known.isdisjoint((m.get("platform_message_id"), copied_id(one["id"], m)))]
 
 
 def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
@@ -43,6 +59,14 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
     origin = db.get_session(one[ORIGIN])
     if origin is None:
         return one
+    if one.get("kind") == "compression":  # a compaction there, after the session came home
+        if db.get_session(one["parent_session_id"]) is not None:
+            return one
+        if any(not m.get("platform_message_id") for m in db.get_messages(origin["id"])[-1:]):  # it has gone on here
+            return {**_without(one), "parent_session_id": origin["id"], "kind": "branch"}
+        db.reopen_session(origin["id"])
+        db.end_session(origin["id"], "compression")
+        return {**_without(one), "parent_session_id": origin["id"]}
     # A session that has a file there, which lacks what is said in a copy of it: that is not undone there.
     is_followed = "imported" in mapping(from_json(origin.get("meta")))
     names = {
@@ -58,10 +82,11 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
     shared = [message for message in stored if message["id"] in ours or message.get("platform_message_id") in names]
     is_end = ours.keys() == times.keys() and shared[-1:] == stored[-1:]
     known = db.foreign_message_ids(origin["id"])
-    if not names or (not is_end and names.keys() <= known):
+    goes_on = is_end and origin.get("end_reason") != "compression"
+    if not names or (not goes_on and names.keys() <= known):
         counts["skipped"] += 1
         return {}
-    if is_end and origin.get("end_reason") != "compression":
+    if goes_on:
         fresh: list[Session] = [{**message, "platform_message_id": name} for name, message in names.items()]
         return _continued(db, {**one, "id": origin["id"]}, stored, fresh, counts)
     new = [message for name, message in names.items() if name not in known]
@@ -69,9 +94,7 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
     top = max((int(message["id"]) for message in carried), default=0)
     made = {**one, "messages": [{**message, "id": top + number} for number, message in enumerate(new, 1)]}
     made |= {"parent_session_id": origin["id"], "kind": "branch"}
-    return _referring(
-        {**made, CARRIED: [{"owner": origin["id"], "after": None, "messages": carried}]} if carried else made
-    )
+    return {**made, CARRIED: [{"owner": origin["id"], "after": None, "messages": carried}]} if carried else made
 
 
 def _continued(
@@ -79,7 +102,9 @@ def _continued(
 ) -> Session:
     """The session with what is new, as import_sessions follows it: by the ids that messages have in other programs."""
     if not db.foreign_message_ids(one["id"]):  # the first message from there makes it one that is followed
-        fields = {name: value for name, value in fresh[0].items() if name not in ("role", "id", "hidden")}
+        fields = {
+            name: value for name, value in fresh[0].items() if name not in ("role", "id", "hidden", "reasoning_tokens")
+        }
         db.append_message(one["id"], fresh[0]["role"], **fields)
         counts["messages"] += 1
         if len(fresh) == 1:
@@ -90,7 +115,7 @@ def _continued(
     return {**one, "messages": [*own, *fresh], "rewound_messages": []}
 
 
-def _as_here(db: SessionDB, one: Session, *, is_branch: bool) -> Session:
+def _as_here(db: SessionDB, one: Session, here: Mapping[str, Any]) -> Session:
     """A session that is here: its messages stay with the session that has them here.
 
     Which of two forked sessions was first is not certain, and may look different when both have gone on.
@@ -103,9 +128,11 @@ def _as_here(db: SessionDB, one: Session, *, is_branch: bool) -> Session:
     if ORIGIN in one:  # said here, and written there by an export
         known = db.foreign_message_ids(one["id"])
         shown = [message for message in shown if HERE not in message or message.get("platform_message_id") in known]
-    if any(_COPY in name for name in db.foreign_message_ids(one["id"])):
+    # A part of a session takes nothing away, so what a copy of it added needs no care (and the ids of a long one no reading).
+    if not one.get(PARTIAL) and any(_COPY in name for name in db.foreign_message_ids(one["id"])):
         shown += [m for m in db.get_messages(one["id"]) if _COPY in (m.get("platform_message_id") or "")]
-    if is_branch:
+        one = {**one, **{name: here[name] for name in one.keys() & here.keys() - {"title", "meta"}}}  # it ended there
+    if here.get("kind") == "branch":
         others = {m.get("platform_message_id") for m in db.get_messages(one["id"]) if m["session_id"] != one["id"]}
         shown = [
             message

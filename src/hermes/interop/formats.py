@@ -11,6 +11,10 @@ A format is a row here and a module with some of these functions:
     usual_places() -> list[Path]                                                    where the program keeps them
     kept_at(name: str, session: ExportedSession) -> Path                            where the program looks for a session of
                                                                                     this id; only with `writes` and `resume`
+    expiring(until: float) -> Iterator[str]                                         ids of the sessions that the program itself
+                                                                                    deletes until then
+    Trail                                                                           a class: where reading can begin in the
+                                                                                    middle of a file (windows.py)
 
 Other packages register a `Format` through an entry point of the group `hermes.formats`. Modules are imported when a file
 of their format is read or written.
@@ -76,9 +80,13 @@ BUILT_IN = (
     _history("gemini", "Gemini CLI", "chats of Gemini CLI", resume="gemini --resume"),
     _history("qwen", "Qwen Code", "sessions of Qwen Code", resume="qwen --resume"),
     _history("copilot", "GitHub Copilot CLI", "sessions of GitHub Copilot CLI", resume="copilot --resume"),
-    _history("kimi", "Kimi Code", "sessions of Kimi Code"),
-    _history("grok", "Grok Build", "sessions of Grok Build"),
+    _history("kimi", "Kimi Code", "sessions of Kimi Code", resume="kimi --session"),
+    _history("grok", "Grok Build", "sessions of Grok Build", resume="grok --resume"),
     _history("cline", "Cline", "tasks of Cline, Roo Code and Kilo Code"),
+    _history("droid", "Droid", "sessions of Droid (Factory)"),
+    _history("amp", "Amp", "threads of Amp"),
+    _history("kiro", "Kiro CLI", "sessions of Kiro CLI"),
+    _history("dsh", "DeepSeek Harness", "sessions of DeepSeek Harness"),
     _history("opencode", "OpenCode", "OpenCode's database, storage folder or export", resume="opencode --session"),
     _history("goose", "Goose", "Goose's database or session files", resume="goose session --resume --session-id"),
     _history("llm", "llm", "the log of llm", by_folder=False),

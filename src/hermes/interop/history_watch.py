@@ -17,12 +17,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.interop import formats, source_locks
 from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Problem
+from hermes.interop.windows import Windows, mark_in
 from hermes.store.ingest import IMPORTED_FILE
 from hermes.texts import one_line
 
@@ -35,7 +36,9 @@ _LOOK_AGAIN = (
     60.0  # seconds after which everything is looked at again: a network mount has no events for others' writes
 )
 _LOOK_SHARE = 200  # a look at everything is followed by at least this many times its own duration without one
+_LOOK_OFTEN, _LOOK_OFTEN_SHARE = 1.0, 100  # where the system tells of no events: 1 % of a core
 _LOOK_AT_LAST = 600.0  # but not more than this: the first look also imports
+_WEEK = 7 * 86400.0
 _MOST_TOLD = 1000  # problems that are remembered, so that each is reported once
 Report = Callable[[Format, Path, dict[str, int]], None]
 
@@ -43,6 +46,20 @@ Report = Callable[[Format, Path, dict[str, int]], None]
 def usual_places() -> list[Path]:
     """Where the programs of this machine keep their histories, whether they are installed or not."""
     return [place for one in formats.histories() for place in one.load().usual_places()]
+
+
+def expiring(db: SessionDB) -> Iterator[tuple[str, int]]:
+    """The programs that will delete sessions of theirs within a week, and how many of those are here. Each comes once a week."""
+    now = time.time()
+    for one in formats.histories():
+        if (found := getattr(one.load(), "expiring", None)) is None:
+            continue
+        key = f"{IMPORTED_FILE}expiring:{one.name}"
+        if float(db.get_meta(key) or 0) < now - _WEEK and (
+            number := sum(db.get_session(name) is not None for name in found(now + _WEEK))
+        ):
+            db.set_meta(key, str(now))
+            yield one.program, number
 
 
 class HistoryWatcher:
@@ -66,20 +83,19 @@ class HistoryWatcher:
         self._stopped = stopped
         while not stopped():
             roots, missing = self._watched()
-            events = FileEvents(roots, missing, alone={place.parent for place in self._places() if place.is_file()})
-            try:
+            alone = {place.parent for place in self._places() if place.is_file()}
+            with FileEvents(roots, alone) as events:
                 began = time.monotonic()
                 self.catch_up(self.found())
                 now = time.monotonic()
-                until = now + min(max(_LOOK_AGAIN, (now - began) * _LOOK_SHARE), _LOOK_AT_LAST)
-                while not stopped() and not events.appeared and time.monotonic() < until:
-                    changed = events.wait(_BEAT)
+                least, share = (_LOOK_AGAIN, _LOOK_SHARE) if events.are_told else (_LOOK_OFTEN, _LOOK_OFTEN_SHARE)
+                until = now + min(max(least, (now - began) * share), _LOOK_AT_LAST)
+                while not stopped() and time.monotonic() < until and not any(place.exists() for place in missing):
+                    changed = events.wait(min(_BEAT, max(0.0, until - time.monotonic())))
                     if changed:
                         time.sleep(_SETTLE)
                         changed |= events.wait(0)
                         self.catch_up(self._touched(changed, roots))
-            finally:
-                events.close()
 
     def _watched(self) -> tuple[list[Path], list[Path]]:
         """The folders to watch, and the places that don't exist yet."""
@@ -152,34 +168,39 @@ class HistoryWatcher:
             now = _state(path)
             if now is None:
                 return 0
-            if self._db.get_meta(key) == now:
+            known, _, told = (self._db.get_meta(key) or "").partition("\n")
+            if known == now:
                 self._looked[chosen.name, path] = now
                 return 0
             problems: list[Problem] = []
+            is_alone = known.split()[1:] == now.split()[1:]  # nothing that lies beside the file has changed
+            windows = Windows(chosen.load(), path, None, problems, mark_in(told, path) if is_alone else None)
             cut_short = False
 
             def sessions() -> Iterator[Mapping[str, Any]]:
                 nonlocal cut_short
-                for found in chosen.load().read(path, None, problems):
+                for found in windows.sessions():
                     if self._stopped():
                         cut_short = True
                         return
                     yield found.session
 
             def refused(session: Mapping[str, Any], error: Exception) -> None:
+                if windows.misplaced(error):
+                    return
                 reason = str(error) if isinstance(error, InvalidInput) else f"{type(error).__name__}: {error}"
                 problems.append(Problem(0, f"session {session['id']}: {reason}", path))
 
             counts: Counter[str] = Counter()
             self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
             try:
-                told = arriving(self._db, sessions(), counts)
-                counts.update(self._db.import_sessions(told, update=True, again=False, refused=refused))
+                arrived = arriving(self._db, sessions(), counts)
+                counts.update(self._db.import_sessions(arrived, update=True, again=False, refused=refused))
             except StoreError:
                 del self._looked[chosen.name, path]
                 raise
             if not cut_short:
-                self._db.set_meta(key, now)
+                self._db.set_meta(key, f"{now}\n{windows.mark_text()}".strip())
         for one in problems:
             if one.unknown is None:
                 self._problem(one)
@@ -245,7 +266,7 @@ def _files_below(folder: Path) -> set[Path]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which folders had a file written: by inotify where the system has it, else by looking at the times of their files.
+# Which folders had a file written, by inotify where the system has it.
 #
 # Nothing here opens the files, so the programs that write them notice nothing.
 
@@ -253,92 +274,50 @@ _MODIFY, _CLOSE_WRITE, _MOVED_TO, _CREATE, _DELETE_SELF = 0x2, 0x8, 0x80, 0x100,
 _MASK = _MODIFY | _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE_SELF
 _IS_FOLDER, _OVERFLOW = 0x40000000, 0x4000
 _EVENT = struct.Struct("iIII")
-_POLL_SECONDS = 1.0
-_POLL_SHARE = 100  # a look at the times is followed by this many times its own duration: it takes 1 % of a core
 
 
 class FileEvents:
-    """Watches folders and everything below them, and waits for places that don't exist yet.
+    """Watches folders and everything below them.
 
     Of a folder in `alone` only its own files are watched: a history that is one file may lie in a home or a project.
     """
 
-    def __init__(self, folders: Iterable[Path], awaited: Iterable[Path] = (), alone: Iterable[Path] = ()) -> None:
-        self._roots, self._awaited = list(folders), list(awaited)
-        self._alone = frozenset(alone)
+    def __init__(self, folders: Iterable[Path], alone: Iterable[Path] = ()) -> None:
+        self._roots, self._alone = list(folders), frozenset(alone)
         self._descriptor = -1
         self._folders: dict[int, Path] = {}
-        self._ways: dict[int, set[str]] = {}  # by the number of a watch, the names that are awaited in that folder
-        self._appeared = False
-        self._times: dict[Path, tuple[int, int]] = {}
-        self._next_look = 0.0
         if sys.platform == "linux":
             self._libc = ctypes.CDLL(None, use_errno=True)
             self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         for root in self._roots:
-            if self._descriptor >= 0:
-                self._watch(root)
-        for place in self._awaited:
-            if self._descriptor >= 0:
-                self._await(place)
-        if self._descriptor < 0:
-            self._times = self._looked()
+            self._watch(root)
 
     @property
-    def appeared(self) -> bool:
-        """Whether a place that did not exist does now, or one more folder on the way to it."""
-        return self._appeared or (self._descriptor < 0 and any(place.exists() for place in self._awaited))
-
-    def _await(self, place: Path) -> None:
-        """Watch the folder in which a place, or a folder on the way to it, would appear."""
-        missing = place
-        while not missing.parent.is_dir() and missing.parent != missing:
-            missing = missing.parent
-        whole = [root for root in self._roots if root not in self._alone]
-        if any(missing.parent == root or root in missing.parent.parents for root in whole):
-            return  # watched already; and a second watch of a folder would replace the first
-        mask = _MASK if missing.parent in self._alone else _CREATE | _MOVED_TO
-        number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(missing.parent), mask)
-        if number >= 0:
-            self._ways.setdefault(number, set()).add(missing.name)
-        if missing.exists() or not missing.parent.is_dir():  # it appeared, or its folder went, before the watch began
-            self._appeared = True
+    def are_told(self) -> bool:
+        """Whether the system tells of events: not all do, and the number of folders is limited."""
+        return self._descriptor >= 0
 
     def _watch(self, folder: Path) -> None:
-        """Watch a folder and those below it; where the system allows no more of them, look at the times instead."""
+        """Watch a folder and those below it, as long as the system allows more of them."""
         waiting = [folder]
-        while waiting:
+        while waiting and self.are_told:
             path = waiting.pop()
             number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(path), _MASK)
             if number >= 0:
                 self._folders[number] = path
             elif path.is_dir():
                 self.close()
-                return
             # Listed when it is watched already: a folder that is made meanwhile is listed, or has an event, or both.
             waiting += _subfolders(path) if path not in self._alone else ()
 
     def wait(self, seconds: float) -> set[Path]:
-        """The files (or folders) that were written to; empty when nothing happened for so long."""
-        if self._descriptor >= 0:
-            return self._read(seconds)
-        until = time.monotonic() + seconds
-        while (now := time.monotonic()) < self._next_look:
-            if now >= until:
-                return set()
-            time.sleep(min(self._next_look, until) - now)
-        found = self._looked()
-        self._next_look = time.monotonic() + max(_POLL_SECONDS, (time.monotonic() - now) * _POLL_SHARE)
-        changed = {path for path, stamp in found.items() if self._times.get(path) != stamp}
-        self._times = found
-        return changed or (self.wait(until - time.monotonic()) if time.monotonic() < until else set())
-
-    def _read(self, seconds: float) -> set[Path]:
-        ready, _, _ = select.select([self._descriptor], [], [], seconds)
-        if not ready:
+        """The files (or folders) that were written to; empty when nothing happened for so long, or none are told."""
+        if not self.are_told:
+            time.sleep(seconds)
             return set()
+        ready, _, _ = select.select([self._descriptor], [], [], seconds)
         try:
-            data = os.read(self._descriptor, 1 << 16)
+            data = os.read(self._descriptor, 1 << 16) if ready else b""
         except BlockingIOError:
             return set()
         changed: set[Path] = set()
@@ -349,36 +328,25 @@ class FileEvents:
             at += _EVENT.size + length
             if mask & _OVERFLOW:
                 return set(self._roots)  # events were lost: everything may have changed
-            if os.fsdecode(name) in self._ways.get(number, ()):
-                self._appeared = True
             folder = self._folders.get(number)
             if folder is None:
                 continue
             path = folder / os.fsdecode(name) if name else folder
-            is_new_folder = mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO)
-            if is_new_folder and folder not in self._alone and self._descriptor >= 0:
+            if mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO) and folder not in self._alone:
                 self._watch(path)
                 changed |= _files_below(path)  # those that were written before the watch began
             changed.add(path)
         return changed
 
-    def _looked(self) -> dict[Path, tuple[int, int]]:
-        found: dict[Path, tuple[int, int]] = {}
-        for root in self._roots:
-            for path, below, names in os.walk(root):
-                if root in self._alone:
-                    below.clear()
-                for name in names:
-                    try:
-                        seen = os.stat(os.path.join(path, name))
-                    except OSError:
-                        continue
-                    found[Path(path, name)] = (seen.st_mtime_ns, seen.st_size)
-        return found
-
     def close(self) -> None:
-        """Stop watching by inotify."""
+        """Stop watching."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
             self._folders.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

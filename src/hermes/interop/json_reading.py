@@ -11,7 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import islice
+from pathlib import Path, PosixPath
 from typing import IO, Any
 
 import msgspec
@@ -67,16 +68,38 @@ def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str,
     A last line without an end may still be being written: it is not damaged, it comes with the next import.
     """
     with open_text(path) as stream:
-        yield from json_lines_of(stream, skipped)
+        if not isinstance(path, Window):
+            yield from json_lines_of(stream, skipped)
+            return
+        for offset, number in path.kept:
+            stream.seek(offset)
+            yield from islice(json_lines_of(stream, skipped, number, offset), 1)
+        stream.seek(path.start)
+        for found in json_lines_of(stream, skipped, path.line, path.start):
+            if path.end is not None and found[2] > path.end:
+                return
+            yield found
 
 
-def json_lines_of(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
-    """Each object of an open JSON-lines file; objects that are written over several lines, too."""
+class Window(PosixPath):
+    """A JSON-lines file of which only a part is read: a few records, and the lines from one place to another."""
+
+    kept: tuple[tuple[int, int], ...] = ()  # of each record its offset and how many lines come before it
+    start = line = 0
+    end: int | None = None
+
+
+def json_lines_of(
+    stream: Any, skipped: Skipped, lines: int = 0, position: int = 0
+) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    """Each object of an open JSON-lines file; objects that are written over several lines, too.
+
+    The stream stands after so many `lines`, at `position`.
+    """
     if is_spread(stream):
         yield from _spread_objects(stream, skipped)
         return
-    position = 0
-    for number, (line, length) in enumerate(_whole_lines(stream, skipped), 1):
+    for number, (line, length) in enumerate(_whole_lines(stream, skipped), lines + 1):
         position += length
         if length > LONGEST:
             skipped.damaged(number, f"longer than {LONGEST >> 20} MB")
@@ -134,7 +157,7 @@ def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
 
 def open_text(path: Path) -> Any:
     """A file's bytes, unpacked where it is compressed with zstd."""
-    if path.suffix == ".zst":
+    if path.suffix in (".zst", ".zstd"):
         return io.BufferedReader(_Unpacked(path.open("rb")))
     return path.open("rb")
 

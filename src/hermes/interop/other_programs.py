@@ -30,17 +30,15 @@ if TYPE_CHECKING:
 _LOOKED_AT = 20  # objects at the beginning of a file, among which one names the folder
 
 
+def programs() -> dict[str, Format]:
+    """The programs whose sessions belong to folders, by every name of theirs; the shortest one first."""
+    found = [one for one in formats.histories() if one.by_folder]
+    return {name: one for one in found for name in sorted((one.name, *one.aliases), key=len)}
+
+
 def names() -> list[str]:
-    """The programs whose sessions belong to folders, each by its shortest name."""
-    return [min((one.name, *one.aliases), key=len) for one in formats.histories() if one.by_folder]
-
-
-def program(name: str) -> Format:
-    """The program that a name means; InvalidInput lists the names."""
-    known = {each: one for one in formats.histories() if one.by_folder for each in (one.name, *one.aliases)}
-    if name not in known:
-        raise InvalidInput(f"unknown program {name!r}; there are {', '.join(names())}")
-    return known[name]
+    """A short name for each of these programs."""
+    return [name for name, one in programs().items() if name == min((one.name, *one.aliases), key=len)]
 
 
 # ------------------------------------------------------------------------------------------------- from there
@@ -48,8 +46,9 @@ def program(name: str) -> Format:
 
 def newest(db: SessionDB, name: str, folder: Path) -> str:
     """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
-    chosen, project = program(name), project_folder(folder)
-    module = chosen.load()
+    if (chosen := programs().get(name)) is None:
+        raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(names())}")
+    module, project = chosen.load(), project_folder(folder)
     places: list[Path] = module.usual_places()
     for path in sorted(_files(module, places), key=_changed, reverse=True):
         told = _told_folder(path)
@@ -146,8 +145,9 @@ def opened_in(db: SessionDB, session_id: str, chosen: Format, folder: Path) -> O
     came_from = mapping(mapping(from_json(session.get("meta"))).get("imported"))
     own = str(came_from["id"]).partition(".")[0] if came_from.get("from") == chosen.name else None
     if not chosen.writes:
-        if own is None or any(one.get("platform_message_id") is None for one in session["messages"]):
-            able = ", ".join(one.name for one in formats.histories() if one.writes and one.resume)
+        is_whole = all(one.get("platform_message_id") for one in session["messages"])
+        if own is None or not is_whole or not chosen.resume:
+            able = ", ".join(one.name for one in formats.histories() if one.writes)
             raise InvalidInput(f"{session_id} can't be written for {chosen.program}; it can for {able}")
         return Opened(folder, _words(chosen, own), None, {})
     module = chosen.load()

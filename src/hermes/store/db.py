@@ -92,6 +92,8 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
                 self._transcripts.mark(tx, done.touched)
         if done.is_new:
             self._transcripts.rewritten(*sorted({session_id, *done.touched}))
+        elif done and ingest.PARTIAL in data:
+            self._transcripts.grew(session_id, done.stored, done.changed, hides=done.hides)
         elif done:
             self._transcripts.complete([session_id])
         if done or read is not None or files:  # an import that was killed may have left some of them behind
@@ -134,6 +136,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         ids: dict[int, int] = {}
         policy: ingest.Policy = "follow" if update else "keep"
         deleted, trashed = self.deleted_sessions(), {row["id"] for row in self.list_trash()}
+        parts: dict[str, str] = {}  # of each session that comes in parts, as what it was counted
         for data in exported:
             gone = deleted.get(str(data.get("id"))) if isinstance(data, Mapping) else None
             if gone or (gone is not None and not again):
@@ -149,8 +152,15 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
                 continue
             if done.is_new and gone is not None:
                 self._write(retention.audit, "restore", data["id"], "import")
-            counts["sessions" if done.is_new else "updated" if done else "skipped"] += 1
             counts["messages"] += done.added
+            kind = "sessions" if done.is_new else "updated" if done else "skipped"
+            if (counted := parts.get(data["id"])) is not None:  # one more part of it
+                if counted != "skipped" or kind == "skipped":
+                    continue
+                counts["skipped"] -= 1
+            counts[kind] += 1
+            if ingest.PARTIAL in data:
+                parts[data["id"]] = kind
             if not done and data["id"] in trashed:
                 counts["trashed"] += 1
         return dict(counts)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PIECE = 500  # messages that are looked through in one transaction
 _ANY = 1 << 62  # above every id
 _NEAR = 200  # ids among which the result of a call is looked for, and the call of a result
+_OF_SESSION = "session_id || '' = ?"  # an expression: the few ids are read, not the index of a long session
 _PUT = "INSERT INTO file_changes(message_id, call, path, name, kind, lines) VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 
@@ -40,7 +41,7 @@ def note(tx: Tx, session_id: str, message_id: int, ready: Ready) -> None:
         _put(tx, message_id, ready.changes)
     elif ready.failed:
         sql = (
-            "SELECT id, tool_calls FROM messages WHERE session_id = ? AND id < ? AND id >= ? AND tool_calls IS NOT NULL"
+            f"SELECT id, tool_calls FROM messages WHERE {_OF_SESSION} AND id < ? AND id >= ? AND tool_calls IS NOT NULL"
             " ORDER BY id DESC"
         )
         for made, calls in tx.rows(sql, (session_id, message_id, message_id - _NEAR)):
@@ -75,7 +76,7 @@ def _succeeded(tx: Tx, message_id: int, session_id: str, calls: Any) -> list[Not
         return []
     sql = (
         "SELECT tool_call_id, content, content_rest, content_format, meta FROM messages WHERE id > ? AND id <= ? AND"
-        " session_id = ? AND role = 'tool'"
+        f" {_OF_SESSION} AND role = 'tool'"
     )
     failed = {
         codec.restored(call_id)
@@ -210,6 +211,7 @@ def reasons(tx: Tx, message_ids: Sequence[int], visible_to: User | None) -> dict
 _LAST = (
     "SELECT m.id, m.content, m.content_rest, m.content_format FROM messages m WHERE m.session_id = ? AND m.timestamp <= ? AND"
     " m.id <= ? AND m.role = ? AND m.content <> '' AND coalesce(m.hidden, 0) BETWEEN -2 AND 0"
+    " AND (m.meta IS NULL OR instr(m.meta, '\"summary\"') = 0)"
     " ORDER BY m.timestamp DESC, m.id DESC LIMIT 1"
 )
 

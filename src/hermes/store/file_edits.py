@@ -23,10 +23,10 @@ WRITE, EDIT, DELETE, MOVE = "write", "edit", "delete", "move"
 # By the meaning of their arguments, the tools of all programs: lower case, without "_", "-" and a server's prefix.
 _TOOLS = {
     WRITE: "write writefile writetofile create createfile newfile copilotcreatefile overwritefile",
-    EDIT: "edit editfile multiedit notebookedit editnotebook editnotebookfile replace searchreplace searchandreplace strreplace"
-    " strreplacefile strreplaceeditor strreplacebasededittool texteditor replaceinfile replacestringinfile"
-    " multireplacestringinfile inserteditintofile insertcontent replacefilecontent multireplacefilecontent applydiff patch"
-    " applypatch copilotreplacestring copilotinsertedit copilotapplypatch",
+    EDIT: "edit editfile editfilev2 texteditgroup multiedit notebookedit editnotebook editnotebookfile replace"
+    " searchreplace searchandreplace strreplace strreplacefile strreplaceeditor strreplacebasededittool texteditor editor fswrite"
+    " replaceinfile replacestringinfile multireplacestringinfile inserteditintofile insertcontent replacefilecontent"
+    " multireplacefilecontent applydiff patch applypatch copilotreplacestring copilotinsertedit copilotapplypatch",
     DELETE: "delete deletefile removefile",
 }
 _KINDS = {name: kind for kind, names in _TOOLS.items() for name in names.split()}
@@ -44,7 +44,7 @@ _PATHS = (
 _WHOLE = ("content", "contents", "filetext", "codecontent", "code")
 _OLD = ("old", "oldstring", "oldstr", "oldtext", "targetcontent", "search")
 _NEW = ("new", "newstring", "newstr", "newtext", "newsource", "newcode", "replacementcontent", "codeedit", "code", "content",
-        "inserttext", "insertedtext", "filetext", "replace")  # fmt: skip
+        "inserttext", "insertedtext", "filetext", "replace", "text")  # fmt: skip
 _PIECES = ("edits", "edit", "replacements", "replacementchunks")
 _PATCHES = ("patch", "patchtext", "diff", "input")
 _BEGIN, _END = "*** Begin Patch", "*** End Patch"
@@ -53,7 +53,7 @@ _PREFIX = re.compile(r".*(?:__|[./:])")
 _BLOCKS = re.compile(
     r"^(?:<{5,}|-{5,}) ?SEARCH.*?\n(?::.*\n)*(?:-{5,}\n)?(.*?)^={5,}\n(.*?)^(?:>{5,}|\+{5,}) ?REPLACE", re.M | re.S
 )
-_NO_WORD = re.compile(r"\W+")
+_SAYS_SOMETHING = re.compile(r"\w\W*\w\W*\w")
 
 
 Noted = tuple[
@@ -128,21 +128,28 @@ def _changes(kind: str, named: Mapping[str, Any]) -> Iterator[FileChange]:
         yield from [FileChange(path, DELETE, [])] if path else ()
         return
     pieces = next((value for name in _PIECES if isinstance(value := named.get(name), (list, dict))), None)
-    for piece in [pieces] if isinstance(pieces, dict) else pieces or ():
-        if isinstance(piece, Mapping):
-            one = {_plain(str(name)): value for name, value in piece.items()}
-            if where := _path_of(one) or path:
-                yield FileChange(where, EDIT, _replaced(_first(one, _OLD), _first(one, _NEW)))
+    for piece in _flat(pieces):
+        one = {_plain(str(name)): value for name, value in piece.items()}
+        if where := _path_of(one) or path:
+            yield FileChange(where, EDIT, _replaced(_first(one, _OLD), _first(one, _NEW)))
     if pieces is not None or path is None:
         return
     patch, old = _first(named, _PATCHES), _first(named, _OLD)
     if kind == EDIT and patch is not None:
         yield FileChange(path, EDIT, _diffed(patch))
     elif kind == WRITE or command in ("create", "write") or named.get("mode") in ("create", "overwrite"):
-        whole = _first(named, _WHOLE)
+        whole = _first(named, (*_WHOLE, *_NEW))
         yield FileChange(path, WRITE, (whole or "").split("\n"))
     else:
         yield FileChange(path, EDIT, _replaced(old, _first(named, _NEW)))
+
+
+def _flat(pieces: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects of lists in lists."""
+    if isinstance(pieces, Mapping):
+        yield pieces
+    for one in pieces if isinstance(pieces, list) else ():
+        yield from _flat(one)
 
 
 def _replaced(old: str | None, new: str | None) -> list[str]:
@@ -205,7 +212,7 @@ def _patched(patch: str) -> Iterator[FileChange]:
 
 def line_hash(line: str) -> bytes:
     """The hash of a line, whatever its indentation; b"" for one that says too little to be traced (blank, `}`)."""
-    if len(_NO_WORD.sub("", line)) < 3:
+    if _SAYS_SOMETHING.search(line) is None:
         return b""
     return blake2b(" ".join(line.split()).encode("utf-8", "surrogatepass"), digest_size=HASH_BYTES).digest()
 
@@ -248,9 +255,8 @@ def noted(tool_calls: Any) -> list[Noted]:
 _FAILED = re.compile(
     r"\s*(?:error\b|<tool_use_error>|the user (?:doesn't|does not|did not) want|the tool use was rejected|\[?request interrupted"
     r"|(?:user|operation|tool call|edit|patch|exec command)\b.{0,40}\b(?:rejected|declined|denied|cancell?ed|aborted)"
-    r"|aborted|apply_patch verification failed|failed\b|invalid\b|exit code:? [1-9]|process exited with code [1-9]"
-    r"|.*nothing was changed)",
-    re.I | re.S,
+    r"|aborted|apply_patch verification failed|failed\b|invalid\b|exit code:? [1-9]|process exited with code [1-9])",
+    re.I,
 )
 _EXIT_CODE = re.compile(r'"exit_code": ?[1-9]')
 
@@ -262,4 +268,4 @@ def is_failure(content: Any, meta: Any = None) -> bool:
     if not isinstance(content, str):
         return False
     in_json = content[:1] == "{" and _EXIT_CODE.search(content[-200:]) is not None
-    return in_json or _FAILED.match(content[:300]) is not None
+    return in_json or "nothing was changed" in content[:500] or _FAILED.match(content) is not None

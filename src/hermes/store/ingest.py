@@ -8,6 +8,7 @@ is the caller's policy. `export` is the way out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -19,7 +20,7 @@ from hermes.store import codec, lineage, message_reading, messages, session_even
 from hermes.store.attachments import ABSENT, Attachments, listed, references
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx, note_meta
 from hermes.store.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
-from hermes.store.message_values import Mask, Ready, make_ready, masked_session
+from hermes.store.message_values import Mask, Ready, count_calls, make_ready, masked_session
 from hermes.store.retention import BACKUP, META_LAST_PRUNE, SHREDDING
 from hermes.store.titles import next_title, set_title, take_in
 from hermes.store.transcript_replay import SessionState
@@ -28,6 +29,7 @@ from hermes.store.visibility import User, session_clause
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
 
+PARTIAL = "partial"  # the key of a session that comes with some of its messages only; True: the others have to be here
 FILES = "attachments"  # by hash, the bytes of attachments (or their base64), where an export carries them
 Told = Mapping[str, Any]  # a session or a message as a file or another store tells it
 # A session that is here stays as it is, or is brought to what the program that it was imported from has now.
@@ -37,7 +39,12 @@ _FOLLOWED = ("ended_at", "end_reason", "model", "input_tokens", "output_tokens",
              "reasoning_tokens", "api_call_count", "actual_cost_usd", "cost_status", "cost_source")  # fmt: skip
 _ENDS = ("imported", "compression")  # how an imported session ends that was not continued here
 _COMPARED = ("tool_calls", "tool_name", "tool_call_id", "reasoning", "finish_reason")
-_COUNTED = ("model", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd")
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+_COUNTED = ("model", *_TOKENS, "cost_usd")
+
+
+class OutOfPlace(InvalidInput):
+    """A part of a session does not follow what is here: the session has to be brought in as a whole."""
 
 
 def ready(told: Told) -> Ready:
@@ -125,11 +132,12 @@ class Ingest:
             self.tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, version))
             self.tx.changed_by_us([version])
 
-    def replace(self, number: int, keeper: str, told: Told) -> None:
-        """Change a message; `keeper` gets the row with the earlier version."""
+    def replace(self, number: int, keeper: str, told: Told) -> int:
+        """Change a message; `keeper` gets the row with the earlier version, whose id is returned."""
         message = ready(told)
-        messages.replace(self.engine, self.tx, number, message, keeper)
+        version = messages.replace(self.engine, self.tx, number, message, keeper)
         self.attachments.update(digest for digest, _, _ in message.lifted)
+        return version
 
     # ------------------------------------------------------------------------------------------ sessions
 
@@ -156,12 +164,16 @@ class Ingest:
         self.engine.fulltext.index_now(self.tx, self._unindexed)
         self._unindexed = []
 
-    def finish(self, session_id: str) -> None:
-        """The last step for each session: the index, its parent, its children, its counters."""
+    def finish(self, session_id: str, more: tuple[int, int, float, str | None] | None = None) -> None:
+        """The last step for each session: the index, its parent, its children, its counters (`more`: what is added to them
+        by messages.count_more)."""
         self.index()
         lineage.await_parent(self.tx, session_id)
         lineage.find_children(self.tx, session_id, self.touched)
-        messages.recount(self.tx, session_id)
+        if more is None:
+            messages.recount(self.tx, session_id)
+        else:
+            messages.count_more(self.tx, session_id, *more)
 
 
 # ---------------------------------------------------------------------------------------------- export
@@ -180,6 +192,9 @@ class Ingested:
     touched: set[str] = field(default_factory=set)  # other sessions that were changed
     added: int = 0  # messages of the session itself
     revised: int = 0  # messages that were changed, hidden or shown again, and columns of the session's row
+    stored: list[int] = field(default_factory=list)  # the rows that an import into a session that was here has made
+    changed: list[int] = field(default_factory=list)  # and those that it has changed
+    hides: bool = False  # messages were hidden or shown again
 
     def __bool__(self) -> bool:
         return bool(self.is_new or self.added or self.revised)
@@ -228,6 +243,8 @@ def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, in
     """
     session_id = data["id"]
     here = tx.row("SELECT trashed_at FROM sessions WHERE id = ? AND purged IS NULL", (session_id,))
+    if here is None and data.get(PARTIAL):
+        raise OutOfPlace(session_id)
     if here is None:
         into = Ingest(engine, tx)
         _store(into, session_id, data, ids)
@@ -235,7 +252,7 @@ def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, in
         return Ingested(is_new=True, touched=into.touched, added=len(own))
     if policy == "keep" or here[0] is not None:  # one in the trash stays there unchanged
         return Ingested()
-    return _Follow(engine, tx, session_id, data).run()
+    return _Follow(engine, tx, session_id, data, ids).run()
 
 
 def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> None:
@@ -293,24 +310,49 @@ class _Follow:
     a rewind does it, and shown again when that program shows it again (a branch gone back to, a file that was read while it
     was being written). What was hidden or redacted here stays so, and messages stored here stay in place. A title follows the
     one there until it is changed here; end, model, tokens and cost follow until the conversation is continued here.
+
+    Of a session that comes in parts (PARTIAL), only the messages that a part names are looked at, and what they add is added
+    to the session's counters.
     """
 
-    def __init__(self, engine: Engine, tx: Tx, session_id: str, data: Told) -> None:
-        self.tx, self.id, self.data, self.done = tx, session_id, data, Ingested()
+    def __init__(self, engine: Engine, tx: Tx, session_id: str, data: Told, ids: dict[int, int]) -> None:
+        self.tx, self.id, self.data, self.ids, self.done = tx, session_id, data, ids, Ingested()
         self.into = Ingest(engine, tx)
-        rows = tx.rows(
-            "SELECT platform_message_id, id, session_id, hidden FROM messages WHERE session_id = ? AND platform_message_id"
-            f" IS NOT NULL AND coalesce(hidden, 0) <> {REPLACED} ORDER BY id",
-            (session_id,),
-        )
-        self.stored = {codec.restored(name): StoredRow(*row) for name, *row in rows}
+        self.used: Counter[str] = Counter()  # tokens, cost and replies that came in
+        self.calls, self.latest = 0, 0.0  # how many more tool calls there are, and when the last message was written
+        self.preview: str | None = None
+        self.is_partial = PARTIAL in data
+        self.stored = {codec.restored(name): StoredRow(*row) for name, *row in self._rows()}
+        if self.is_partial:
+            self._check_order()
         meta = codec.from_json(tx.value("SELECT meta FROM sessions WHERE id = ?", (session_id,)) or "{}")
         self.meta = meta if isinstance(meta, dict) else {}
         source = self.meta.get("imported")
         self.source = dict(source) if isinstance(source, dict) else None  # what imports have recorded
 
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        sql = (
+            "SELECT platform_message_id, id, session_id, hidden FROM messages WHERE session_id = ? AND platform_message_id"
+            f" IS NOT NULL AND coalesce(hidden, 0) <> {REPLACED}"
+        )
+        if not self.is_partial:
+            yield from self.tx.rows(f"{sql} ORDER BY id", (self.id,))
+            return
+        for one in (*self.data["messages"], *self.data["rewound_messages"]):
+            if name := one.get("platform_message_id"):
+                yield from self.tx.rows(f"{sql} AND platform_message_id = ?", (self.id, codec.storable(name)))
+
+    def _check_order(self) -> None:
+        """A part begins with messages that are here, and names none that was stored before them: some programs use the
+        id of a message again."""
+        found = [row.id for row in self.stored.values()]
+        if (self.data[PARTIAL] and self.data["messages"] and not found) or (found and min(found) < found[0]):
+            raise OutOfPlace(self.id)
+
     def run(self) -> Ingested:
-        if not self.stored:  # it has no messages of another program, or they have no ids from there
+        if (
+            not self.stored and self.data["messages"]
+        ):  # it has no messages of another program, or they have no ids from there
             return self.done
         shown = [one for one in self.data["messages"] if one.get("platform_message_id")]
         names = {one["platform_message_id"] for one in shown}
@@ -321,6 +363,7 @@ class _Follow:
                 self.tx.run("UPDATE messages SET hidden = NULL WHERE id = ?", (row.id,))
                 self.stored[name] = StoredRow(row.id, row.owner, None)
                 self.done.revised += 1
+                self.done.hides = True
         self.done.added = len(names - self.stored.keys())
         rewound = [one for one in self.data["rewound_messages"] if one.get("platform_message_id")]
         for one in (*shown, *(one for one in rewound if one["platform_message_id"] not in self.stored)):
@@ -337,13 +380,15 @@ class _Follow:
             for number in undone:
                 self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (ours[-1], number))
             self.done.revised += len(undone)
+            self.done.hides = True
         if ours and self.done.revised:
             lineage.drop_empty_rewinds(self.tx, self.id)
             there = self.tx.rows("SELECT batch FROM session_rewinds WHERE session_id = ?", (self.id,))
             self._record(hidden=sorted({row[0] for row in there}.intersection(ours)))
         self._columns()
         if self.done:
-            self.into.finish(self.id)
+            more = self.done.added, self.calls, self.latest, self.preview
+            self.into.finish(self.id, more if self.is_partial and not self.done.hides else None)
         return self.done
 
     def _take(self, told: Told) -> None:
@@ -351,7 +396,14 @@ class _Follow:
         name = told["platform_message_id"]
         message, row = ready(told), self.stored.get(name)
         if row is None:
-            self.stored[name] = StoredRow(self.into.add(self.id, message), self.id, None)
+            self.done.stored.append(self.into.add(self.id, message))
+            self.stored[name] = StoredRow(self.done.stored[-1], self.id, None)
+            self._count(told, message.values, dict.fromkeys(_COUNTED), message.calls)
+            self.used["api_call_count"] += told["role"] == "assistant"
+            self.latest = max(self.latest, message.timestamp)
+            self.preview = self.preview or message.preview
+        if usable_id(told.get("id")):
+            self.ids[told["id"]] = self.stored[name].id
         if row is None or row.hidden is not None:
             return
         columns = ", ".join((*_COMPARED, *_COUNTED))
@@ -360,8 +412,12 @@ class _Follow:
         )
         assert was is not None
         text, values = (codec.joined(*was[:2]), was[2]), dict(zip((*_COMPARED, *_COUNTED), was[3:], strict=True))
-        if text != (message.text, message.form) or any(values[n] != message.values[n] for n in _COMPARED):
-            self.into.replace(row.id, self.id, told)
+        is_other = text != (message.text, message.form) or any(values[n] != message.values[n] for n in _COMPARED)
+        before = count_calls(codec.restored(values["tool_calls"])) if values["tool_calls"] else 0
+        self._count(told, message.values, values, message.calls - before if is_other else 0)
+        if is_other:
+            self.done.stored.append(self.into.replace(row.id, self.id, told))
+            self.done.changed.append(row.id)
             self.done.revised += 1
             return
         counted = {name: message.values[name] for name in _COUNTED}  # programs write these after the words
@@ -369,7 +425,17 @@ class _Follow:
             sets = ", ".join(f"{name} = ?" for name in new)
             self.tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*new.values(), row.id))
             self.tx.changed_by_us([row.id])
+            self.done.changed.append(row.id)
             self.done.revised += 1
+
+    def _count(self, told: Told, new: Told, old: Told, calls: int) -> None:
+        """Count what a message used, or what more it used than its stored version says."""
+        self.calls += calls
+        for name in (*_TOKENS, "cost_usd"):
+            if new[name] is not None:
+                self.used[name] += new[name] - (old[name] or 0)
+        if old["output_tokens"] is None:
+            self.used["reasoning_tokens"] += told.get("reasoning_tokens") or 0
 
     def _columns(self) -> None:
         """Take over what the other program has changed about the session itself."""
@@ -378,18 +444,19 @@ class _Follow:
         *values, title, base = row
         was = dict(zip(_FOLLOWED, values, strict=True))
         if was["end_reason"] in _ENDS or self._ended_there(was["end_reason"]):
-            new = {name: self.data[name] for name in _FOLLOWED if self.data.get(name) not in (None, was[name])}
+            there = {**self.data, **self._sums(was)} if self.is_partial else self.data
+            new = {name: there[name] for name in _FOLLOWED if there.get(name) not in (None, was[name])}
             self.into.set_columns(self.id, new)
             self.done.revised += len(new)
             if self.source is not None and "end" in self.source and "end_reason" in new:
                 self._record(end=new["end_reason"])
-        there = self.data.get("title")
-        if self.source is None or there is None or there == (known := self.source.get("title")):
+        told = self.data.get("title")
+        if self.source is None or told is None or told == (known := self.source.get("title")):
             return
         if (title is None and known is None) or (title is not None and known in (title, base)):
             take_in(self.tx)
-            self.into.set_title(self.id, there)
-            self._record(title=there)
+            self.into.set_title(self.id, told)
+            self._record(title=told)
             self.done.revised += 1
 
     def _ended_there(self, reason: Any) -> bool:
@@ -400,6 +467,12 @@ class _Follow:
             and reason == (self.source or {})["end"]
             and not self.tx.value(said, (self.id,))
         )
+
+    def _sums(self, was: Told) -> Told:
+        """The session's own sums with what a part of it adds to them."""
+        names = {name: name for name in (*_TOKENS, "reasoning_tokens", "api_call_count")}
+        names["actual_cost_usd"] = "cost_usd"
+        return {name: (was[name] or 0) + self.used[part] if self.used[part] else None for name, part in names.items()}
 
     def _record(self, **values: Any) -> None:
         self.source = {**(self.source or {}), **values}

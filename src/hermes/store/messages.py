@@ -20,7 +20,7 @@ _MARKS = ", ".join("?" * (1 + len(STORED)))
 _INSERT = f"INSERT INTO messages(session_id, {', '.join(STORED)}) VALUES({_MARKS})"
 _INSERT_WITH_ID = f"INSERT INTO messages(id, session_id, {', '.join(STORED)}) VALUES(?, {_MARKS})"
 _COUNT = (
-    "UPDATE sessions SET message_count = coalesce(message_count, 0) + 1,"
+    "UPDATE sessions SET message_count = coalesce(message_count, 0) + ?,"
     " tool_call_count = coalesce(tool_call_count, 0) + ?,"
     " active_at = CASE WHEN active_at > ? THEN active_at ELSE ? END, first_words = coalesce(first_words, ?)"
     " WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
@@ -30,7 +30,7 @@ _COUNT = (
 def append(tx: Tx, session_id: str, ready: Ready) -> int:
     """Store one message and count it on its session."""
     stamp, preview = ready.timestamp, None if ready.preview is None else codec.storable(ready.preview)
-    counted = _COUNT, (ready.calls, stamp, stamp, preview, session_id)
+    counted = _COUNT, (1, ready.calls, stamp, stamp, preview, session_id)
     message_id = tx.store_message(counted, (_INSERT, (session_id, *ready.values.values())), _document(ready))
     if message_id is None:
         raise SessionNotFound(session_id)
@@ -96,6 +96,12 @@ def recount(tx: Tx, session_id: str) -> None:
         "UPDATE sessions SET message_count = ?, tool_call_count = ?, active_at = ?, first_words = ? WHERE id = ?",
         (count, calls, last, None if preview is None else codec.storable(preview), session_id),
     )
+
+
+def count_more(tx: Tx, session_id: str, more: int, calls: int, latest: float, preview: str | None) -> None:
+    """Add messages, which were stored after all others, to a session's counters."""
+    stored = None if preview is None else codec.storable(preview)
+    tx.run(_COUNT, (more, calls, latest, latest, stored, session_id))
 
 
 def _first_words(tx: Tx, session_id: str) -> str | None:

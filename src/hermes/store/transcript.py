@@ -180,7 +180,7 @@ class TranscriptFolder:
         """Whether the session has a transcript (known without a file access once this process wrote to it)."""
         return session_id in self.sizes or self.path(session_id).exists()
 
-    def append(self, session_id: str, data: bytes, more: bytes = b"") -> None:
+    def append(self, session_id: str, data: bytes, *more: bytes) -> None:
         """Append lines in one write; `data` is left out if another process wrote the line of that message meanwhile."""
         known = self.sizes.pop(session_id, None)
         with TranscriptFile(self.path(session_id)) as file:
@@ -188,7 +188,7 @@ class TranscriptFolder:
                 self.shared.add(session_id)
             if known != file.size and _has_line(tail(self.path(session_id)), data):
                 data = b""
-            file.append(data + more)
+            file.append(b"".join((data, *more)))
         self.sizes[session_id] = file.size
 
     def all(self) -> list[Path]:

@@ -182,6 +182,25 @@ class TranscriptWriter:
         else:  # the owner was deleted
             self.rewritten(session_id, kept_in)
 
+    def grew(self, session_id: str, stored: list[int], changed: list[int], *, hides: bool) -> None:
+        """A part of a session was imported: lines for the messages that were stored, and one for all that was changed.
+
+        `hides`: messages were hidden or shown again.
+        """
+
+        def entries() -> list[Entry]:
+            with self._engine.read() as tx:
+                rows = [transcript_replay.message(tx, one) for one in (*stored, *changed)]
+                told = list(transcript_replay.with_attachments(tx, session_id, rows))
+                columns = transcript_replay.session_columns(tx, session_id)
+                state = transcript_replay.session_state(tx, session_id) if hides or changed else None
+            made = [*told[: len(stored)], event("usage", set=columns)]
+            if state is not None:
+                made.append(event("edit", keeps=[], replaces=told[len(stored) :], **state))
+            return made
+
+        self._append(session_id, entries)
+
     def _event(self, session_id: str, what: str, columns: Sequence[str], also: Mapping[str, Any]) -> Entry:
         with self._engine.read() as tx:
             if columns:

@@ -167,7 +167,7 @@ def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(
         ("search_files", {"path": "file.txt", "pattern": "hidden"}),
     ):
         person.meanwhile = swap
-        with pytest.raises(ToolError, match="agreed became a link meanwhile; nothing was done"):
+        with pytest.raises(ToolError, match="became a link meanwhile"):
             call(context, name, **arguments | {"path": str(agreed / "deep" / str(arguments["path"]))})
         agreed.unlink()
         (tmp_path / "aside").rename(agreed)
@@ -176,24 +176,20 @@ def test_a_folder_swapped_for_a_link_after_the_check_leads_nowhere(
     assert (agreed / "deep" / "file.txt").read_text() == "harmless"
 
 
-def test_a_search_leaves_the_programs_own_folder_out_unless_it_is_named_and_agreed_to(
-    context: Context, person: Person
-) -> None:
+def test_a_search_that_would_look_into_the_programs_own_folder_is_asked_about(context: Context, person: Person) -> None:
     context.home = context.cwd / "deep" / ".hermes"
-    for folder in (context.home, context.cwd / ".hermes", context.cwd / "deep" / ".hermes2"):
+    for folder in (context.home, context.cwd / "deep" / ".hermes2"):
         folder.mkdir(parents=True)
         (folder / ".env").write_text("KEY=hidden")
-    left_out = "[deep/.hermes belongs to Hermes itself and was left out]"
-    found = call(context, "search_files", pattern="hidden").split("\n")
-    assert sorted(found[:-1]) == [".hermes/.env:1:KEY=hidden", "deep/.hermes2/.env:1:KEY=hidden"]
-    assert found[-1] == left_out
-    assert call(context, "search_files").split("\n") == [".hermes/.env", "deep/.hermes2/.env", left_out]
+    assert call(context, "search_files", path="deep/.hermes2", pattern="hidden") == ".env:1:KEY=hidden"
     assert person.asked == []
     assert call(context, "search_files", path="deep/.hermes", pattern="hidden") == ".env:1:KEY=hidden"
     person.says = False
-    with pytest.raises(ToolDeclined):
-        call(context, "search_files", path="deep/.hermes", pattern="hidden")
-    assert len(person.asked) == 2 and "it belongs to Hermes itself" in person.asked[0]
+    for path in (".", "deep", "deep/.hermes"):
+        for more in ({}, {"pattern": "hidden"}):
+            with pytest.raises(ToolDeclined):
+                call(context, "search_files", path=path, **more)
+    assert len(person.asked) == 7 and all("Hermes itself" in question for question in person.asked)
 
 
 def test_always_is_for_one_file_and_no_pattern_covers_the_programs_own(context: Context, tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.memory import LIMITS, clean, memory, memory_lines
+from hermes.agent.tools.memory import LIMITS, memory, memory_lines
 from hermes.agent.tools.shared_files import locked
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
+from hermes.texts import one_line
 from tests.support.sizes import THOROUGH
 
 WRITER = """
@@ -102,7 +103,7 @@ def test_what_the_owner_wrote_besides_entries_stays(context: Context) -> None:
     path = context.home / "memories/MEMORY.md"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"# Mine\n\nplain line\n* starred\n\n- dashed\nbroken \xff bytes")
-    assert lines(context) == ["plain line", "starred", "dashed", "broken \ufffd bytes"]
+    assert lines(context) == ["plain line", "starred", "dashed", "broken bytes"]
     do(context, "add", "new")
     do(context, "remove", old="starred")
     assert path.read_bytes() == b"# Mine\n\nplain line\n\n- dashed\nbroken \xff bytes\n- new\n"
@@ -165,8 +166,8 @@ def test_a_folder_that_can_not_be_written_is_named(context: Context) -> None:
 
 @given(st.text(max_size=200))
 def test_any_text_becomes_one_clean_line_and_comes_back(context: Context, text: str) -> None:
-    line = clean(text)
-    assert "\n" not in line and clean(line) == line and line.encode() is not None
+    line = one_line(text)
+    assert "\n" not in line and one_line(line) == line and line.encode() is not None
     entry = line[2:].strip() if line.startswith(("- ", "* ")) else line
     if entry:
         (context.home / "memories/MEMORY.md").unlink(missing_ok=True)

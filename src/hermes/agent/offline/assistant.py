@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import clean, message_text, when
+from hermes.agent.history_text import message_text, when
 from hermes.agent.model import Message, Piece, Reply
 from hermes.agent.session_search.excerpts import EXTRACTIVE, Excerpt, excerpts
 from hermes.store.index_text import fold
-from hermes.texts import shortened
+from hermes.texts import harmless, shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -82,18 +82,8 @@ class ExtractiveModel:
         yield Reply(content=text, finish_reason="stop", model=self.name)
 
     def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
-        """A title when one is asked for, else a summary of what is said in the messages; both extractive."""
-        from hermes.agent.offline.summary import summary_of, title_of
-
-        asked = " ".join(message_text(m) for m in messages if m.get("role") == "system").casefold()
-        said = [m for m in messages if m.get("role") != "system"]
-        if "title" in asked:
-            first = {
-                role: next((message_text(m) for m in said if m.get("role") == role), "")
-                for role in ("user", "assistant")
-            }
-            return title_of(first["user"], first["assistant"])
-        return summary_of(said)
+        """The answer to the last question: side tasks are not given to this model."""
+        return self.answer(_last_question(messages))
 
     def answer(self, question: str) -> str:
         """The answer to a question."""
@@ -120,7 +110,7 @@ class ExtractiveModel:
             if others <= 0
             else f"I searched {others} other conversation{'s' * (others != 1)} for it"
         )
-        about = shortened(" ".join(clean(question).split()), 80)
+        about = shortened(" ".join(harmless(question).split()), 80)
         return f"I found nothing about “{about}” in your history: {searched}. {I_AM}\n\n{HOW}"
 
 
@@ -129,7 +119,7 @@ def _last_question(messages: Sequence[Message]) -> str:
 
 
 def _shown(number: int, excerpt: Excerpt) -> str:
-    title = " ".join(clean(excerpt.title or "").split()) or "no title"
+    title = " ".join(harmless(excerpt.title or "").split()) or "no title"
     passage = "\n".join(f"> {line}" for line in excerpt.text.splitlines() if line.strip())
     who = {"user": "you", "assistant": "the assistant"}.get(excerpt.role, excerpt.role)
     return f"{number}. **{title}** · {when(excerpt.when)} · {who} · `{excerpt.session_id}`\n\n{passage}"

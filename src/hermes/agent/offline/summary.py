@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hermes.agent.history_text import SUMMARY_MARK, clean, message_text
+from hermes.agent.history_text import SUMMARY_MARK, message_text
 from hermes.agent.offline.language import (
     DECISION,
     OPEN,
@@ -27,7 +27,7 @@ from hermes.agent.offline.language import (
     sentences,
 )
 from hermes.agent.offline.title import title_of
-from hermes.texts import shortened
+from hermes.texts import harmless, shortened
 from hermes.tokens import text_tokens
 
 __all__ = ["MOST", "SECTIONS", "SUMMARY_MARK", "summary_of", "title_of"]
@@ -109,7 +109,7 @@ def _noted(messages: Sequence[Mapping[str, Any]], wanted: set[str] | None) -> tu
     notes = _Notes()
     total = 0
     for number, message in enumerate(messages):
-        text = clean(message_text(message))
+        text = harmless(message_text(message))
         total += len(text)
         if text.startswith(SUMMARY_MARK):
             _take_over(notes, text)
@@ -136,8 +136,8 @@ def commands(message: Mapping[str, Any]) -> Iterator[str]:
             words = [str(word) for word in command]
             command = words[2] if len(words) == 3 and words[1] in ("-c", "-lc") else shlex.join(words)
         if isinstance(command, str):
-            yield clean(command).strip()
-    for block in _SHELL.findall(clean(message_text(message, calls=False))):
+            yield harmless(command).strip()
+    for block in _SHELL.findall(harmless(message_text(message, calls=False))):
         lines = [block] if "<<" in block else re.split(r"(?<!\\)\n", block)  # a line may go on, or hold a document
         prompted = any(line.lstrip().startswith("$ ") for line in lines)
         for line in map(str.strip, lines):
@@ -149,7 +149,7 @@ def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str,
     """Sort the sentences of one message into the sections."""
     for path in files(text):
         notes.lines["Files"][path] = None
-    spoken = clean(message_text(message, calls=False))[:40_000]
+    spoken = harmless(message_text(message, calls=False))[:40_000]
     prose, code = paragraphs(spoken)
     said = [sentence for line in prose for sentence in sentences(line)]
     whole = " ".join(said)

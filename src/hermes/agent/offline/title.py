@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from hermes.agent.history_text import clean
 from hermes.agent.offline.language import (
     DENSE_ENDINGS,
     DENSE_OPENINGS,
@@ -18,6 +17,7 @@ from hermes.agent.offline.language import (
     words,
 )
 from hermes.store.index_text import fold
+from hermes.texts import harmless
 
 _MOST_WORDS, _FEWEST_WORDS = 7, 3
 _TITLE_LENGTH = 80
@@ -67,7 +67,7 @@ def cut_title(text: str) -> str:
 
 
 def _clauses(text: str) -> Iterable[list[str]]:
-    text = _LINK.sub(" ", _CODE.sub("\n", clean(text[:20_000])))
+    text = _LINK.sub(" ", _CODE.sub("\n", harmless(text[:20_000])))
     prose, _ = paragraphs(_MARKUP.sub(" ", text))
     for line in prose[:40]:
         for sentence in sentences(line):

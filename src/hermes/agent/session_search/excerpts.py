@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import clean, message_text, when
+from hermes.agent.history_text import message_text, when
 from hermes.store.engines.base import OWN_MODELS
 from hermes.store.index_text import fold
-from hermes.texts import shortened
+from hermes.texts import harmless, shortened
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -75,16 +75,8 @@ class Chains:
 
     def members(self, session_id: str) -> list[str]:
         """Every session of the conversation the caller may see, the first one first."""
-        tip = self.tip(session_id)
-        chain, current = [tip], tip
-        while True:
-            row = self._db.get_session(current)
-            parent = row["parent_session_id"] if row is not None else None
-            if parent is None or parent in chain or self.tip(parent) != tip:
-                break
-            chain.append(parent)
-            current = parent
-        seen = [one for one in reversed(chain) if self._db.get_session(one, visible_to=self._visible_to) is not None]
+        chain = self._db.get_compression_chain(session_id)
+        seen = [one for one in chain if self._db.get_session(one, visible_to=self._visible_to) is not None]
         return seen if session_id in seen else [*seen, session_id]
 
 
@@ -117,22 +109,11 @@ def hits_by_session(db: SessionDB, query: str, sessions: int, size: int, **filte
 
 
 def find_conversations(
-    db: SessionDB,
-    query: str,
-    chains: Chains,
-    *,
-    limit: int,
-    roles: Sequence[str] | None,
-    source: str | None,
-    within: Sequence[str] | None,
-    visible_to: User | None,
+    db: SessionDB, query: str, chains: Chains, limit: int, *, within: Sequence[str] | None, **filters: Any
 ) -> list[FoundConversation]:
     """The best conversations for a query. Those of the current conversation are left out, unless requested (`within`)."""
     found: dict[str, FoundConversation] = {}
-    sources = [source] if source else None
-    for hits in search_rounds(
-        db, query, _HITS, source_filter=sources, role_filter=roles, session_ids=within, visible_to=visible_to
-    ):
+    for hits in search_rounds(db, query, _HITS, session_ids=within, **filters):
         for hit in hits:
             if within is None and (chains.is_own(hit["session_id"]) or is_echo(hit)):
                 continue
@@ -172,7 +153,7 @@ def conversation_text(
             if message["id"] in seen or message["role"] == "system":
                 continue
             seen.add(message["id"])
-            text = clean(message_text(message))
+            text = harmless(message_text(message))
             hit = matched.get(message["id"])
             if not text:
                 continue
@@ -213,20 +194,13 @@ def centred(text: str, points: Sequence[int], room: int) -> str:
     each = max(1, (room - len(GAP) * (len(wanted) + 1)) // len(wanted))
     if each < 40:
         return shortened(text, room)
-    windows: list[list[int]] = []
+    merged: list[list[int]] = []
     for point in sorted(wanted):
         start = max(0, min(point - each // 2, len(text) - each))
-        if windows and start <= windows[-1][1]:
-            # The overlap of two windows counts for the second, so that the room is used.
-            windows[-1][1] = min(len(text), windows[-1][1] + each)
-        else:
-            windows.append([start, min(len(text), start + each)])
-    merged: list[list[int]] = []
-    for start, end in windows:
         if merged and start <= merged[-1][1]:
-            merged[-1][1] = max(end, merged[-1][1])
+            merged[-1][1] = start + each
         else:
-            merged.append([start, end])
+            merged.append([start, start + each])
     out = GAP.join(text[start:end].strip() for start, end in merged)
     out = (GAP.lstrip() if merged[0][0] else "") + out + (GAP.rstrip() if merged[-1][1] < len(text) else "")
     return out[:room]
@@ -253,7 +227,7 @@ def excerpts(
     A passage of a user comes with the beginning of the reply.
     """
     search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit)
-    asked = " ".join(clean(question).split())[:400]
+    asked = " ".join(harmless(question).split())[:400]
     plain_words = " ".join(re.findall(r"\w+", asked))
     # Messages of people and models come first; a question without a match as a query is tried by its words alone.
     for roles in (["user", "assistant"], None):
@@ -278,14 +252,13 @@ class _PassageSearch:
         per: dict[str, int] = {}
         taken: set[int] = set()  # messages that were already quoted
         best = 0.0
-        only_asked = self._only_asked(hits, own_words)
         for hit in hits:
             session_id = hit["session_id"]
             key = self.chains.tip(session_id)
             if self.chains.is_own(session_id) or per.get(key, 0) >= 2 or hit["own_model"]:
                 continue
-            if session_id in only_asked and hit["why"] == "words" and not _has_match(hit):
-                continue
+            if hit["why"] == "words" and ">>>" not in hit["snippet"]:
+                continue  # it only stands beside a match
             if hit["relaxed"]:
                 best = max(best, hit["score"])
                 if hit["score"] < best / 2:  # shares only a word with the question
@@ -304,23 +277,6 @@ class _PassageSearch:
                 break
         return out
 
-    def _only_asked(self, hits: Sequence[SearchHit], own_words: str) -> set[str]:
-        """The sessions whose only match is the question itself; what stands beside it there does not answer it."""
-        beside = {hit["session_id"] for hit in hits if not _has_match(hit)}
-        matches: dict[str, set[int]] = {}
-        for hit in hits:
-            if hit["session_id"] in beside and _has_match(hit):
-                matches.setdefault(hit["session_id"], set()).add(hit["id"])
-        return {
-            session_id
-            for session_id, found in matches.items()
-            if all(
-                _folded(message_text(message)) == own_words
-                for message in self._messages(session_id)
-                if message["id"] in found
-            )
-        }
-
     def _messages(self, session_id: str) -> list[MessageRow]:
         if session_id not in self.shown:
             self.shown[session_id] = self.db.get_messages(session_id, visible_to=self.visible_to)
@@ -333,12 +289,7 @@ def _asks(text: str, own_words: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    return fold(" ".join(clean(text).split()))[:400]
-
-
-def _has_match(hit: SearchHit) -> bool:
-    """Whether a word of the question is in the message; the message before or after one is found without."""
-    return ">>>" in hit["snippet"]
+    return fold(" ".join(harmless(text).split()))[:400]
 
 
 def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) -> tuple[str, set[int]]:
@@ -346,15 +297,15 @@ def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) ->
     place = next((n for n, message in enumerate(messages) if message["id"] == hit["id"]), None)
     if place is None or hit["id"] in taken:
         return "", set()
-    text = clean(message_text(messages[place], calls=False))
+    text = harmless(message_text(messages[place], calls=False))
     if find_place(text, hit["snippet"]) < 0:  # the match is in a tool call's arguments
-        text = clean(message_text(messages[place]))
+        text = harmless(message_text(messages[place]))
     text = centred(text, [place_of(text, hit["snippet"])], 600)
     if hit["role"] == "user":
         for message in messages[place + 1 :]:
             if message["role"] == "user":
                 break
-            reply = clean(message_text(message, calls=False)) if message["role"] == "assistant" else ""
+            reply = harmless(message_text(message, calls=False)) if message["role"] == "assistant" else ""
             if reply.strip() and message["model"] not in OWN_MODELS and message["id"] not in taken:
                 return f"{text.strip()}\n→ {shortened(reply.strip(), 500)}", {hit["id"], message["id"]}
     return text.strip(), {hit["id"]}

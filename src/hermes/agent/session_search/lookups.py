@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import NOTE, as_json, between_marks, clean, defused, message_text, quoted, when
+from hermes.agent.history_text import NOTE, as_json, between_marks, defused, message_text, quoted, when
 from hermes.agent.session_search.excerpts import (
     OWN_SPEAKER,
     Chains,
@@ -20,7 +21,7 @@ from hermes.agent.session_search.excerpts import (
 )
 from hermes.agent.side_tasks import can_write, in_parallel, without_thinking
 from hermes.errors import InvalidInput, SessionNotFound
-from hermes.texts import shortened
+from hermes.texts import harmless, shortened
 from hermes.tokens import text_tokens
 
 if TYPE_CHECKING:
@@ -81,9 +82,10 @@ class Lookup:
     ) -> Answer:
         within = None if session is None else self.chains.members(session)
         found = find_conversations(
-            self.db, query, self.chains, limit=limit, roles=roles, source=source, within=within, visible_to=self.visible_to
+            self.db, query, self.chains, limit, within=within, role_filter=roles, visible_to=self.visible_to,
+            source_filter=[source] if source else None,
         )  # fmt: skip
-        head: Answer = {"note": NOTE, "query": shortened(clean(query), 300)}
+        head: Answer = {"note": NOTE, "query": shortened(harmless(query), 300)}
         if not found:
             return fitted(
                 {**head, "result": "nothing in the earlier conversations matches"}, "sessions", [], self.budget
@@ -142,7 +144,7 @@ class Lookup:
                         **({"asked_for": True} if message["id"] == message_id else {}),
                     },
                     "text",
-                    clean(message_text(message)),
+                    harmless(message_text(message)),
                 )
                 for message in near
             ]  # fmt: skip
@@ -233,13 +235,13 @@ class Lookup:
 
     def _summary(self, question: str, conversation: FoundConversation, text: str, seconds: float) -> str:
         assert self.model is not None
-        title = clean(str(conversation.session.get("title") or "")) or "no title"
+        title = harmless(str(conversation.session.get("title") or "")) or "no title"
         record = f"title: {title}\nwhen: {when(conversation.session.get('started_at'))}\n\n{text}"
         messages: list[Message] = [
             {"role": "system", "content": INSTRUCTIONS},
             {
                 "role": "user",
-                "content": f"The question: {shortened(clean(question), 2000)}\n\nThe record:\n{quoted(record)}",
+                "content": f"The question: {shortened(harmless(question), 2000)}\n\nThe record:\n{quoted(record)}",
             },
         ]
         return without_thinking(self.model.complete(messages, max_tokens=_ANSWER_TOKENS, timeout=seconds))
@@ -248,14 +250,14 @@ class Lookup:
 def _is_told(answer: Answer, message: MessageRow) -> bool:
     """Whether an answer contains enough of the requested message."""
     texts = [row.get("text", "") for row in answer.get("messages", []) if row.get("asked_for")]
-    return "left_out" not in answer and bool(texts) and len(texts[0]) >= min(400, len(clean(message_text(message))))
+    return "left_out" not in answer and bool(texts) and len(texts[0]) >= min(400, len(harmless(message_text(message))))
 
 
 def _reason(answer: str | Exception | None) -> str:
     if answer is None:
         return "it took too long"
     return (
-        shortened(" ".join(clean(str(answer)).split()), 200)
+        shortened(" ".join(harmless(str(answer)).split()), 200)
         if isinstance(answer, Exception)
         else "its answer was empty"
     )
@@ -263,7 +265,7 @@ def _reason(answer: str | Exception | None) -> str:
 
 def _short(value: Any) -> Any:
     """A name that the program stores, cut to the longest allowed."""
-    return shortened(" ".join(clean(value).split()), 80) if isinstance(value, str) else value
+    return shortened(" ".join(harmless(value).split()), 80) if isinstance(value, str) else value
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, str | None]:
@@ -321,27 +323,16 @@ def fitted(head: Answer, name: str, parts: Sequence[Part], budget: int) -> Answe
     longest = max((len(part.text) for part in parts), default=0)
     for count in range(len(parts), 0, -1):
         for per, length, least in _LEVELS:
-            share = _largest(longest, lambda share: len(as_json(answer(count, per, length, share))) <= budget)  # noqa: B023
-            if share is not None and share >= min(least, longest):
+            size = partial(_size, answer, count, per, length)
+            share = bisect_right(range(longest + 1), budget, key=size) - 1  # the largest that fits
+            if share >= min(least, longest):
                 return answer(count, per, length, share)
     smaller: tuple[Answer, ...] = (answer(0, 0, 0, 0), {name: [], "left_out": len(parts)}, {})
     return next((one for one in smaller if len(as_json(one)) <= budget), {})
 
 
-def _largest(most: int, fits: Callable[[int], bool]) -> int | None:
-    """The largest number up to `most` that fits, by binary search; None when not even 0 does."""
-    if fits(most):
-        return most
-    if not fits(0):
-        return None
-    low, high = 0, most
-    while high - low > 8:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+def _size(answer: Callable[..., Answer], *shares: int) -> int:
+    return len(as_json(answer(*shares)))
 
 
 def _harmless(part: Part, budget: int) -> Part:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools.permission import Question, permit
-from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool import Context, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import choice_argument, text_argument
 from hermes.errors import InvalidInput, ToolError
 from hermes.texts import one_line
@@ -92,17 +92,10 @@ cron = Tool(
         " prompt (complete in itself: the run does not see this conversation), deliver (none, file, or a chat platform),"
         " timezone. list; pause, resume and remove a job by its id. The user is asked before anything changes."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": list(ACTIONS)},
-            "schedule": {"type": "string"},
-            "prompt": {"type": "string"},
-            "deliver": {"type": "string"},
-            "timezone": {"type": "string"},
-            "job": {"type": "string"},
-        },
-        "required": ["action"],
-    },
+    parameters=parameters(
+        "action",
+        action=argument("string", enum=list(ACTIONS)),
+        **dict.fromkeys(("schedule", "prompt", "deliver", "timezone", "job"), argument("string")),
+    ),
     run=_run,
 )

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools.running import report
-from hermes.agent.tools.tool import STOPPED, Context, Reported, Tool
+from hermes.agent.tools.tool import STOPPED, Context, Reported, Tool, parameters
 from hermes.agent.tools.tool_arguments import text_argument
 from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, shortened_line, without_middle
@@ -118,10 +118,6 @@ delegate = Tool(
         " this conversation: say all it needs to know. Several calls in one message run side by side; use it for"
         " independent research or work, not for a single step."
     ),
-    parameters={
-        "type": "object",
-        "properties": {"task": {"type": "string", "description": "What to do, with all that is needed to do it."}},
-        "required": ["task"],
-    },
+    parameters=parameters("task", task="What to do, with all that is needed to do it."),
     run=_run,
 )

@@ -8,24 +8,22 @@ this program: a file there can change what runs later. Where no user can be aske
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import stat
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-from hermes.agent.tools import path_walk
 from hermes.agent.tools.permission import Question, free_folder, has_rule, permit, rule_folder, visible
 from hermes.errors import ToolDeclined, ToolError
 from hermes.texts import text_of_bytes
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.agent.tools.tool import Context
 
 MOST_BYTES: Final = 10_000_000
-OWN: Final = "it belongs to Hermes itself"  # only a rule for this very file covers it
+OWN: Final = "it belongs to Hermes itself, or holds its folder"  # only a rule for this very file covers it
 FORBIDDEN = "Not done: permissions.deny in config.yaml forbids it. Do not try it another way."
 _TOOLS: Final = {"Read": "read_file", "Write": "write_file", "Edit": "edit_file", "Search": "search_files"}
 DECLINED = "The user declined: the file was not touched. Do not try it another way; ask what they want instead."
@@ -67,7 +65,10 @@ def target_of(context: Context, name: str, *, writing: bool = False) -> Target:
 
 def _why_outside(context: Context, path: Path, writing: bool) -> str | None:
     root = free_folder(context.root)
-    if path.is_relative_to(os.path.realpath(context.home)):
+    home = Path(os.path.realpath(context.home))
+    if path.is_relative_to(home) or home.is_relative_to(
+        path
+    ):  # keys, the record; a search of a folder above finds them
         return OWN
     if root is None or not path.is_relative_to(root):
         where = f"the folder {visible(str(root))}" if root is not None else "a project folder"
@@ -77,29 +78,34 @@ def _why_outside(context: Context, path: Path, writing: bool) -> str | None:
     return None
 
 
-def own_part(context: Context, folder: Path) -> str | None:
-    """Where this program's own folder (keys, the record) lies below a folder; None where it does not.
+def unmoved(path: Path) -> Path:
+    """The path, if it still leads where it did when it was checked.
 
-    A search of a folder above leaves it out: only a path in it, which the user is asked about, leads there.
+    ToolError if not: while the user was asked, another program may have put a link in place of one of its folders.
     """
-    home = Path(os.path.realpath(context.home))
-    return str(home.relative_to(folder)) if home != folder and home.is_relative_to(folder) else None
+    if os.path.realpath(path) != str(path):
+        raise ToolError(f"{path}: a part of it became a link meanwhile; nothing was done")
+    return path
+
+
+def opened(path: Path) -> BinaryIO:
+    """The regular file at this path for reading; ToolError for anything else, FileNotFoundError when there is none."""
+    handle = os.open(unmoved(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise ToolError(f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}")
+    return os.fdopen(handle, "rb")
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes | None:
-    """The bytes of a regular file; None when there is none. ToolError for anything else, and for more than `most`.
-
-    The path is one whose links were followed: a link that has taken a folder's place since is an error.
-    """
+    """The bytes of a regular file; None when there is none. ToolError for anything else, and for more than `most`."""
     try:
-        with path_walk.opened(path) as handle:
-            about = os.fstat(handle)
-            if not stat.S_ISREG(about.st_mode):
-                raise ToolError(f"{path} is {'a folder' if stat.S_ISDIR(about.st_mode) else 'no regular file'}")
-            if about.st_size > most:
-                raise ToolError(f"{path} has {about.st_size:,} bytes, more than {most:,}; read a part with terminal")
-            with os.fdopen(os.dup(handle), "rb") as file:
-                return file.read(most + 1)
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise ToolError(f"{path} has {size:,} bytes, more than {most:,}; read a part with terminal")
+            return file.read(most + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -121,40 +127,25 @@ def as_text(data: bytes, name: str) -> str:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Put a file in place of the old one in one step, with the old one's permissions; the path is as in read_bytes."""
+    """Put a file in place of the old one in one step, with the old one's permissions."""
     try:
-        with path_walk.walked(path.parent, make=True) as folder:
-            name = f".{path.name[:100]}.{secrets.token_hex(6)}"
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            try:
-                with os.fdopen(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fchmod(file.fileno(), _mode(folder, path.name))
-                    os.fsync(file.fileno())
-                os.replace(name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=folder)
-                raise
+        mode = _mode(unmoved(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+        path.chmod(mode)
     except OSError as error:
         raise ToolError(f"{path}: {error.strerror or error}") from error
 
 
-def _mode(folder: int, name: str) -> int:
+def _mode(path: Path) -> int:
     """The permissions of a file that is replaced; of a new one the usual ones."""
-    try:
-        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISREG(about.st_mode):
-            return stat.S_IMODE(about.st_mode)
-    except FileNotFoundError:
-        pass
+    if path.is_file():
+        return stat.S_IMODE(path.stat().st_mode)
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
 
 
 def remove(path: Path) -> None:
-    """Remove a file; the path is as in read_bytes."""
-    with path_walk.walked(path.parent) as folder:
-        os.unlink(path.name, dir_fd=folder)
+    """Remove a file."""
+    unmoved(path).unlink()

@@ -14,9 +14,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools import file_access, file_snapshots, path_walk
+from hermes.agent.tools import file_access, file_snapshots
 from hermes.agent.tools.file_patch import patched
-from hermes.agent.tools.tool import Context, Reported, Tool
+from hermes.agent.tools.tool import Context, Reported, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
 from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, without_middle
@@ -149,31 +149,26 @@ def _search(context: Context, arguments: dict[str, Any]) -> str:
     target.ask(context, "Search")
     glob = text_argument(arguments, "glob", "*")
     pattern = None if arguments.get("pattern") is None else text_argument(arguments, "pattern")
-    own = file_access.own_part(context, target.path)
+    path = file_access.unmoved(target.path)
     try:
-        with path_walk.walked(target.path, listed=True) as folder:
-            found = (
-                _names(context, folder, glob, own)
-                if pattern is None
-                else _lines(context, folder, target.path, glob, pattern, own)
-            )
-            return found if own is None else f"{found}\n[{own} belongs to Hermes itself and was left out]"
+        if not path.is_dir():
+            return _in_file(context, path, glob, pattern)
+        if pattern is None:
+            return _names(context, path, glob)
     except FileNotFoundError:
-        raise ToolError(f"there is no file or folder {target.path}") from None
-    except NotADirectoryError:
-        return _in_file(context, target.path, glob, pattern)
+        raise ToolError(f"there is no file or folder {path}") from None
     except OSError as error:
-        raise ToolError(f"{target.path}: {error.strerror or error}") from error
+        raise ToolError(f"{path}: {error.strerror or error}") from error
+    skipped = [f"--exclude-dir={name}" for name in _SKIPPED]
+    return _matches(context, ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."], cwd=str(path))
 
 
-def _names(context: Context, folder: int, glob: str, own: str | None) -> str:
+def _names(context: Context, folder: Path, glob: str) -> str:
     found: list[str] = []
-    for here, folders, names, _ in os.fwalk(".", dir_fd=folder):
-        folders[:] = sorted(
-            name for name in folders if name not in _SKIPPED and os.path.normpath(os.path.join(here, name)) != own
-        )
+    for here, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
         for name in sorted(names):
-            path = os.path.normpath(os.path.join(here, name))
+            path = os.path.relpath(os.path.join(here, name), folder)
             if fnmatch(name, glob) or fnmatch(path, glob):
                 found.append(path)
         if context.cancelled() or len(found) > MOST_HITS:
@@ -184,36 +179,16 @@ def _names(context: Context, folder: int, glob: str, own: str | None) -> str:
 
 def _in_file(context: Context, path: Path, glob: str, pattern: str | None) -> str:
     """The search in a single file."""
-    try:
-        with path_walk.opened(path) as handle:
-            if pattern is None or not fnmatch(path.name, glob):
-                return path.name if pattern is None and fnmatch(path.name, glob) else "No files match."
-            return _matches(context, ["-H", f"--label={path.name}", "-e", pattern, "--", "-"], stdin=handle)
-    except OSError as error:
-        raise ToolError(f"{path}: {error.strerror or error}") from error
-
-
-def _lines(context: Context, folder: int, path: Path, glob: str, pattern: str, own: str | None) -> str:
-    skipped = [f"--exclude-dir={name}" for name in _SKIPPED]
-    # grep begins in the open folder, since its name may lead elsewhere by now; without /proc a folder has only its name.
-    place = f"/proc/self/fd/{folder}" if os.path.isdir("/proc/self/fd") else str(path)
-    words = ["-r", *skipped, f"--include={glob}", "-e", pattern, "--", "."]
-    return _matches(context, words, cwd=place, without=own)
+    with file_access.opened(path) as file:
+        if pattern is None or not fnmatch(path.name, glob):
+            return path.name if pattern is None and fnmatch(path.name, glob) else "No files match."
+        return _matches(context, ["-H", f"--label={path.name}", "-e", pattern, "--", "-"], stdin=file.fileno())
 
 
 def _matches(
-    context: Context,
-    words: list[str],
-    *,
-    cwd: str | None = None,
-    stdin: int = subprocess.DEVNULL,
-    without: str | None = None,
-) -> str:
-    """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links.
-
-    Lines of files in the folder `without` are dropped: grep can leave out folders only by their last name.
-    """
-    hidden = None if without is None else os.fsencode(f"./{without}/")
+    context: Context, words: list[str], *, cwd: str | None = None, stdin: int = subprocess.DEVNULL
+) -> str:  # fmt: skip
+    """Matching lines by grep: its regular expressions take no time that grows without limit, and it follows no links."""
     with subprocess.Popen(
         ["grep", "-nIE", "-m", "50", *words], cwd=cwd, stdin=stdin, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, env={**os.environ, "GREP_COLORS": "", "LC_ALL": "C.UTF-8"},
@@ -222,11 +197,6 @@ def _matches(
         deadline = time.monotonic() + SEARCH_SECONDS
         hits: list[str] = []
         for raw in grep.stdout:
-            if hidden is not None and raw.startswith(hidden):
-                if context.cancelled() or time.monotonic() > deadline:
-                    grep.kill()
-                    break
-                continue
             hits.append(raw.decode("utf-8", "replace").rstrip("\n").removeprefix("./")[:500])
             if len(hits) > MOST_HITS or context.cancelled() or time.monotonic() > deadline:
                 grep.kill()
@@ -238,31 +208,24 @@ def _matches(
     return without_middle("\n".join([*hits[:MOST_HITS], *more]), MOST_CHARS) or "No lines match."
 
 
-_PATH = {"type": "string", "description": "The file, relative to the conversation's folder or absolute."}
+_PATH = "The file, relative to the conversation's folder or absolute."
 
 read_file = Tool(
     name="read_file",
     description="Read a text file, or a part of it by lines. The user is asked about files outside the project's folder.",
-    parameters={
-        "type": "object",
-        "properties": {
-            "path": _PATH,
-            "offset": {"type": "integer", "description": "The first line; 1 if not said."},
-            "limit": {"type": "integer", "description": "How many lines; 2000 if not said."},
-        },
-        "required": ["path"],
-    },
+    parameters=parameters(
+        "path",
+        path=_PATH,
+        offset=argument("integer", "The first line; 1 if not said."),
+        limit=argument("integer", "How many lines; 2000 if not said."),
+    ),
     run=_read,
 )
 
 write_file = Tool(
     name="write_file",
     description="Make a file, or replace its whole text. For a part of a file use edit_file.",
-    parameters={
-        "type": "object",
-        "properties": {"path": _PATH, "content": {"type": "string", "description": "The whole text."}},
-        "required": ["path", "content"],
-    },
+    parameters=parameters("path", "content", path=_PATH, content="The whole text."),
     run=_write,
 )
 
@@ -272,31 +235,25 @@ edit_file = Tool(
         "Change a part of a text file: either old and new (old must occur exactly once, unless all is set), or patch (a"
         " unified diff of this file). The user sees the diff and can undo it."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "path": _PATH,
-            "old": {"type": "string", "description": "The exact text to replace, white space included."},
-            "new": {"type": "string", "description": "The text in its place."},
-            "all": {"type": "boolean", "description": "Replace every occurrence."},
-            "patch": {"type": "string", "description": "A unified diff, in place of old and new."},
-        },
-        "required": ["path"],
-    },
+    parameters=parameters(
+        "path",
+        path=_PATH,
+        old="The exact text to replace, white space included.",
+        new="The text in its place.",
+        all=argument("boolean", "Replace every occurrence."),
+        patch="A unified diff, in place of old and new.",
+    ),
     run=_edit,
 )
 
 search_files = Tool(
     name="search_files",
     description="Find lines by a regular expression in the files of a folder, or (without a pattern) files by their names.",
-    parameters={
-        "type": "object",
-        "properties": {
-            "pattern": {"type": "string", "description": "An extended regular expression, as grep -E takes it."},
-            "path": {"type": "string", "description": "The folder or file; the conversation's folder if not said."},
-            "glob": {"type": "string", "description": "Only files with such names: *.py"},
-        },
-    },
+    parameters=parameters(
+        pattern="An extended regular expression, as grep -E takes it.",
+        path="The folder or file; the conversation's folder if not said.",
+        glob="Only files with such names: *.py",
+    ),
     run=_search,
 )
 

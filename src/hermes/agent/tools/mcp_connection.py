@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class McpConnection:
         self._server = server
         self._limit = limit
         self._client: Client | None = None
-        self._gone = False
         self._heard = b""  # its last output on standard error
         self._lock = asyncio.Lock()
         self._scope: anyio.CancelScope | None = None
@@ -52,7 +51,6 @@ class McpConnection:
 
     async def start(self) -> None:
         """Connect and list the tools; Broken when that fails or takes too long."""
-        self._gone = False
         self._heard = b""
         ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._serve(ready), name=f"mcp {self.name}")
@@ -92,7 +90,6 @@ class McpConnection:
                 raise
         finally:
             self._client = None
-            self._gone = True
             if not ready.done():
                 ready.set_exception(Broken("it was stopped"))
 
@@ -112,7 +109,7 @@ class McpConnection:
             env=dict(self._server.env),
             encoding_error_handler="replace",
         )
-        return _Heard(stdio_client(parameters, errlog=errors), errors)
+        return stdio_client(parameters, errlog=errors)
 
     async def _http(self, stack: AsyncExitStack) -> Any:
         import httpx2
@@ -123,44 +120,33 @@ class McpConnection:
         return streamable_http_client(self._server.url or "", http_client=client)
 
     def _hear(self, reading: int) -> None:
-        """The server's standard error; its end means that the server has ended."""
-        try:
-            data = os.read(reading, 65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if data:
-            self._heard = (self._heard + data)[-HEARD_BYTES:]
-        else:
-            self._gone = True
-            asyncio.get_running_loop().remove_reader(reading)
+        """Keep the end of what the server prints on standard error."""
+        with suppress(BlockingIOError):
+            self._heard = (self._heard + os.read(reading, 65536))[-HEARD_BYTES:]
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
     async def call(self, tool: str, arguments: dict[str, Any], *, seconds: float) -> CallToolResult:
         """Call a tool; a server that has ended is started again. Broken: it can't be used. Lost: it ended during the call."""
-        async with self._lock:
-            if self._gone or self._client is None:
-                await self.stop()
-                await self.start()
-        return await self._call(tool, arguments, seconds)
-
-    async def _call(self, tool: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
         import anyio
         import httpx2
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
-        if self._client is None:
+        async with self._lock:
+            if self._client is None:
+                await self.stop()
+                await self.start()
+            client = self._client
+        if client is None:
             raise Broken("it has ended")
         try:
-            return await self._client.call_tool(tool, encodable(arguments), read_timeout_seconds=seconds)
-        except MCPError as error:
-            if error.code != CONNECTION_CLOSED:
+            return await client.call_tool(tool, encodable(arguments), read_timeout_seconds=seconds)
+        except (MCPError, anyio.ClosedResourceError, anyio.BrokenResourceError, httpx2.TransportError) as error:
+            if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
                 raise
-            raise Lost from error
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError, httpx2.TransportError) as error:
+            if self._client is client:
+                self._client = None
             raise Lost from error
 
     # -- saying why ------------------------------------------------------------------------------------------------
@@ -201,19 +187,3 @@ async def _all_tools(client: Client) -> list[Tool]:
         if error.code != METHOD_NOT_FOUND:  # a server may have no tools
             raise
     return tools
-
-
-class _Heard:
-    """A transport whose `errors` file is closed as soon as the server has its own copy: then its end can be detected."""
-
-    def __init__(self, transport: Any, errors: Any) -> None:
-        self._transport, self._errors = transport, errors
-
-    async def __aenter__(self) -> Any:
-        try:
-            return await self._transport.__aenter__()
-        finally:
-            self._errors.close()
-
-    async def __aexit__(self, *details: Any) -> Any:
-        return await self._transport.__aexit__(*details)

@@ -6,22 +6,18 @@ shown in every system prompt, so their length is limited.
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.shared_files import locked, read_whole, write_shared
-from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool import Context, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import choice_argument, text_argument
 from hermes.errors import ToolError
-from hermes.texts import counted
+from hermes.texts import counted, one_line
 
 FILES: Final = {"memory": "MEMORY.md", "user": "USER.md"}
 LIMITS: Final = {"memory": 8_000, "user": 4_000}  # characters in the file
 ENTRY_LIMIT: Final = 1_000
-
-_TURNING: Final = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")  # signs that reorder or hide text
 
 
 def memory_lines(home: Path) -> dict[str, list[str]]:
@@ -29,23 +25,11 @@ def memory_lines(home: Path) -> dict[str, list[str]]:
     found = {}
     for target in FILES:
         try:
-            lines = [clean(entry) for entry in _entries(_read(home, target))]
+            lines = [one_line(entry) for entry in _entries(_read(home, target))]
         except ToolError:
             lines = []
         found[target] = _bounded([line for line in lines if line], target)
     return found
-
-
-def clean(text: str) -> str:
-    """The text as one line: no line ends, no control characters, nothing that reorders it on the screen."""
-    return " ".join("".join(map(_clean_sign, _TURNING.sub("", text))).split())
-
-
-def _clean_sign(sign: str) -> str:
-    if sign.isspace():
-        return " "
-    kind = unicodedata.category(sign)
-    return "" if kind == "Cc" else "\ufffd" if kind == "Cs" else sign
 
 
 def _bounded(lines: list[str], target: str) -> list[str]:
@@ -106,7 +90,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
 
 
 def _new(arguments: dict[str, Any]) -> str:
-    text = clean(text_argument(arguments, "text"))
+    text = one_line(text_argument(arguments, "text"))
     if text.startswith(("- ", "* ")):
         text = text[2:].strip()
     if not text:
@@ -118,7 +102,7 @@ def _new(arguments: dict[str, Any]) -> str:
 
 def _old(arguments: dict[str, Any]) -> str:
     name = "old_text" if arguments.get("old_text") is not None else "text"
-    old = clean(text_argument(arguments, name if arguments.get("action") == "remove" else "old_text"))
+    old = one_line(text_argument(arguments, name if arguments.get("action") == "remove" else "old_text"))
     if not old:
         raise ToolError("old_text must name a part of the entry")
     return old.removeprefix("- ")
@@ -149,7 +133,7 @@ def _removed(text: str, old: str, target: str) -> tuple[str, str]:
 def _found(text: str, old: str, target: str) -> tuple[list[str], int]:
     """The lines, and the index of the matching entry: the exact one, or the only one with that part."""
     lines = text.split("\n")
-    entries = {number: clean(_entry(line)) for number, line in enumerate(lines) if _is_entry(line)}
+    entries = {number: one_line(_entry(line)) for number, line in enumerate(lines) if _is_entry(line)}
     matching = [number for number, entry in entries.items() if entry == old]
     matching = matching[:1] or [number for number, entry in entries.items() if old in entry]
     if not matching:
@@ -163,7 +147,7 @@ def _found(text: str, old: str, target: str) -> tuple[list[str], int]:
 def _listed(home: Path, targets: list[str]) -> str:
     parts = []
     for target in targets:
-        entries = [clean(entry) for entry in _entries(_read(home, target))]
+        entries = [one_line(entry) for entry in _entries(_read(home, target))]
         head = f"{FILES[target]}:" if entries else f"{FILES[target]} is empty."
         parts.append("\n".join([head, *(f"- {entry}" for entry in entries)]))
     return "\n".join(parts)
@@ -177,15 +161,12 @@ memory = Tool(
         " entry. replace and remove find the entry by a part of it in old_text. Everything saved here is shown to you"
         " at the start of every conversation."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": ["add", "replace", "remove", "list"]},
-            "target": {"type": "string", "enum": ["memory", "user"], "description": "Which file; memory if not said."},
-            "text": {"type": "string", "description": "The entry to add, or the new text of the replaced one."},
-            "old_text": {"type": "string", "description": "A part of the entry to replace or remove."},
-        },
-        "required": ["action"],
-    },
+    parameters=parameters(
+        "action",
+        action=argument("string", enum=["add", "replace", "remove", "list"]),
+        target=argument("string", "Which file; memory if not said.", enum=["memory", "user"]),
+        text="The entry to add, or the new text of the replaced one.",
+        old_text="A part of the entry to replace or remove.",
+    ),
     run=_run,
 )

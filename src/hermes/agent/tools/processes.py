@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines
-from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool import Context, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import choice_argument, number_argument
 from hermes.errors import ToolError
 from hermes.texts import one_line, shortened, without_middle
@@ -278,16 +278,13 @@ process = Tool(
         "Look after commands started with terminal in the background: list them, read what one has printed (offset: only"
         " what came after it; lines: only the last ones), wait for one to end, kill one."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": ["list", "read", "wait", "kill"]},
-            "id": {"type": "integer", "description": "The number terminal gave, for read, wait and kill."},
-            "offset": {"type": "integer", "description": "Read from here; the last answer's next offset."},
-            "lines": {"type": "integer", "description": "Only the last lines."},
-            "timeout": {"type": "number", "description": "Seconds to wait at most; 60 if not said."},
-        },
-        "required": ["action"],
-    },
+    parameters=parameters(
+        "action",
+        action=argument("string", enum=["list", "read", "wait", "kill"]),
+        id=argument("integer", "The number terminal gave, for read, wait and kill."),
+        offset=argument("integer", "Read from here; the last answer's next offset."),
+        lines=argument("integer", "Only the last lines."),
+        timeout=argument("number", "Seconds to wait at most; 60 if not said."),
+    ),
     run=_run,
 )

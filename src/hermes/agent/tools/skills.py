@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.memory import clean
 from hermes.agent.tools.shared_files import explained, locked, read_whole, write_shared
-from hermes.agent.tools.tool import Context, Tool
+from hermes.agent.tools.tool import Context, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import choice_argument, text_argument
 from hermes.errors import ToolError
-from hermes.texts import shortened
+from hermes.texts import one_line, shortened
 
 NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 MAX_CHARS: Final = 60_000
@@ -92,7 +91,7 @@ def _description(text: str) -> str:
         body = _FRONT_MATTER.sub("", text, count=1)
         lines = [line.strip() for line in body.splitlines() if line.strip()]
         said = next((line for line in lines if not line.startswith("#")), lines[0].lstrip("# ") if lines else "")
-    return shortened(clean(said), DESCRIPTION_CHARS)
+    return shortened(one_line(said), DESCRIPTION_CHARS)
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:
@@ -146,14 +145,11 @@ skills = Tool(
         "Instructions for tasks that come again. view one before a task it fits; save one when a way of doing something"
         " proved good and will be needed again (Markdown, with front matter 'name' and 'description')."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": ["list", "view", "save"]},
-            "name": {"type": "string", "description": "Small letters, digits and dashes."},
-            "content": {"type": "string", "description": "The whole SKILL.md, for save."},
-        },
-        "required": ["action"],
-    },
+    parameters=parameters(
+        "action",
+        action=argument("string", enum=["list", "view", "save"]),
+        name="Small letters, digits and dashes.",
+        content="The whole SKILL.md, for save.",
+    ),
     run=_run,
 )

@@ -28,7 +28,7 @@ from hermes.agent.tools.permission import (
 )
 from hermes.agent.tools.processes import Process, background, ending
 from hermes.agent.tools.running import report
-from hermes.agent.tools.tool import STOPPED, TIMED_OUT, Context, Reported, Tool
+from hermes.agent.tools.tool import STOPPED, TIMED_OUT, Context, Reported, Tool, argument, parameters
 from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
 from hermes.config.settings_schema import PermissionRule
 from hermes.errors import ToolDeclined, ToolError
@@ -175,15 +175,12 @@ terminal = Tool(
         " servers and long work use background, then the process tool. Commands that only read run at once; the user"
         " is asked about others, and about those that are not plain words, pipes, && and ;."
     ),
-    parameters={
-        "type": "object",
-        "properties": {
-            "command": {"type": "string", "description": "One or more lines for bash."},
-            "timeout": {"type": "number", "description": "Seconds after which it is ended; 120 if not said."},
-            "background": {"type": "boolean", "description": "Start it and go on; its output is read with process."},
-            "workdir": {"type": "string", "description": "The folder for this command only."},
-        },
-        "required": ["command"],
-    },
+    parameters=parameters(
+        "command",
+        command="One or more lines for bash.",
+        timeout=argument("number", "Seconds after which it is ended; 120 if not said."),
+        background=argument("boolean", "Start it and go on; its output is read with process."),
+        workdir="The folder for this command only.",
+    ),
     run=_run,
 )

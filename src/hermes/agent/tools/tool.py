@@ -48,6 +48,21 @@ class Reported(str):
         return made
 
 
+def parameters(*required: str, **described: str | dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments: a text describes one that is a text, anything else has a schema of its own."""
+    properties = {
+        name: {"type": "string", "description": about} if isinstance(about, str) else about
+        for name, about in described.items()
+    }
+    made = {"type": "object", "properties": properties}
+    return {**made, "required": list(required)} if required else made
+
+
+def argument(kind: str, description: str | None = None, **more: Any) -> dict[str, Any]:
+    """The schema of one argument: "integer", "number" or "boolean"; a text, if it is one of a few words (`enum`)."""
+    return {"type": kind, **({"description": description} if description else {}), **more}
+
+
 @dataclass(slots=True, frozen=True)
 class Tool:
     """A tool that the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result.

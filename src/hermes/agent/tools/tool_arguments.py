@@ -1,36 +1,14 @@
-"""Checking what a model passes to a tool: all of it by the tool's schema, then each argument where the tool reads it.
+"""Checking what a model passes to a tool: each argument where the tool reads it.
 
 Models write numbers and booleans as text at times; where the meaning is plain, a tool takes them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hermes.errors import ToolError
-
-_KINDS: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "array": (list,), "object": (dict,),
-}  # fmt: skip
-
-
-def misfit(arguments: dict[str, Any], schema: Mapping[str, Any], name: str) -> str | None:
-    """What is wrong with arguments by their schema: a missing one, or one of the wrong type."""
-    missing = [key for key in schema.get("required") or () if key not in arguments]
-    if missing:
-        return f"{name} needs {', '.join(map(str, missing))}"
-    properties = schema.get("properties")
-    for key, value in arguments.items():
-        described = properties.get(key) if isinstance(properties, Mapping) else None
-        kind = described.get("type") if isinstance(described, Mapping) else None
-        kinds = _KINDS.get(kind) if isinstance(kind, str) else None
-        if kinds is None or value is None:
-            continue
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            return f"{key} of {name} must be of type {kind}, not {json.dumps(value, ensure_ascii=False)[:80]}"
-    return None
 
 
 def text_argument(arguments: dict[str, Any], name: str, default: str | None = None) -> str:

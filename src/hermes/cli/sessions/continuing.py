@@ -20,12 +20,17 @@ from hermes.interop import other_programs
     " is there is changed."
 )
 @click.argument("session", metavar="ID", shell_complete=complete_session)
-@click.option("--in", "name", metavar="PROGRAM", required=True, help=f"One of {', '.join(other_programs.names())}.")
+@click.option(
+    "--in", "name", metavar="PROGRAM", required=True, type=click.Choice(list(other_programs.programs())),
+    help=f"One of {', '.join(other_programs.names())}.",
+)  # fmt: skip
 @click.option("--run", is_flag=True, help="Run the command instead of printing it.")
 def open_(session: str, name: str, run: bool) -> None:
-    chosen = other_programs.program(name)
+    from hermes.commands.session_choice import continued
+
+    chosen = other_programs.programs()[name]
     with opened() as db:
-        session_id = find_session(db, session)
+        session_id = continued(db, find_session(db, session, resuming=True))
         recover_drafts(db, session_id)
         made = other_programs.opened_in(db, session_id, chosen, Path.cwd())
     say_left_out(chosen, made.left_out)

@@ -52,14 +52,14 @@ class ImportReport:
         for line in damage_lines(damaged):
             print(f"hermes: {line}", file=sys.stderr)
         unknown: Counter[str] = Counter()
-        files: Counter[str] = Counter()
+        files: dict[str, set[Path | None]] = {}
         for one in self.problems:
             if one.unknown is not None:
                 unknown[one.unknown] += one.times
-                files[one.unknown] += 1
+                files.setdefault(one.unknown, set()).add(one.path)
         for kind, times in unknown.most_common(_MOST_CAUSES):
             print(f"hermes: skipped {counted(times, 'record')} of an unknown type: {one_line(kind)}"
-                  f" (in {counted(files[kind], 'file')})", file=sys.stderr)  # fmt: skip
+                  f" (in {counted(len(files[kind]), 'file')})", file=sys.stderr)  # fmt: skip
         if len(unknown) > _MOST_CAUSES:
             print(f"hermes: … and of {len(unknown) - _MOST_CAUSES} more types", file=sys.stderr)
         return 1 if damaged else 0

@@ -6,6 +6,7 @@ session of another program gets its new messages; a damaged line costs that line
 
 from __future__ import annotations
 
+import shlex
 import signal
 import stat
 import sys
@@ -27,8 +28,9 @@ from hermes.cli.shared import configuration, index, is_encrypted, note, opened, 
 from hermes.cli.table import Column, printed
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch, source_locks
-from hermes.interop.arrivals import arriving
+from hermes.interop.arrivals import arriving, is_here, new_messages
 from hermes.interop.formats import Format, Found, Problem
+from hermes.interop.windows import Windows
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ def import_(
                     report.nothing_in(name, is_chosen=since is not None or folder is not None)
             if report.counts["sessions"] and not dry_run:
                 index(db)
+            if not dry_run:
+                _tell_expiring(db)
     return report.print(dry_run)
 
 
@@ -148,10 +152,13 @@ def _import_one(
         report.counts.update(module.take(db, path, again=chosen.again, only=None if whole else chosen.takes))
         return
     problems: list[Problem] = []
-    read = _readable(module.read(path, None if dry_run else folder, problems), path, problems)
+    grows = bool(chosen_format.program)
+    windows = Windows(module, path, folder, problems) if grows and whole and not dry_run else None
+    raw = windows.sessions() if windows is not None else module.read(path, None if dry_run else folder, problems)
+    read = _readable(raw, path, problems)
     found = (one for one in read if chosen.takes(one.session))
     if dry_run:
-        report.counts.update(_compared(db, (one.session for one in found), bool(chosen_format.program), chosen.again))
+        report.counts.update(_compared(db, (one.session for one in found), grows, chosen.again))
         report.problems += problems
         return
     at = 0
@@ -165,10 +172,11 @@ def _import_one(
                 step(one.position)
 
     def refused(session: Mapping[str, Any], error: Exception) -> None:
+        if windows is not None and windows.misplaced(error):
+            return
         reason = str(error) if isinstance(error, InvalidInput) else f"a field is not what an export has there ({error})"
         problems.append(Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
-    grows = bool(chosen_format.program)
     try:
         with source_locks.reading(path) if grows else nullcontext():
             told = arriving(db, sessions(), report.counts) if grows else sessions()
@@ -201,8 +209,8 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
         if (gone := deleted.get(session["id"])) is not None and (gone or not again):
             counts["deleted"] = counts.get("deleted", 0) + 1
             continue
-        if session["id"] in seen | trashed or db.get_session(session["id"]) is not None:
-            new = _new_messages(db, session) if updates and session["id"] not in seen | trashed else 0
+        if session["id"] in seen | trashed or is_here(db, session):
+            new = len(new_messages(db, session)) if updates and session["id"] not in seen | trashed else 0
             counts["updated" if new else "skipped"] += 1
             if session["id"] in trashed:
                 counts["trashed"] = counts.get("trashed", 0) + 1
@@ -212,13 +220,6 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
         counts["sessions"] += 1
         counts["messages"] += sum(message.get("session_id", session["id"]) == session["id"] for message in rows)
     return counts
-
-
-def _new_messages(db: SessionDB, session: Mapping[str, Any]) -> int:
-    """How many of a session's messages are not in the store yet."""
-    known = db.foreign_message_ids(session["id"])
-    names = [one.get("platform_message_id") for one in session["messages"]]
-    return sum(name is not None and name not in known for name in names) if known else 0
 
 
 def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
@@ -268,8 +269,7 @@ def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
                         if chosen.takes(one.session):
                             sessions += 1
                             messages += len(one.session["messages"])
-                            known = db.foreign_message_ids(one.session["id"])
-                            new += sum(m.get("platform_message_id") not in known for m in one.session["messages"])
+                            new += len(new_messages(db, one.session))
                 except (HermesError, OSError) as error:
                     note(f"{path}: {one_line(str(error))}")
             rows.append((str(number), program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"))
@@ -292,16 +292,23 @@ def _bytes(path: Path) -> int:
     "folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @click.option("--once", is_flag=True, help="Import what has changed since the last time, and exit.")
-def watch(folders: tuple[Path, ...], once: bool) -> int:
+@click.option("--install", is_flag=True, help="Run it for good, as a service of yours (systemd, on macOS launchd).")
+@click.option("--uninstall", is_flag=True, help="Stop and remove that service.")
+def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool) -> int:
     from hermes.interop.history_watch import HistoryWatcher
     from hermes.jobs.following import follow
 
+    if once + install + uninstall > 1 or (uninstall and folders):
+        raise click.UsageError("--once, --install and --uninstall go without each other; --uninstall takes no FOLDER")
+    if install or uninstall:
+        return _install(folders) if install else _uninstall()
     stopped, listener = threading.Event(), _Watching()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopped.set()
 
     with opened(writing=True) as db:
+        _tell_expiring(db)
         if once:
             watcher = HistoryWatcher(db, folders, listener.brought, listener.skipped)
             brought = watcher.catch_up(watcher.found())
@@ -311,6 +318,52 @@ def watch(folders: tuple[Path, ...], once: bool) -> int:
             signal.signal(number, stop)
         follow(db, folders, listener, stopped)
     return 0
+
+
+def _install(folders: tuple[Path, ...]) -> int:
+    from dataclasses import replace
+
+    from hermes.gateway import service
+    from hermes.home import get_hermes_home
+
+    home = get_hermes_home()
+    watched = replace(service.WATCH, words=(*service.WATCH.words, *(str(one.resolve()) for one in folders)))
+    path = service.unit_path(home, watched)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(service.unit_text(home, watched))
+    click.echo(f"Written: {path}")
+    if service.ran(home, watched, starts=True):
+        click.echo("It runs, now and from the next login on.")
+    else:
+        told = " && ".join(shlex.join(one) for one in service.commands(home, watched, starts=True))
+        click.echo(f"Start it, now and with the machine:  {told}")
+    if sys.platform != "darwin":
+        click.echo("Keep it running when you log out:    loginctl enable-linger")
+    return 0
+
+
+def _uninstall() -> int:
+    from hermes.gateway import service
+    from hermes.home import get_hermes_home
+
+    home = get_hermes_home()
+    path = service.unit_path(home, service.WATCH)
+    if not path.exists():
+        raise click.ClickException("the service is not installed; `hermes sessions watch --install` installs it")
+    is_stopped = service.ran(home, service.WATCH, starts=False)
+    told = shlex.join(service.commands(home, service.WATCH, starts=False)[0])
+    path.unlink()
+    click.echo(f"Removed: {path}" if is_stopped else f"Removed: {path}\nIf it runs:  {told}")
+    return 0
+
+
+def _tell_expiring(db: SessionDB) -> None:
+    """Name the programs that are about to delete sessions of theirs which are here."""
+    from hermes.interop.history_watch import expiring
+
+    for program, number in expiring(db):
+        kept = "it is" if number == 1 else "they are"
+        note(f"{program} will delete {counted(number, 'session')} this week; {kept} kept here.")
 
 
 class _Watching:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import ROWS, file_option, json_option, sessions_of_file, source_option
+from hermes.cli.common import ROWS, file_option, json_option, limit_option, sessions_of_file, source_option
 from hermes.cli.shared import EVERY, opened, print_json, zone
 from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
 from hermes.commands.session_choice import is_oneshot, message_counts
@@ -30,9 +30,7 @@ LOST = "The database has no sessions, but transcripts exist: `hermes sessions re
 
 @click.command("list", help="List the latest conversations by their last activity.")
 @source_option("Only sessions of this source (cli, telegram, …).")
-@click.option(
-    "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="How many to list."
-)
+@limit_option("How many to list.")
 @click.option("--tag", metavar="TAG", help="Only sessions with this tag.")
 @click.option("--pinned", is_flag=True, help="Only pinned sessions.")
 @click.option("--archived", is_flag=True, help="Only archived sessions.")

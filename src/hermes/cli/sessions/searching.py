@@ -16,12 +16,13 @@ from hermes.cli.common import (
     file_option,
     find_session,
     json_option,
+    limit_option,
+    model_option,
     moment,
     session_option,
     sessions_of_file,
     source_option,
 )
-from hermes.cli.completers import complete_model
 from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, colourful, note, opened, print_json, styled, typed, zone
 from hermes.cli.table import cells, pad, screen_width, wrap
 from hermes.texts import counted, one_line
@@ -39,9 +40,7 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 
 @click.command(help='Search the messages.\n\nWords, "phrases", OR, NOT (-word), prefix*.')
 @click.argument("query", nargs=-1, required=True)
-@click.option(
-    "--limit", "-n", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Show at most N hits."
-)
+@limit_option("Show at most N hits.")
 @source_option("Only in sessions of this source; may be repeated.", multiple=True)
 @click.option(
     "--role", multiple=True, metavar="ROLE", help="Only messages of user, assistant, tool …; may be repeated."
@@ -49,9 +48,7 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 @click.option("--since", callback=moment(False), metavar="WHEN", help="From then on: 2026-01-31, 7d, yesterday.")
 @click.option("--until", callback=moment(True), metavar="WHEN", help="Up to then, that day included.")
 @session_option("--session", text="Only in this session (all parts of a compressed one).")
-@click.option(
-    "--model", metavar="M", shell_complete=complete_model, help="Only messages of this model, or sessions with it."
-)
+@model_option("Only messages of this model, or sessions with it.")
 @click.option("--title", metavar="WORDS", help="Only in sessions whose title has this in it.")
 @click.option("--tag", metavar="TAG", help="Only in sessions with this tag.")
 @click.option("--tool", metavar="TOOL", help="Only calls and results of this tool.")
@@ -69,7 +66,7 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 @json_option("Print the hits as a JSON array; times are seconds since 1970.")
 def search(
     query: tuple[str, ...], limit: int, source: tuple[str, ...], role: tuple[str, ...], since: float | None,
-    until: float | None, session: str | None, model: str | None, title: str | None, tag: str | None, tool: str | None,
+    until: float | None, session: str | None, model_name: str | None, title: str | None, tag: str | None, tool: str | None,
     file: str | None, user: str | None, why: bool, by: str, as_json: bool,
 ) -> int:  # fmt: skip
     words = typed(" ".join(query))
@@ -81,7 +78,7 @@ def search(
             within = changed if within is None else [one for one in within if one in changed]
         hits = db.search_messages(
             words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
-            session_ids=within, model=model, title=title, tag=tag, tool=tool, user_id=user, by=by,
+            session_ids=within, model=model_name, title=title, tag=tag, tool=tool, user_id=user, by=by,
         )  # fmt: skip
     strange = [one for one in role if one not in _ROLES]  # other programs may have stored more; then they are found
     if strange and not hits:

@@ -203,7 +203,7 @@ def paged(text: str) -> None:
 
 
 class _View:
-    """What has been shown of a session, and what is new. Without a renderer: one JSON object a message."""
+    """Shows a session: its messages so far, then new ones. Without a renderer: one JSON object a message."""
 
     def __init__(self, db: SessionDB, session_id: str, renderer: TextRenderer | None) -> None:
         self.db, self.session_id, self.renderer = db, session_id, renderer

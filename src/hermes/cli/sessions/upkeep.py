@@ -82,7 +82,7 @@ def check(path: Path | None, as_json: bool) -> int:
 
 
 def _inspected(path: Path | None, *, writing: bool) -> tuple[list[Finding], str]:
-    """What a check finds, and the line that is shown if that is nothing."""
+    """The findings of a check, and the line that is shown if there are none."""
     with opened(writing=writing, path=path) as db:
         found = _checked(db)
         return found, f"sound: {counted(db.session_count(), 'session')}, {counted(db.message_count(), 'message')}"

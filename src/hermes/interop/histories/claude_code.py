@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hermes.interop.histories.claude_code_lines import (
     ReplyGroups,
     blocks,
     is_boundary,
+    is_injected,
     is_result,
     messages_of,
     slim,
@@ -33,9 +35,12 @@ from hermes.interop.histories.conversation import (
     Message,
     as_uuid,
     mapping,
+    session_id,
     text,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Skipped, Window, first_objects, json_lines, json_object
+from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 _SPOKEN = ("user", "assistant")
 _BOOKKEEPING = frozenset((
@@ -48,6 +53,7 @@ _NEEDED = frozenset((
     "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
     "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", REASONING, MESSAGE, "compactMetadata",
 ))  # fmt: skip
+_CLEANUP_DAYS = 30  # as Claude Code has it without a setting
 _SUMMARY_WITHIN = 10  # lines after a compaction: its summary is the first or the second
 
 
@@ -55,6 +61,18 @@ def usual_places() -> list[Path]:
     """Where Claude Code keeps its sessions."""
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
     return [home / "projects"]
+
+
+def expiring(until: float) -> Iterator[str]:
+    """The ids of the sessions that Claude Code will have deleted by a time: it removes files that were not written for some
+    days when it starts. With a number of days that it refuses (0 among them) it removes none."""
+    for place in usual_places():
+        days = json_object(place.parent / "settings.json").get("cleanupPeriodDays", _CLEANUP_DAYS)
+        if isinstance(days, (int, float)) and days >= 1:
+            for path in files(place):
+                with suppress(OSError):  # removed meanwhile
+                    if path.stat().st_mtime + days * 86400 <= until:
+                        yield session_id(SOURCE, path.stem)
 
 
 def sniff(path: Path) -> bool:
@@ -80,11 +98,61 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     reader = _SessionFileReader(path, skipped, is_agent=parent is not None)
     name = f"{parent}-{path.stem}" if parent is not None else reader.name()
     yield from _found(reader, name, parent)
+    if isinstance(path, Window) and path.start:
+        return  # they came with the beginning of the file
     for agent in sorted((path.parent / path.stem / "subagents").glob("agent-*.jsonl")):
         beside = Skipped(agent, problems)
         yield from _found(_SessionFileReader(agent, beside, is_agent=True), f"{name}-{agent.stem}", name)
         beside.report()
     skipped.report()
+
+
+class Trail(BaseTrail):
+    """Which lines a window can begin with: a prompt, and a reply when every call before it is answered."""
+
+    _reply: str | None = None
+    _open: frozenset[Any] = frozenset()  # calls without a result
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        line, kind = dict(record), record.get("type")
+        told = mapping(line.get("compactMetadata"))
+        named = [
+            *_preserved(told),
+            *(mapping(told.get("preservedSegment")).get(key) for key in ("headUuid", "tailUuid")),
+        ]
+        named.append(line.get("leafUuid"))
+        is_known = self.follows(line.get("uuid"), line.get("parentUuid") or line.get("logicalParentUuid"))
+        calls = [block.get("id") for block in blocks(line) if block.get("type") == "tool_use"]
+        if (
+            not is_known
+            or not all(map(self.knows, named))
+            or None in calls
+            or line.get("isSidechain")
+            or SESSION in line
+        ):
+            return BREAKS
+        if is_boundary(line) or line.get("isCompactSummary"):
+            return CUTS
+        if kind == "assistant":
+            name = text(mapping(line.get("message")).get("id"))
+            begins = not self._open and (name is None or name != self._reply)
+            self._reply, self._open = name, self._open.union(calls)
+            return BEGINS if begins else ON
+        if is_result(line):
+            self._open -= {block.get("tool_use_id") for block in blocks(line)}
+        elif kind == "user" and not line.get("isMeta") and not is_injected(line):
+            self._reply, self._open = None, frozenset()
+            return BEGINS
+        return ON
+
+
+def _preserved(told: dict[str, Any]) -> list[str]:
+    """The lines that stay in the context after a compaction, where it lists them."""
+    named = told.get("preservedMessages")
+    listed = mapping(named).get("uuids") or mapping(named).get("allUuids") or named
+    if not isinstance(listed, list):
+        return []
+    return [one if isinstance(one, str) else str(mapping(one).get("uuid")) for one in listed]
 
 
 def _found(reader: _SessionFileReader, name: str, parent: str | None) -> Iterator[Found]:
@@ -180,13 +248,7 @@ class _SessionFileReader:
 
     def _preserved(self, told: dict[str, Any]) -> list[str]:
         """The lines that stay in the context after a compaction."""
-        named = told.get("preservedMessages")
-        listed = mapping(named).get("uuids") or mapping(named).get("allUuids") or named
-        names = (
-            [one if isinstance(one, str) else str(mapping(one).get("uuid")) for one in listed or ()]
-            if isinstance(listed, list)
-            else []
-        )
+        names = _preserved(told)
         if not names and (segment := mapping(told.get("preservedSegment"))):
             first, last = (self._places.get(str(segment.get(key))) for key in ("headUuid", "tailUuid"))
             names = self._order[first : last + 1] if first is not None and last is not None else []
@@ -203,7 +265,7 @@ class _SessionFileReader:
             # One that names a message is the title of the session with that message.
             if text(line.get("summary")) and (line.get("leafUuid") is None or line["leafUuid"] in self._lines):
                 self._titles[kind] = line["summary"]
-        elif kind not in _BOOKKEEPING:
+        elif str(kind) not in _BOOKKEEPING:
             self._skipped.unknown[str(kind)] += 1
         if kind == "relocated" and text(line.get("relocatedCwd")):
             self._cwd = line["relocatedCwd"]
@@ -282,7 +344,10 @@ class _SessionFileReader:
     def _copied(self, name: str) -> dict[str, str]:
         """The lines that were copied from the session that this one was forked from, each with the session that has it."""
         spoken = [uuid for uuid in self._order if self._says(uuid) and not self._aside(uuid)]
-        return {} if self._is_agent or not spoken else claude_code_forks.copied(self._path_of_file, spoken[0], name)
+        is_later = isinstance(self._path_of_file, Window) and self._path_of_file.start
+        if self._is_agent or not spoken or is_later:  # a fork is seen at its beginning
+            return {}
+        return claude_code_forks.copied(self._path_of_file, spoken[0], name)
 
     def _fork(
         self, made: Conversation, part: list[str], copied: dict[str, str], number: int, *, is_first: bool

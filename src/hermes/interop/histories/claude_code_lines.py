@@ -11,12 +11,12 @@ from typing import Any
 
 from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING
 from hermes.interop.histories.conversation import (
+    FAILED,
     HERE,
     Message,
-    compact,
+    block_parts,
     count,
     dicts,
-    image_part,
     joined,
     mapping,
     message,
@@ -109,7 +109,7 @@ def messages_of(lines: dict[str, Line], uuids: list[str], reply_names: dict[str,
             made += _user_line(line, uuid, at, names, is_local=uuid in answered_here)
         elif kind == "attachment":
             told = mapping(line.get("attachment"))
-            prompt = joined(_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
+            prompt = joined(block_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
             if prompt:
                 made.append(message("system" if _injected(prompt) else "user", prompt, at, uuid))
         if isinstance(line.get(MESSAGE), int):
@@ -188,15 +188,16 @@ def _user_line(line: Line, uuid: str, at: float | None, names: dict[str, str], *
             made.append(
                 message(
                     "tool",
-                    joined(_parts(block.get("content"))),
+                    joined(block_parts(block.get("content"))),
                     at,
                     call,
                     tool_call_id=call,
                     tool_name=names.get(call),
+                    meta=FAILED if block.get("is_error") is True else None,
                 )
             )
         else:
-            parts += _parts([block])
+            parts += block_parts([block])
     context = [part for part in parts if _injected(part)]
     if context and len(context) < len(parts):  # what an editor adds to the person's words
         made.append(message("system", joined(context), at, f"{uuid}-context"))
@@ -251,22 +252,10 @@ def is_boundary(line: dict[str, Any]) -> bool:
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
 
+def is_injected(line: dict[str, Any]) -> bool:
+    """Whether the program wrote a line in the person's name."""
+    return _injected(_words(line))
+
+
 def is_result(line: dict[str, Any]) -> bool:
     return line.get("type") == "user" and any(block.get("type") == "tool_result" for block in blocks(line))
-
-
-def _parts(content: Any) -> list[Any]:
-    """The parts of a message: texts as text, pictures as pictures, anything else as its JSON."""
-    if isinstance(content, str):
-        return [content] if content.strip() else []
-    parts: list[Any] = []
-    for block in dicts(content):
-        source = mapping(block.get("source"))
-        if block.get("type") == "text":
-            if text(block.get("text")):
-                parts.append(block["text"])
-        elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
-            parts.append(image_part(source["data"], str(source.get("media_type") or "image/png")))
-        elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
-            parts.append(compact(block))
-    return parts

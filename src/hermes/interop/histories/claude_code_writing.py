@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories.conversation import as_uuid, iso, mapping, only_session
+from hermes.interop.histories.conversation import as_uuid, iso, mapping, only_session, written_parts
 from hermes.interop.json_reading import decoded
 from hermes.interop.jsonl import encoded
-from hermes.interop.training import data_url
 
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, MessageRow
@@ -31,7 +30,7 @@ def write(export: Export) -> Iterator[bytes]:
 def kept_at(name: str, session: ExportedSession) -> Path:
     """Where Claude Code looks for a session of the folder."""
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
-    return home / "projects" / re.sub("[^a-zA-Z0-9]", "-", session["cwd"] or "/") / f"{name}.jsonl"
+    return home / "projects" / re.sub("[^a-zA-Z0-9]", "-", session["cwd"] or "/")[:200] / f"{name}.jsonl"
 
 
 def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
@@ -105,14 +104,8 @@ def _blocks_of(one: MessageRow, export: Export) -> Any:
     content = one.get("content")
     if not isinstance(content, list):
         return content or ""
-    blocks: list[dict[str, Any]] = []
-    for part in content:
-        url = data_url(part, export.attachments) if isinstance(part, dict) else None
-        if isinstance(part, dict) and part.get("type") == "text":
-            blocks.append({"type": "text", "text": part.get("text") or ""})
-        elif url is not None and url.startswith("data:"):
-            head, _, data = url.partition(";base64,")
-            blocks.append({"type": "image", "source": {"type": "base64", "media_type": head[5:], "data": data}})
-        else:
-            export.left_out["attachments"] += 1
-    return blocks
+    return [
+        {"type": "text", "text": data} if mime is None
+        else {"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}}
+        for mime, data in written_parts(content, export)
+    ]  # fmt: skip

@@ -14,22 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.api_messages import ApiMessageReader, Call
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    block_parts,
     compact,
     continued,
     count,
     dicts,
     from_json,
-    image_part,
     joined,
     mapping,
     message,
     seconds,
     text,
-    tool_call,
-    without_cached,
 )  # fmt: skip
 from hermes.interop.histories.editors import user_folders
 from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object, top_keys
@@ -96,7 +95,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     told = dicts(whole.get("messages")) if whole else [dict(line) for _, line, _ in json_lines(path, skipped)]
     reader = _MessageReader(skipped)
     for number, one in enumerate(told):
-        reader.take(one, number)
+        reader.add(one, number)
     made.cwd = made.cwd or reader.cwd
     if not whole:
         _add_requests(path.with_name("ui_messages.json"), reader)
@@ -164,123 +163,49 @@ def _add_requests(path: Path, reader: _MessageReader) -> None:
         reply |= {to: told for to, key in _TOKENS.items() if (told := count(used.get(key))) is not None}
 
 
-class _MessageReader:
-    """The messages of the API as messages of the record."""
+class _MessageReader(ApiMessageReader):
+    """Messages of these programs: older versions have tool calls, results and reasoning in the text."""
 
     def __init__(self, skipped: Skipped) -> None:
-        self._skipped = skipped
-        self.parts: list[list[Message]] = [[]]
+        super().__init__(skipped)
         self.cwd: str | None = None
         self._seen: set[str] = set()
-        self._names: dict[str, str] = {}  # of each call, its tool
         self._open: list[str] = []  # calls in the text that have no result yet
 
-    def take(self, told: dict[str, Any], number: int) -> None:
-        at, role = seconds(told.get("ts")), told.get("role")
+    def add(self, told: dict[str, Any], number: int) -> None:
+        """Add a message; its number in the file names it where it has neither an id nor a time."""
+        role = told.get("role")
         name = text(told.get("id")) or (f"{told['ts']}-{role}" if told.get("ts") else str(number))
         name = f"{name}-{number}" if name in self._seen else name
         self._seen.add(name)
-        content = told.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else dicts(content)
         if told.get("isSummary"):
-            summary = joined([one["text"] for one in blocks if text(one.get("text"))])
-            self.parts.append([message("user", summary, at, name, meta={"summary": True})])
-        elif role == "assistant":
-            self._reply(told, blocks, at, name)
-        elif role == "user":
-            self._said(blocks, at, name)
+            self.summarize(joined(block_parts(told.get("content"))), name, seconds(told.get("ts")))
         elif told.get("type") != "reasoning":  # encrypted
-            self._skipped.unknown[f"message {role}"] += 1
+            self.take(told, name, seconds(told.get("ts")))
 
-    def _reply(self, told: dict[str, Any], blocks: list[dict[str, Any]], at: float | None, name: str) -> None:
-        texts, thoughts = list[str](), [text(told.get("reasoning_content"))]
-        calls: list[tuple[str, str, Any]] = []
-        for block in blocks:
-            kind = block.get("type")
-            if kind == "text":
-                texts.append(str(block.get("text") or ""))
-            elif kind in ("thinking", "reasoning"):
-                thoughts.append(text(block.get("thinking")) or text(block.get("text")))
-            elif kind == "tool_use":
-                calls.append(
-                    (
-                        text(block.get("id")) or f"{name}-{len(calls)}",
-                        str(block.get("name") or "tool"),
-                        block.get("input"),
-                    )
-                )
-            elif kind != "redacted_thinking":
-                self._skipped.unknown[f"block {kind}"] += 1
-        words = "\n\n".join(texts)
+    def understood(self, words: str, calls: list[Call], name: str) -> tuple[str, str | None, list[Call]]:
+        thought = None
         if not calls:
-            thoughts += [one.strip() for one in _THOUGHT.findall(words)]
+            thought = "\n\n".join(one.strip() for one in _THOUGHT.findall(words)) or None
             words = _THOUGHT.sub("", words)
             for place, found in enumerate(_CALL.finditer(words)):
                 arguments = {one[1] or one[3]: one[2] if one[1] else one[4] for one in _ARGUMENT.finditer(found[2])}
                 calls.append((f"{name}-{place}", found[1], arguments))
             self._open = [call for call, _, _ in calls]
             words = _CALL.sub("", words)
-        answers = [mapping(given).get(_ANSWERS[tool]) for _, tool, given in calls if tool in _ANSWERS]
-        words = "\n\n".join(filter(None, (words.strip(), *(one for one in answers if text(one)))))
-        self._names |= {call: tool for call, tool, _ in calls}
-        model, used = mapping(told.get("modelInfo")), mapping(told.get("metrics"))
-        tokens = mapping(used.get("tokens"))
-        cached, cost = used.get("cacheReadTokens", tokens.get("cached")), used.get("cost")
-        self.parts[-1].append(message(
-            "assistant", words or None, at, name, model=text(model.get("id")) or text(model.get("modelId")),
-            reasoning="\n\n".join(filter(None, thoughts)) or None, tool_calls=[tool_call(*one) for one in calls] or None,
-            input_tokens=without_cached(used.get("inputTokens", tokens.get("prompt")), cached), cache_read_tokens=count(cached),
-            cache_write_tokens=count(used.get("cacheWriteTokens")), cost_usd=cost if isinstance(cost, (int, float)) else None,
-            output_tokens=count(used.get("outputTokens", tokens.get("completion"))),
-        ))  # fmt: skip
+        answers = [text(mapping(given).get(_ANSWERS[tool])) for _, tool, given in calls if tool in _ANSWERS]
+        return "\n\n".join(filter(None, (words.strip(), *answers))), thought, calls
 
-    def _said(self, blocks: list[dict[str, Any]], at: float | None, name: str) -> None:
-        """The person's words, results of tools, and notes of the program, each as what it is."""
-        made: list[Message] = []
-        said: list[Any] = []
-        for block in blocks:
-            if block.get("type") == "tool_result":
-                call = str(block.get("tool_use_id"))
-                made.append(self._result(call, joined(_parts(block.get("content"))), at, f"{name}-{len(made)}"))
-                continue
-            for part in _parts([block]):
-                words = self._without_environment(part) if isinstance(part, str) else part
-                found = _RESULT.match(words) if isinstance(words, str) else None
-                if found and self._open:
-                    made.append(self._result(self._open.pop(0), found[1] or None, at, f"{name}-{len(made)}"))
-                elif isinstance(words, str) and words.startswith(_NOTES):
-                    made.append(message("system", words, at, f"{name}-{len(made)}"))
-                elif made and made[-1]["role"] == "tool" and made[-1]["content"] is None and not _is_said(words):
-                    made[-1]["content"] = joined([words])
-                elif words:
-                    said.append(_SAID.sub(r"\2", words) if isinstance(words, str) else words)
-        self.parts[-1] += made
-        if said:
-            self.parts[-1].append(message("user", joined(said), at, name))
-
-    def _without_environment(self, words: str) -> str:
-        """A text without the files and times that the program adds to it; they tell the folder."""
-        found = _FOLDER.search(words)
-        self.cwd = self.cwd or (found[1] if found else None)
-        return _ENVIRONMENT.sub("", words).strip()
-
-    def _result(self, call: str, output: Any, at: float | None, name: str) -> Message:
-        return message("tool", output, at, name, tool_call_id=call, tool_name=self._names.get(call))
-
-
-def _is_said(words: Any) -> bool:
-    return isinstance(words, str) and bool(_SAID.match(words))
-
-
-def _parts(content: Any) -> list[Any]:
-    """The parts of a message: texts as text, pictures as pictures, anything else as its JSON."""
-    parts: list[Any] = [content] if text(content) else []
-    for block in dicts(content):
-        source = mapping(block.get("source"))
-        if block.get("type") == "text":
-            parts += [block["text"]] if text(block.get("text")) else []
-        elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
-            parts.append(image_part(source["data"], str(source.get("media_type") or "image/png")))
-        else:
-            parts.append(compact(block))
-    return parts
+    def heard(self, words: str, said: list[Any], made: list[Message], at: float | None, name: str) -> None:
+        folder = _FOLDER.search(words)
+        self.cwd = self.cwd or (folder[1] if folder else None)
+        words = _ENVIRONMENT.sub("", words).strip()
+        found = _RESULT.match(words)
+        if found and self._open:
+            made.append(self.result(self._open.pop(0), found[1] or None, at, name))
+        elif words.startswith(_NOTES):
+            made.append(message("system", words, at, name))
+        elif made and made[-1]["role"] == "tool" and made[-1]["content"] is None and not _SAID.match(words):
+            made[-1]["content"] = words or None
+        elif words:
+            super().heard(_SAID.sub(r"\2", words), said, made, at, name)

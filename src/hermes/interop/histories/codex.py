@@ -36,6 +36,8 @@ from hermes.interop.histories.conversation import (
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.training import data_url
+from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, MessageRow
@@ -57,6 +59,9 @@ _REQUEST = "## My request for Codex:"
 _THREAD = re.compile(r"rollout-[\dT-]{19}-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})")
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input", "tool_search_call": "arguments", "web_search_call": "action",
           "local_shell_call": "action", "image_generation_call": "revised_prompt"}  # fmt: skip
+_ANSWERED = frozenset(
+    ("function_call", "custom_tool_call", "tool_search_call")
+)  # calls whose result is a line of its own
 _RESULTS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output"))
 _KNOWN_ITEMS = frozenset((*_CALLS, *_RESULTS, "message", "reasoning", "agent_message", "compaction", "ghost_snapshot"))
 
@@ -94,6 +99,46 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
+class Trail(BaseTrail):
+    """Which lines a window can begin with: those that begin a message when every call before it is answered."""
+
+    has_header = True
+    _open: frozenset[Any] = frozenset()  # calls without a result
+    _is_reply = False  # the last message is one of the model, to which calls are added
+    _thinks = False  # reasoning waits for the message that it is part of
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        kind, payload = _parts_of(record)
+        item, call = payload.get("type"), payload.get("call_id")
+        if item == "thread_rolled_back" and self._known is not None:
+            return BREAKS
+        if kind == "compacted":
+            self._is_reply = False
+            return CUTS
+        if kind != "response_item" or item not in ("message", "reasoning", *_CALLS, *_RESULTS):
+            return KEPT if kind == "turn_context" else ON
+        begins = not (self._open or self._is_reply or self._thinks)
+        if item in _RESULTS:
+            self._open, self._is_reply = self._open - {call}, False
+            return ON
+        if item == "message" and payload.get("role") != "assistant":
+            self._open, self._is_reply = frozenset(), False
+            return ON if self._thinks else BEGINS
+        self._is_reply, self._thinks = True, item == "reasoning"
+        if item in _ANSWERED:
+            self._open |= {call}
+        return BEGINS if begins else ON
+
+
+def _parts_of(line: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The type and the payload of a line; those of 2025 have no payload around them."""
+    if "payload" in line:
+        return line.get("type"), mapping(line.get("payload"))
+    if "record_type" in line:  # a mark of the older format that says nothing
+        return "world_state", {}
+    return "session_meta" if _is_bare_header(line) else "response_item", dict(line)
+
+
 class _RolloutReader:
     def __init__(self, path: Path, skipped: Skipped) -> None:
         self._path, self._skipped = path, skipped
@@ -108,12 +153,8 @@ class _RolloutReader:
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
         for number, line, self.position in json_lines(path, skipped):
-            kind, payload, self._here = line.get("type"), mapping(line.get("payload")), line.get(_MESSAGE)
-            if "payload" not in line:
-                if "record_type" in line:  # a mark of the older format that says nothing
-                    continue
-                kind, payload = "session_meta" if _is_bare_header(line) else "response_item", dict(line)
-            self._take(number, kind, payload, seconds(line.get("timestamp")))
+            self._here = line.get(_MESSAGE)
+            self._take(number, *_parts_of(line), seconds(line.get("timestamp")))
 
     def _take(self, number: int, kind: Any, payload: dict[str, Any], at: float | None) -> None:
         if kind == "session_meta":
@@ -135,7 +176,7 @@ class _RolloutReader:
         self._parts[-1].append(made)
 
     def _item(self, number: int, item: dict[str, Any], at: float | None) -> None:
-        kind = item.get("type")
+        kind = str(item.get("type"))
         name = text(item.get("id")) or f"line-{number}"
         if kind == "message":
             self._said(item, at, name)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export
 from hermes.interop.json_reading import decoded
+from hermes.interop.training import data_url
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
+FAILED = {"failed": True}  # `meta` of a tool's result that is an error, or was declined
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
 _FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
@@ -177,7 +180,7 @@ class Conversation:
         if cost is not None:
             found |= {"actual_cost_usd": cost, "cost_status": "actual", "cost_source": self.source}
         # of what the model wrote, how much it thought: told for a message there, kept for the session here
-        thought = sum(one.pop("reasoning_tokens", None) or 0 for one in every)
+        thought = sum(one.get("reasoning_tokens") or 0 for one in every)
         found["reasoning_tokens"] = self.tokens.get("reasoning_tokens") or thought
         found["api_call_count"] = sum(one["role"] == "assistant" for one in every)
         return found
@@ -217,6 +220,18 @@ def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     """A tool call as chat endpoints write it."""
     text = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def changed_lines(before: str, after: str) -> dict[str, str]:
+    """The lines that an edit changed, in the words of most edit tools; its program noted the whole file before and after it."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+
+    def equal(first: list[str], second: list[str]) -> int:
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+
+    same = equal(old, new)
+    rest = equal(old[same:][::-1], new[same:][::-1])
+    return {"old_string": "".join(old[same : len(old) - rest]), "new_string": "".join(new[same : len(new) - rest])}
 
 
 def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conversation]:
@@ -261,6 +276,22 @@ def without_copies(forked: Conversation, parts: list[list[Message]], copied: set
 def image_part(data: str, mime: str) -> dict[str, Any]:
     """A picture as a part of a message; its bytes become an attachment when it is stored."""
     return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
+
+
+def block_parts(content: Any) -> list[Any]:
+    """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
+    parts: list[Any] = [content] if text(content) else []
+    for block in dicts(content):
+        source = mapping(block.get("source"))
+        if block.get("type") == "text":
+            parts += [block["text"]] if text(block.get("text")) else []
+        elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
+            parts.append(
+                image_part(source["data"], str(source.get("media_type") or source.get("mediaType") or "image/png"))
+            )
+        elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
+            parts.append(compact(block))
+    return parts
 
 
 def picture(url: Any) -> Any:
@@ -325,6 +356,19 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
         yield session
 
 
+def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, str]]:
+    """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
+        url = data_url(part, export.attachments) if isinstance(part, dict) else None
+        if isinstance(part, dict) and part.get("type") == "text":
+            yield None, part.get("text") or ""
+        elif url is not None and url.startswith("data:"):
+            head, _, data = url.partition(";base64,")
+            yield head[5:], data
+        else:
+            export.left_out["attachments"] += 1
+
+
 def iso(at: float) -> str:
     """A time as other programs write it; the first or the last one they have for what is before or after."""
     return (
@@ -346,7 +390,9 @@ def as_uuid(name: str) -> str:
 
 def count(value: Any) -> int | None:
     """A number of tokens, or None."""
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None
+    return (
+        int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+    )
 
 
 def without_cached(sent: Any, cached: Any) -> int | None:

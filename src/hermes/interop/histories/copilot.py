@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -19,17 +21,20 @@ from hermes.interop.histories.conversation import (
     seconds,
     text,
     tool_call,
+    without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.windows import BEGINS, CUTS, KEPT, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "copilot"
-_SAID = ("user.message", "assistant.message", "system.message")
+_SAID = ("user.message", "assistant.message")
 _BOOKKEEPING = ("session.", "assistant.", "tool.", "hook.", "subagent.", "skill.", "permission.", "abort")
 
 
 def usual_places() -> list[Path]:
     """Where Copilot CLI keeps its sessions."""
-    return [Path.home() / ".copilot" / "session-state"]
+    return [Path(os.environ.get("COPILOT_HOME") or Path.home() / ".copilot") / "session-state"]
 
 
 def sniff(path: Path) -> bool:
@@ -39,45 +44,93 @@ def sniff(path: Path) -> bool:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder."""
-    yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
+    """The sessions below a folder, without the notes on chats that VS Code's extension makes in the same form."""
+    yield from sorted(
+        path for path in folder.rglob("*.jsonl") if "GitHub.copilot-chat" not in path.parts and sniff(path)
+    )
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
-    """The session of one file, in as many parts as it was compacted into."""
+    """The session of one file and those of its sub-agents, each in as many parts as it was compacted into."""
     skipped = Skipped(path, problems)
-    reader = _EventReader(path, skipped)
-    for made in continued(reader.conversation(), reader.parts):
-        if (session := made.session()) is not None:
-            yield Found(0, session, reader.position)
+    main = _Talk(skipped)
+    agents: dict[str, _Talk] = {}
+    for number, line, _ in json_lines(path, skipped):
+        agent = text(line.get("agentId"))
+        talk = agents.setdefault(agent, _Talk(skipped)) if agent else main
+        talk.take(
+            str(line.get("type")),
+            mapping(line.get("data")),
+            seconds(line.get("timestamp")),
+            text(line.get("id")) or f"line-{number}",
+        )
+    first = main.conversation(path.parent.name if path.stem == "events" else path.stem)
+    first.title = text(_workspace(path).get("name"))
+    for talk, made in [(main, first), *((talk, talk.conversation(agent, first)) for agent, talk in agents.items())]:
+        for part in continued(made, talk.parts):
+            if (session := part.session()) is not None:
+                yield Found(0, session)
     skipped.report()
 
 
-class _EventReader:
-    """The events of a file as messages."""
+class Trail(BaseTrail):
+    """Which events a window can begin with: prompts, and replies when every call before them is answered."""
 
-    def __init__(self, path: Path, skipped: Skipped) -> None:
-        self._path, self._skipped = path, skipped
-        self.position = 0
+    has_header = True
+    _open = 0
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        kind, data = record.get("type"), mapping(record.get("data"))
+        if kind == "session.compaction_complete":
+            return CUTS
+        if kind in ("tool.execution_start", "tool.execution_complete"):
+            self._open = max(0, self._open + (1 if kind == "tool.execution_start" else -1))
+        if kind not in ("user.message", "assistant.message"):
+            return KEPT if kind == "session.model_change" else ON
+        begins = not self._open or kind == "user.message"
+        self._open = 0 if begins else self._open
+        return BEGINS if begins and text(data.get("content")) else ON
+
+
+def _workspace(path: Path) -> dict[str, Any]:
+    """What the program notes beside the events: the name of the session."""
+    import yaml
+
+    try:
+        return mapping(yaml.safe_load(path.with_name("workspace.yaml").read_bytes()))
+    except (OSError, yaml.YAMLError, ValueError):
+        return {}
+
+
+class _Talk:
+    """The events of one agent as messages."""
+
+    def __init__(self, skipped: Skipped) -> None:
+        self._skipped = skipped
         self.parts: list[list[Message]] = [[]]
         self._about: dict[str, Any] = {}
         self._model: str | None = None
+        self._prompt: str | None = None
+        self._used: dict[str, dict[str, Any]] = {}  # of each call of the model, its tokens
         self._names: dict[str, str] = {}  # of each call, its tool
         self._open: list[str] = []  # calls that were begun and have no result yet
-        for number, line, self.position in json_lines(path, skipped):
-            name = text(line.get("id")) or f"line-{number}"
-            self._take(str(line.get("type")), mapping(line.get("data")), seconds(line.get("timestamp")), name)
 
-    def _take(self, kind: str, data: dict[str, Any], at: float | None, name: str) -> None:
-        if kind == "session.start":
+    def take(self, kind: str, data: dict[str, Any], at: float | None, name: str) -> None:
+        """Add what one event says."""
+        if kind in ("session.start", "subagent.started"):
             self._about = self._about or data
-            self._model = text(data.get("selectedModel")) or self._model
+            self._model = text(data.get("selectedModel")) or text(data.get("model")) or self._model
+        elif kind == "session.usage_record":
+            used = mapping(data.get("usage"))
+            self._used[str(used.get("apiCallId"))] = used
         elif kind == "session.model_change":
             self._model = text(data.get("newModel")) or self._model
         elif kind == "session.compaction_complete" and text(data.get("summaryContent")):
             self.parts.append([message("user", data["summaryContent"], at, name, meta={"summary": True})])
         elif kind in _SAID:
             self._say(kind.partition(".")[0], data, at, name)
+        elif kind == "system.message":
+            self._prompt = self._prompt or text(data.get("content"))
         elif kind == "tool.execution_start":
             self._begin(data, at, name)
         elif kind == "tool.execution_complete":
@@ -97,11 +150,14 @@ class _EventReader:
             call = text(asked.get("toolCallId")) or f"{name}-{number}"
             self._names[call] = str(asked.get("name") or "tool")
             calls.append(tool_call(call, self._names[call], asked.get("arguments")))
-        thought = text(data.get("reasoningText"))
+        thought, used = text(data.get("reasoningText")), self._used.get(str(data.get("apiCallId")), {})
+        cached = used.get("cacheReadTokens")
         if content or calls or thought:
             self.parts[-1].append(message(
                 "assistant", content, at, name, model=text(data.get("model")) or self._model, reasoning=thought,
-                tool_calls=calls or None, output_tokens=count(data.get("outputTokens")),
+                tool_calls=calls or None, output_tokens=count(data.get("outputTokens", used.get("outputTokens"))),
+                input_tokens=without_cached(used.get("inputTokens"), cached), cache_read_tokens=count(cached),
+                cache_write_tokens=count(used.get("cacheWriteTokens")),
             ))  # fmt: skip
 
     def _begin(self, data: dict[str, Any], at: float | None, name: str) -> None:
@@ -125,16 +181,19 @@ class _EventReader:
         told = text(mapping(result).get("content")) or text(mapping(data.get("error")).get("message"))
         output = told or (compact(result) if result else None)
         tool = self._names.get(call or "") or text(data.get("toolName"))
-        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool))
+        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool,
+                                      meta=FAILED if data.get("success") is False else None))  # fmt: skip
 
-    def conversation(self) -> Conversation:
-        """The session, without its messages."""
+    def conversation(self, name: str, parent: Conversation | None = None) -> Conversation:
+        """The session, or the one of a sub-agent, without its messages."""
         about, context = self._about, mapping(self._about.get("context"))
-        beside = self._path.parent.name if self._path.stem == "events" else self._path.stem
         made = Conversation(
-            SOURCE, text(about.get("sessionId")) or beside, cwd=text(context.get("cwd")), model=self._model,
-            started_at=seconds(about.get("startTime")),
+            SOURCE, text(about.get("sessionId")) or name, cwd=text(context.get("cwd")), model=self._model,
+            started_at=seconds(about.get("startTime")), system_prompt=self._prompt,
         )  # fmt: skip
+        if parent is not None:
+            made.parent, made.kind, made.cwd = parent.foreign_id, "subagent", parent.cwd
+            made.title = text(about.get("agentDescription")) or text(about.get("agentDisplayName"))
         if branch := text(context.get("branch")):
             made.meta["git_branch"] = branch
         return made

@@ -6,16 +6,19 @@ each message, with the tool call in it and what the tool answered.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from itertools import takewhile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
+    changed_lines,
     compact,
     count,
     dicts,
@@ -38,6 +41,7 @@ _TABLE = "cursorDiskKV"
 _OLD_CHATS = "workbench.panel.aichat.view.aichat.chatdata"
 _USER = (1, "user")  # the type of a person's message, in the newer and the older form
 _TRANSCRIPTS = "agent-transcripts"
+_TIME = re.compile(r"<timestamp>\w+, (\w+ \d+, \d+, \d+:\d+ [AP]M) \(UTC([+-]\d+)?(?::(\d+))?\)</timestamp>")
 Record = dict[str, Any]
 
 
@@ -74,7 +78,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
             made: Iterator[Conversation] = _Editor(path, database, skipped).conversations()
             yield from (Found(0, session) for one in made if (session := one.session()) is not None)
     elif _in_editor([path.stem]):
-        skipped.damaged(0, "Cursor's database has this conversation, with its times; import that")
+        skipped.unknown["transcript of a conversation that the editor's database has"] += 1
     elif (session := _transcript(path, skipped).session()) is not None:
         yield Found(0, session)
     skipped.report()
@@ -86,7 +90,7 @@ def _in_editor(names: list[str]) -> set[str]:
     for place in usual_places() if names else ():
         if place.is_file() and _TABLE in tables_of(place):
             with ForeignDatabase(place) as database:
-                found |= {name for name in names if any(database.beginning(_TABLE, "key", f"composerData:{name}"))}
+                found |= {name for name in names if any(database.beginning(_TABLE, "key", f"bubbleId:{name}:"))}
     return found
 
 
@@ -188,7 +192,10 @@ class _Editor:
         if isinstance(arguments, dict):
             arguments = {**arguments, **self._changed_lines(mapping(from_json(result)))}
         told = text(result) or text(asked.get("error")) or (compact(result) if result else None)
-        answer = message("tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool)
+        is_error = asked.get("status") in ("error", "cancelled", "rejected")
+        answer = message(
+            "tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool, meta=FAILED if is_error else None
+        )
         return [tool_call(call, tool, arguments)], [answer] if told else []
 
     def _changed_lines(self, result: Record) -> Record:
@@ -200,17 +207,7 @@ class _Editor:
             value = found.get("value")
             texts.append(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
         before, after = texts
-        if not isinstance(after, str):
-            return {}
-        old, new = (before or "").splitlines(keepends=True), after.splitlines(keepends=True)
-        same = _equal(old, new)
-        rest = _equal(old[same:][::-1], new[same:][::-1])
-        return {"old_string": "".join(old[same : len(old) - rest]), "new_string": "".join(new[same : len(new) - rest])}
-
-
-def _equal(old: list[str], new: list[str]) -> int:
-    """How many lines two texts have in common at their beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+        return changed_lines(before or "", after) if isinstance(after, str) else {}
 
 
 def _time(bubble: Record) -> float | None:
@@ -252,7 +249,7 @@ def _listed(storages: Path) -> Iterator[tuple[str, str]]:
 
 
 def _transcript(path: Path, skipped: Skipped) -> Conversation:
-    """A conversation of the command line. It has no times: that of the file stands for all of them."""
+    """A conversation of the command line. Questions may have their time; without one, that of the file stands for all."""
     made = Conversation(SOURCE, path.stem, started_at=path.stat().st_mtime)
     if path.parent.name == "subagents":
         made.parent, made.kind = path.parent.parent.name, "subagent"
@@ -260,14 +257,33 @@ def _transcript(path: Path, skipped: Skipped) -> Conversation:
     calls = ReplyGroups()  # these lines have Claude Code's content, and calls without an id
     for number, told, _ in json_lines(path, skipped):
         if told.get("role") in ("user", "assistant"):
-            said = [
-                {**one, "text": tagged(one["text"], "user_query")} if text(one.get("text")) else one
-                for one in blocks(dict(told))
-            ]
-            name, line = f"line-{number}", {"type": told["role"], "message": {"content": said}}
-            calls.take(name, line, line, None, {})
-            lines[name] = line
+            line = _line(dict(told), told["role"] == "user")
+            lines[f"line-{number}"] = line
+            calls.take(f"line-{number}", line, line, None, {})
         elif told.get("type") != "turn_ended":
             skipped.unknown[str(told.get("type"))] += 1
     made.messages = messages_of(lines, list(lines), {})
     return made
+
+
+def _line(told: Record, is_user: bool) -> Record:
+    """A line as Claude Code has it: a person's words without what Cursor puts around them, and the time that stands there."""
+    said, at = [], None
+    for block in blocks(told):
+        if words := text(block.get("text")):
+            at = at or (_written(words) if is_user else None)
+            shown = words.rstrip().removesuffix("[REDACTED]").rstrip()  # stands in the place of a thought
+            block = {**block, "text": tagged(words, "user_query") if is_user else shown}
+        said.append(block)
+    return {"type": told["role"], "timestamp": at, "message": {"content": said}}
+
+
+def _written(words: str) -> float | None:
+    """The time in a question: Sunday, Sep 20, 2026, 12:31 AM (UTC+3)."""
+    if not (found := _TIME.search(words)):
+        return None
+    try:
+        made = datetime.strptime(found[1], "%b %d, %Y, %I:%M %p").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+    return made - int(found[2] or 0) * 3600 - int(f"{found[2][:1]}{found[3]}" if found[3] else 0) * 60

@@ -15,8 +15,9 @@ def relink(entries: dict[str, Entry], may_begin: Callable[[Entry], bool]) -> Non
     """
     before: str | None = None
     for key, entry in entries.items():
-        begins = entry.get("parentId") is None and may_begin(entry)
-        if not begins and entry.get("parentId") not in entries:
+        parent = entry.get("parentId")
+        begins = parent is None and may_begin(entry)
+        if not begins and not (isinstance(parent, str) and parent in entries):
             entry["parentId"] = before
         before = key
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -25,6 +26,8 @@ from hermes.interop.histories.conversation import (
     without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.windows import BEGINS, BREAKS, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "gemini"
 _BOOKKEEPING = ("info", "error", "warning")
@@ -85,6 +88,17 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     if session is not None:
         yield Found(0, session, path.stat().st_size)
     skipped.report()
+
+
+class Trail(BaseTrail):
+    """A window can begin with each message. A rewind, and messages that are given again, may change any that came before."""
+
+    has_header = True
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        if "$rewindTo" in record or "messages" in mapping(record.get("$set")):
+            return ON if self._known is None else BREAKS
+        return BEGINS if record.get("type") in ("user", "gemini") else ON
 
 
 Record = dict[str, Any]
@@ -184,7 +198,8 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
         calls.append(tool_call(call_id, str(call.get("name") or "tool"), call.get("args")))
         if call.get("result") is not None or text(call.get("resultDisplay")):
             results.append(message("tool", _result(call), seconds(call.get("timestamp")) or at, f"{call_id}-result",
-                                   tool_call_id=call_id, tool_name=text(call.get("name"))))  # fmt: skip
+                                   tool_call_id=call_id, tool_name=text(call.get("name")),
+                                   meta=FAILED if call.get("status") in ("error", "cancelled") else None))  # fmt: skip
     reply = message(
         "assistant", content_of(record.get("content"), skipped), at, name, model=text(record.get("model")),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,

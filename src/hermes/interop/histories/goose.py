@@ -9,6 +9,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -160,10 +161,14 @@ def _messages(record: dict[str, Any], name: str, skipped: Skipped) -> list[Messa
             calls.append(tool_call(str(block.get("id")), str(asked.get("name") or "tool"), asked.get("arguments")))
         elif kind == "toolResponse":
             call = str(block.get("id"))
+            told = mapping(block.get("toolResult"))
+            is_error = told.get("status") == "error" or mapping(told.get("value")).get("isError") is True
             results.append(
-                message("tool", _result(mapping(block.get("toolResult"))), at, f"{call}-result", tool_call_id=call)
+                message(
+                    "tool", _result(told), at, f"{call}-result", tool_call_id=call, meta=FAILED if is_error else None
+                )
             )
-        elif kind not in _BOOKKEEPING:
+        elif str(kind) not in _BOOKKEEPING:
             skipped.unknown[f"content {kind}"] += 1
     content = joined(parts) if parts else None
     if role == "assistant":

@@ -9,6 +9,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -168,7 +169,8 @@ class _UpdateReader:
         parts = [_part(mapping(one.get("content"))) if one.get("type") == "content" else compact(one) for one in blocks]
         raw = update.get("rawOutput")
         output = joined([part for part in parts if part]) or (compact(raw) if raw is not None else None)
-        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool))
+        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool,
+                                      meta=FAILED if update["status"] == "failed" else None))  # fmt: skip
 
     def _end(self, update: dict[str, Any]) -> None:
         """The end of a turn. Its tokens are counted together: the last reply has them."""

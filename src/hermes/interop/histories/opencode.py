@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
     compact,
@@ -217,7 +218,7 @@ def _tool(part: Record, at: float | None, calls: list[Any], results: list[Messag
         ended = seconds(mapping(state.get("time")).get("end")) or at
         results.append(
             message("tool", output if isinstance(output, (str, list)) else compact(output), ended, f"{call}-result",
-                    tool_call_id=call, tool_name=name)
+                    tool_call_id=call, tool_name=name, meta=FAILED if state.get("status") == "error" else None)
         )  # fmt: skip
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories import entry_tree
 from hermes.interop.histories.conversation import (
+    FAILED,
     HERE,
     Conversation,
     Message,
@@ -28,6 +29,8 @@ from hermes.interop.histories.pi_writing import MESSAGE, SESSION
 from hermes.interop.histories.pi_writing import kept_at as kept_at
 from hermes.interop.histories.pi_writing import write as write
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "pi"
 _SOURCES = {".openclaw": "openclaw", ".omp": "omp"}  # by the folder that a file is in
@@ -87,10 +90,29 @@ def _with_blobs(entry: Entry, path: Path) -> Entry:
     return entry
 
 
+class Trail(BaseTrail):
+    """A window can begin with each prompt and each reply. An entry that follows none begins the conversation anew."""
+
+    has_header = True
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        kind, kept = record.get("type"), record.get("firstKeptEntryId")
+        if kind == "session":
+            return ON
+        anew = kind not in _BOOKKEEPING and "parentId" in record and record["parentId"] is None
+        is_known = self.follows(record.get("id"), record.get("parentId")) and self.knows(kept)
+        if not is_known or (self._known is not None and (anew or "firstKeptEntryIndex" in record)):
+            return BREAKS
+        if kind == "compaction":
+            return CUTS
+        said = mapping(record.get("message")).get("role") if kind == "message" else None
+        return BEGINS if said in ("user", "assistant") else ON
+
+
 def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
     name = text(header.get("id")) or path.stem
     # A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
-    entry_tree.relink(entries, lambda entry: "parentId" in entry and entry.get("type") not in _BOOKKEEPING)
+    entry_tree.relink(entries, lambda entry: "parentId" in entry and str(entry.get("type")) not in _BOOKKEEPING)
     shown = entry_tree.path(entries)
     on_path = set(shown)
     named = (text(one.get("name")) for one in reversed(entries.values()) if one.get("type") == "session_info")
@@ -179,6 +201,7 @@ def _message(key: str, told: Entry, at: float | None, skipped: Skipped) -> list[
                 key,
                 tool_call_id=text(told.get("toolCallId")),
                 tool_name=text(told.get("toolName")),
+                meta=FAILED if told.get("isError") is True else None,
             )
         ]
     if role in ("bashExecution", "pythonExecution"):

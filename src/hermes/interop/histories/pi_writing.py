@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories.conversation import as_uuid, from_json, iso, mapping, only_session
+from hermes.interop.histories.conversation import as_uuid, from_json, iso, mapping, only_session, written_parts
 from hermes.interop.jsonl import encoded
-from hermes.interop.training import data_url
 
 if TYPE_CHECKING:
     from hermes.store.rows import ExportedSession, MessageRow
@@ -77,15 +76,7 @@ def _entry(one: MessageRow, model: str | None, export: Export) -> dict[str, Any]
 
 
 def _blocks(one: MessageRow, export: Export) -> list[dict[str, Any]]:
-    content = one.get("content")
-    blocks: list[dict[str, Any]] = []
-    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
-        url = data_url(part, export.attachments) if isinstance(part, dict) else None
-        if isinstance(part, dict) and part.get("type") == "text":
-            blocks.append({"type": "text", "text": part.get("text") or ""})
-        elif url is not None and url.startswith("data:"):
-            head, _, data = url.partition(";base64,")
-            blocks.append({"type": "image", "data": data, "mimeType": head[5:]})
-        else:
-            export.left_out["attachments"] += 1
-    return blocks
+    return [
+        {"type": "text", "text": data} if mime is None else {"type": "image", "data": data, "mimeType": mime}
+        for mime, data in written_parts(one.get("content"), export)
+    ]

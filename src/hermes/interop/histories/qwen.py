@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from hermes.interop.histories.conversation import (
 )  # fmt: skip
 from hermes.interop.histories.gemini import content_of, output_of
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
+from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "qwen"
 _KINDS = ("user", "assistant", "tool_result", "system")
@@ -63,6 +65,17 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         if (session := made.session()) is not None:
             yield Found(0, session, position)
     skipped.report()
+
+
+class Trail(BaseTrail):
+    """A window can begin with each prompt and each reply."""
+
+    def take(self, record: Mapping[str, Any]) -> str:
+        if not self.follows(record.get("uuid"), record.get("parentUuid")):
+            return BREAKS
+        if record.get("subtype") == "chat_compression":
+            return CUTS
+        return BEGINS if record.get("type") in ("user", "assistant") else ON
 
 
 def _conversations(path: Path, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:

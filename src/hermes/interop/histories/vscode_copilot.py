@@ -33,11 +33,11 @@ from hermes.interop.json_reading import Skipped, first_objects, json_lines, json
 SOURCE = "vscode-copilot"
 _MARK = "responderUsername"
 _TEXTS = (None, "markdownContent", "markdownVuln")
-_BOOKKEEPING = frozenset((
+_BOOKKEEPING = (
     "prepareToolInvocation", "undoStop", "codeblockUri", "mcpServersStarting", "progressMessage", "progressTaskSerialized",
     "progressTask", "confirmation", "elicitation", "elicitationSerialized", "command", "commandButton", "treeData", "extensions",
     "multiDiffData", "pullRequest", "notebookEditGroup", "questionCarousel", "references", "hook", "warning",
-))  # fmt: skip
+)  # fmt: skip
 Record = dict[str, Any]
 
 
@@ -63,13 +63,16 @@ def sniff(path: Path) -> bool:
         first = first_objects(path, 1)
         whole = mapping(first[0].get("v")) if first and first[0].get("kind") == 0 else {}
         return isinstance(whole.get("requests"), list)
-    return isinstance(json_object(path, _MARK).get("requests"), list)
+    whole = _object(path)
+    return isinstance(whole.get("requests"), list) and any(
+        _MARK in whole or {"message", "response"} <= one.keys() for one in dicts(whole["requests"]) or [{}]
+    )
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """The chats below a folder."""
-    found = folder.rglob("*.json*")
-    yield from sorted(path for path in found if path.parent.name.lower().endswith("chatsessions"))
+    """The chats below a folder; of one that has become a log, the log alone."""
+    found = sorted(path for path in folder.rglob("*.json*") if path.parent.name.lower().endswith("chatsessions"))
+    yield from (path for path in found if path.suffix == ".jsonl" or path.with_suffix(".jsonl") not in found)
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
@@ -81,13 +84,12 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         SOURCE, name, title=text(whole.get("customTitle")), cwd=opened_folder(path.parent.parent),
         started_at=seconds(whole.get("creationDate")),
     )  # fmt: skip
-    shown = {_name(request) for request in dicts(whole.get("requests"))}
+    shown = _requests(whole)
     for key, request in every.items():
         told = _messages(key, request, skipped)
         if key not in shown or request.get("isHidden") or request.get("shouldBeRemovedOnSend"):  # undone, or asked anew
-            made.branches += (
-                [(made.messages[-1]["platform_message_id"] if made.messages else None, told)] if told else []
-            )
+            after = made.messages[-1]["platform_message_id"] if made.messages else None
+            made.branches += [(after, told)] if told else []
         else:
             made.messages += told
         made.cwd = made.cwd or local_path(_metadata(request).get("cacheKey"))
@@ -96,13 +98,22 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     skipped.report()
 
 
+def _object(path: Path) -> Record:
+    return json_object(path, _MARK) or json_object(path, "requests")
+
+
+def _requests(whole: Record) -> dict[str, Record]:
+    """The requests of a chat by their ids; one without an id has its place for one."""
+    return {text(one.get("requestId")) or f"request-{n}": one for n, one in enumerate(dicts(whole.get("requests")))}
+
+
 def _replayed(path: Path, skipped: Skipped) -> tuple[Record, dict[str, Record]]:
     """The chat as it is now, and every request that it has had, in order."""
     whole: Record = {}
     every: dict[str, Record] = {}
     if path.suffix != ".jsonl":
-        whole = json_object(path, _MARK)
-        return whole, {_name(request): request for request in dicts(whole.get("requests"))}
+        whole = _object(path)
+        return whole, _requests(whole)
     for number, line, _ in json_lines(path, skipped):
         keys = line.get("k")
         if line.get("kind") == 0:
@@ -114,7 +125,7 @@ def _replayed(path: Path, skipped: Skipped) -> tuple[Record, dict[str, Record]]:
                 skipped.damaged(number, "changes something that is not there")
         else:
             skipped.unknown[f"kind {line.get('kind')}"] += 1
-        every |= {_name(request): request for request in dicts(whole.get("requests"))}
+        every |= _requests(whole)
     return whole, every
 
 
@@ -124,6 +135,8 @@ def _change(whole: Record, keys: list[Any], line: Record) -> None:
     for key in keys[:-1]:
         at = at[key]
     if line["kind"] == 1:
+        if isinstance(at, list) and keys[-1] == len(at):
+            at.append(None)
         at[keys[-1]] = line.get("v")
     elif line["kind"] == 3:
         at.pop(keys[-1], None)
@@ -132,10 +145,6 @@ def _change(whole: Record, keys: list[Any], line: Record) -> None:
         if isinstance(line.get("i"), int):
             del held[line["i"] :]
         held += line.get("v") or []
-
-
-def _name(request: Record) -> str:
-    return text(request.get("requestId")) or f"request-{request.get('timestamp')}"
 
 
 def _metadata(request: Record) -> Record:
@@ -147,7 +156,7 @@ def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
     said = text(asked) or text(mapping(asked).get("text"))
     parts = [*([said] if said else []), *_attached(mapping(request.get("variableData")))]
     made = [message("user", joined(parts), at, name)] if parts else []
-    metadata, used = _metadata(request), mapping(request.get("usage"))
+    metadata, used = _metadata(request), {**request, **mapping(request.get("usage"))}
     model = text(metadata.get("resolvedModel")) or (text(request.get("modelId")) or "").rpartition("/")[2]
     failed = text(mapping(mapping(request.get("result")).get("errorDetails")).get("message"))
     rounds = [
@@ -159,16 +168,17 @@ def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
         rounds = [_Round(said=failed)]
     for number, one in enumerate(rounds):
         is_last = number == len(rounds) - 1  # what is counted is counted for the whole request
+        calls = [(call or f"{name}-{number}-{nth}", *rest) for nth, (call, *rest) in enumerate(one.calls)]
         made.append(message(
             "assistant", one.said.strip() or None, one.at or at, f"{name}-{number}", model=model if model != "auto" else None,
             reasoning="\n\n".join(one.thoughts) or None, finish_reason="error" if failed and is_last else None,
-            tool_calls=[tool_call(call, tool, arguments) for call, tool, arguments, _ in one.calls] or None,
+            tool_calls=[tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
             input_tokens=count(metadata.get("promptTokens") or used.get("promptTokens")) if is_last else None,
             output_tokens=count(metadata.get("outputTokens") or used.get("completionTokens")) if is_last else None,
         ))  # fmt: skip
         made += [
             message("tool", result, one.at or at, f"{call}-result", tool_call_id=call, tool_name=tool)
-            for call, tool, _, result in one.calls
+            for call, tool, _, result in calls
             if result
         ]
     return made
@@ -179,11 +189,9 @@ def _attached(data: Record) -> Iterator[Any]:
     for one in dicts(data.get("variables")):
         value = mapping(one.get("value"))
         if one.get("kind") == "image" and value:
-            raw = (
-                text(value.get("$base64"))
-                or base64.b64encode(bytes(b for b in value.values() if isinstance(b, int) and 0 <= b < 256)).decode()
-            )
-            yield image_part(raw, str(one.get("mimeType") or "image/png"))
+            held = bytes(byte for byte in value.values() if isinstance(byte, int) and 0 <= byte < 256)  # older versions
+            encoded = text(value.get("$base64")) or base64.b64encode(held).decode()
+            yield image_part(encoded, str(one.get("mimeType") or "image/png"))
         elif one.get("kind") in ("file", "directory", "image"):
             yield f"[file {text(one.get('name')) or local_path(value)}]"
 
@@ -195,16 +203,11 @@ def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[
     found = []
     for one in dicts(metadata.get("toolCallRounds")):
         thoughts = _texts(mapping(one.get("thinking")).get("text"))
-        calls = [
-            (
-                call := str(asked.get("id")),
-                str(asked.get("name") or "tool"),
-                asked.get("arguments"),
-                _result(results.get(call)),
-            )
-            for asked in dicts(one.get("toolCalls"))
-        ]
-        found.append(_Round(seconds(one.get("timestamp")), text(one.get("response")) or "", thoughts, calls))
+        made = _Round(seconds(one.get("timestamp")), text(one.get("response")) or "", thoughts)
+        for asked in dicts(one.get("toolCalls")):
+            call, tool = text(asked.get("id")) or "", str(asked.get("name") or "tool")
+            made.calls.append((call, tool, asked.get("arguments"), _result(results.get(call))))
+        found.append(made)
     if not any(one.calls for one in found) and any(one.calls for one in shown):
         return shown
     if found and shown and not shown[-1].calls and (found[-1].calls or not any(one.said for one in found)):
@@ -215,7 +218,7 @@ def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[
 def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
     """The replies as the editor shows them; words after a tool's call begin another one."""
     rounds = [_Round()]
-    for number, part in enumerate(response):
+    for part in response:
         kind, value = part.get("kind"), part.get("value")
         words = text(value) or text(mapping(value).get("value")) or ""
         if kind == "inlineReference":
@@ -231,8 +234,13 @@ def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
         elif kind == "toolInvocationSerialized":
             rounds[-1].calls.append(_invocation(part))
         elif kind == "textEditGroup":
-            arguments = {"filePath": local_path(part.get("uri")), "edits": part.get("edits")}
-            rounds[-1].calls.append((f"edit-{number}", kind, arguments, None))
+            held = part.get("edits")
+            groups = held if isinstance(held, list) else []
+            edits = [edit for some in groups for edit in dicts(some if isinstance(some, list) else [some])]
+            changes = [{"newText": edit.get("text"), "range": edit.get("range")} for edit in edits]
+            rounds[-1].calls.append(
+                ("", "edit_file", {"filePath": local_path(part.get("uri")), "edits": changes}, None)
+            )
         elif kind not in _BOOKKEEPING:
             skipped.unknown[f"part {kind}"] += 1
     return rounds
@@ -249,7 +257,7 @@ def _invocation(part: Record) -> tuple[str, str, Any, Any]:
     output = [str(one["value"]) for one in dicts(details.get("output")) if text(one.get("value"))]
     told = part.get("pastTenseMessage")
     result = "\n".join(output) or text(about.get("result")) or text(told) or text(mapping(told).get("value"))
-    return str(part.get("toolCallId")), str(part.get("toolId") or "tool"), arguments, result
+    return text(part.get("toolCallId")) or "", str(part.get("toolId") or "tool"), arguments, result
 
 
 def _result(result: Any) -> Any:
@@ -266,5 +274,9 @@ def _result(result: Any) -> Any:
 
 def _leaves(node: Any) -> str:
     """The texts of a tree, a line break where the tree has one."""
-    words = ("\n" if mapping(node).get("lineBreakBefore") else "") + (text(mapping(node).get("text")) or "")
-    return words + "".join(_leaves(child) for child in dicts(mapping(node).get("children")))
+    words, waiting = "", [node]
+    while waiting:
+        one = mapping(waiting.pop())
+        words += ("\n" if one.get("lineBreakBefore") else "") + (text(one.get("text")) or "")
+        waiting += reversed(dicts(one.get("children")))
+    return words

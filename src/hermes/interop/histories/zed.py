@@ -9,8 +9,10 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
+    FAILED,
     Conversation,
     Message,
+    changed_lines,
     compact,
     count,
     dicts,
@@ -83,22 +85,18 @@ def _conversation(row: Record, whole: Record, skipped: Skipped) -> Conversation:
     made.tokens = {name: number for name, key in _TOKENS.items() if (number := count(used.get(key)))}
     asked, replies = "thread", 0
     for one in whole["messages"] if isinstance(whole.get("messages"), list) else ():
-        if not isinstance(one, dict):
-            if one != "Resume":  # a button that lets the model go on
-                skipped.unknown[f"message {one}"] += 1
-        elif "role" in one:  # before 0.3.0
-            made.messages += _older(one)
-        elif isinstance(user := one.get("User"), dict):
-            asked, replies = text(user.get("id")) or f"{asked}+", 0
-            content = joined([_user_part(part, skipped) for part in dicts(user.get("content"))])
+        kind, told = next(iter(_newer(one).items()), ("nothing", None))
+        if kind == "User" and isinstance(told, dict):
+            asked, replies = text(told.get("id")) or f"{asked}+", 0
+            content = joined([_user_part(part, skipped) for part in dicts(told.get("content"))])
             made.messages += [message("user", content, None, asked)] if content else []
-        elif isinstance(agent := one.get("Agent"), dict):
+        elif kind == "Agent" and isinstance(told, dict):
             replies += 1
-            made.messages += _reply(agent, f"{asked}-{replies}", skipped)
-        else:
-            skipped.unknown[f"message {next(iter(one), None)}"] += 1
-    for told in made.messages[1:]:
-        told["timestamp"] = last
+            made.messages += _reply(told, f"{asked}-{replies}", skipped)
+        elif kind not in ("Resume", "System"):  # a button that lets the model go on; the program's own words
+            skipped.unknown[f"message {kind}"] += 1
+    for later in made.messages[1:]:
+        later["timestamp"] = last
     return made
 
 
@@ -111,7 +109,7 @@ def _user_part(part: Record, skipped: Skipped) -> Any:
     mention = mapping(part.get("Mention"))
     kind, about = next(iter(mapping(mention.get("uri")).items()), ("Text", {}))
     label = next((found for found in mapping(about).values() if text(found)), kind)
-    if not mention:
+    if not mention and "Text" not in part:
         skipped.unknown[f"content {next(iter(part), None)}"] += 1
     return f"[{kind.lower()} {label}]\n{mention.get('content') or ''}".strip() if mention else ""
 
@@ -122,52 +120,62 @@ def _picture(part: Record) -> Any:
 
 
 def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
-    texts, thoughts, calls = list[str](), list[str](), list[Any]()
+    """A reply, and what its tools gave back."""
+    texts, thoughts, calls = list[str](), list[str](), dict[str, str]()
+    asked = []
+    results = mapping(agent.get("tool_results"))
     for part in dicts(agent.get("content")):
         if text(part.get("Text")):
             texts.append(part["Text"])
         elif thought := text(mapping(part.get("Thinking")).get("text")):
             thoughts.append(thought)
         elif used := mapping(part.get("ToolUse")):
-            calls.append(tool_call(str(used.get("id")), str(used.get("name") or "tool"), used.get("input")))
+            call = str(used.get("id"))
+            calls[call] = str(used.get("name") or "tool")
+            asked.append(
+                tool_call(call, calls[call], _arguments(used.get("input"), mapping(results.get(call)).get("output")))
+            )
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
             skipped.unknown[f"content {next(iter(part), None)}"] += 1
-    return _said(name, texts, thoughts, calls, dicts(list(mapping(agent.get("tool_results")).values())))
-
-
-def _older(one: Record) -> list[Message]:
-    """A message of a document before 0.3.0."""
-    name, parts = f"message-{one.get('id')}", dicts(one.get("segments"))
-    texts = [part["text"] for part in parts if part.get("type") == "text" and text(part.get("text"))]
-    if one.get("role") != "assistant":
-        content = "\n\n".join(texts) or text(one.get("context"))
-        return [message("user", content, None, name)] if content and one.get("role") == "user" else []
-    thoughts = [part["text"] for part in parts if part.get("type") == "thinking" and text(part.get("text"))]
-    calls = [
-        tool_call(str(used.get("id")), str(used.get("name")), used.get("input")) for used in dicts(one.get("tool_uses"))
-    ]
-    return _said(name, texts, thoughts, calls, dicts(one.get("tool_results")))
-
-
-def _said(name: str, texts: list[str], thoughts: list[str], calls: list[Any], results: list[Record]) -> list[Message]:
-    """A reply and what its tools gave back."""
-    names = {call["id"]: call["function"]["name"] for call in calls}
-    reply = message(
-        "assistant",
-        "\n\n".join(texts) or None,
-        None,
-        name,
-        reasoning="\n\n".join(thoughts) or None,
-        tool_calls=calls or None,
+    said, thought = "\n\n".join(texts) or None, "\n\n".join(thoughts) or None
+    made = (
+        [message("assistant", said, None, name, reasoning=thought, tool_calls=asked or None)]
+        if said or thought or asked
+        else []
     )
-    told = [reply] if texts or thoughts or calls else []
-    for one in results:
-        call = str(one.get("tool_use_id"))
-        tool = text(one.get("tool_name")) or names.get(call)
-        told.append(
-            message("tool", _output(one.get("content")), None, f"{call}-result", tool_call_id=call, tool_name=tool)
-        )
-    return told
+    for call, result in results.items():
+        tool = text(mapping(result).get("tool_name")) or calls.get(call)
+        content = _output(mapping(result).get("content"))
+        failed = FAILED if mapping(result).get("is_error") is True else None
+        made.append(message("tool", content, None, f"{call}-result", tool_call_id=call, tool_name=tool, meta=failed))
+    return made
+
+
+def _arguments(given: Any, output: Any) -> Any:
+    """The arguments of a call. Those of an edit may name the file alone: its result has the texts."""
+    before, after = mapping(output).get("old_text"), mapping(output).get("new_text")
+    if isinstance(given, dict) and isinstance(before, str) and isinstance(after, str) and "edits" not in given:
+        return {**given, **changed_lines(before, after)}
+    return given
+
+
+def _newer(one: Any) -> Record:
+    """A message in the form of 0.3.0: older ones have a role and segments."""
+    if not isinstance(one, dict) or "role" not in one:
+        return one if isinstance(one, dict) else {str(one): None}
+    parts: list[Record] = []
+    for part in dicts(one.get("segments")):
+        parts.append({"Thinking": part} if part.get("type") == "thinking" else {"Text": part.get("text")})
+    if one["role"] != "assistant":
+        content = parts or [{"Text": one.get("context")}]
+        return {"User" if one["role"] == "user" else "System": {"id": f"message-{one.get('id')}", "content": content}}
+    parts += [{"ToolUse": used} for used in dicts(one.get("tool_uses"))]
+    return {
+        "Agent": {
+            "content": parts,
+            "tool_results": {str(r.get("tool_use_id")): r for r in dicts(one.get("tool_results"))},
+        }
+    }
 
 
 def _output(content: Any) -> Any:

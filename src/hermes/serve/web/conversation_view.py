@@ -20,6 +20,7 @@ from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.visitors import visitor_of
 from hermes.serve.web.watching import SessionWatch
 from hermes.texts import content_text, encodable, one_line
+from hermes.why import files_changed
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -64,7 +65,7 @@ class ConversationView:
             "parent": row["parent_session_id"] if row["parent_session_id"] in known else None,
             "previous": chain[place - 1] if place else None, "next": chain[place + 1] if place + 1 < len(chain) else None,
             "part": [place + 1, len(chain)], "family": family, "compressed": len(left_out),
-            "summary": next(iter(own), None),
+            "summary": next(iter(own), None), "files": files_changed(self._db, session_id, visible_to=user),
         })  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ messages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.exceptions import HTTPException
@@ -14,6 +15,7 @@ from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.visitors import visitor_of
 from hermes.texts import one_line
+from hermes.why import sessions_that_changed
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -42,6 +44,8 @@ class PageLists:
         """A page of conversations, the latest first."""
         query, user = request.query_params, visitor_of(request).user
         since, until = self._period(request)
+        if query.get("file"):
+            return self._of_file(query["file"], user)
         rows = self._db.list_sessions_rich(
             source=query.get("source") or None, tag=query.get("tag") or None, model=query.get("model") or None,
             cwd=query.get("folder") or None, since=since, until=until, pinned=query.get("pinned") == "1", limit=PAGE,
@@ -52,6 +56,13 @@ class PageLists:
         tags = self._db.tags_of([row["id"] for row in rows], visible_to=user)
         told = [self.headline(dict(row), user, shown, tags[row["id"]]) for row, shown in zip(rows, counts, strict=True)]
         return AsciiJson({"sessions": told, "more": len(rows) == PAGE})
+
+    def _of_file(self, path: str, user: User | None) -> Response:
+        """The conversations that changed a file, the latest change first."""
+        ids = sessions_that_changed(self._db, Path(path), visible_to=user, is_local=False)[:PAGE]
+        rows = self._db.get_sessions(ids, visible_to=user)
+        told = [self.headline(dict(rows[one]), user) for one in ids if one in rows]
+        return AsciiJson({"sessions": told, "more": False})
 
     def headline(
         self, row: dict[str, Any], user: User | None, shown: int | None = None, tags: list[str] | None = None
@@ -71,11 +82,14 @@ class PageLists:
             return AsciiJson({"groups": [], "ms": 0})
         since, until = self._period(request)
         started = time.perf_counter()
+        file, within = query.get("file"), None
+        if file:
+            within = sessions_that_changed(self._db, Path(file), visible_to=user, is_local=False)
         hits = self._db.search_messages(
             words, [query["source"]] if query.get("source") else None,
             role_filter=[query["role"]] if query.get("role") else None, limit=_HITS, model=query.get("model") or None,
             tag=query.get("tag") or None, tool=query.get("tool") or None, cwd=query.get("folder") or None,
-            since=since, until=until,
+            since=since, until=until, session_ids=within,
             exclude_sessions=query.getlist("not")[:_MOST_LEFT_OUT] or None, visible_to=user,
         )  # fmt: skip
         groups: dict[str, dict[str, Any]] = {}

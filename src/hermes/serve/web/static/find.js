@@ -1,7 +1,7 @@
 // The list of conversations and the search that answers while one types. Everything that narrows them is in the address.
 import { ask, button, chips, count, link, main, make, money, owner, path, plural, query, say, time } from "./dom.js";
 
-const NAMES = { source: "Source", role: "Role", model: "Model", tool: "Tool", tag: "Tag", folder: "Folder", since: "Since", until: "Until", pinned: "Pinned", archived: "With archived" };
+const NAMES = { source: "Source", role: "Role", model: "Model", tool: "Tool", tag: "Tag", folder: "Folder", file: "File", since: "Since", until: "Until", pinned: "Pinned", archived: "With archived" };
 const KINDS = { source: "sources", model: "models", tool: "tools", tag: "tags", folder: "folders" };
 const FIRST = 3; // hits of a conversation that are shown at once
 const ENOUGH = 12, PIECES = 6; // conversations that are looked for, within so many pieces of hits

@@ -1,6 +1,6 @@
 // A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
 import { ask, atEnd, button, chips, copy, count, link, main, make, money, path, plural, question, readOnly, say, stay, time, toEnd } from "./dom.js";
-import { facts, name } from "./find.js";
+import { address, facts, name } from "./find.js";
 import { attachTalk, detachTalk } from "./talk.js";
 
 const WINDOW = 300; // messages that are in the page at once
@@ -138,7 +138,15 @@ function head(session) {
   }, { className: "danger" }));
   const tags = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag, readOnly ? null : button("×", async () => { await act("untag", { tag }); await again(); }, { ariaLabel: `Remove the tag ${tag}`, className: "plain" })));
   return make("div", { className: "head" }, make("h1", { dir: "auto" }, (session.pinned_at ? "★ " : "") + name(session)),
-    facts({ ...session, tags: [] }), tags.length ? make("div", { className: "tags" }, ...tags) : null, lineage(session), actions);
+    facts({ ...session, tags: [] }), tags.length ? make("div", { className: "tags" }, ...tags) : null, lineage(session), files(session), actions);
+}
+function files(session) { // a file leads to the conversations that changed it, a number to its last change here
+  if (!session.files.length) return null;
+  const inside = session.cwd ? session.cwd.replace(/\/$/, "") + "/" : "";
+  const lines = session.files.map(file => make("li", {},
+    make("a", { href: address({ file: file.path }), title: `Conversations that changed ${file.path}` }, make("bdi", {}, inside && file.path.startsWith(inside) ? file.path.slice(inside.length) : file.path)), " ",
+    make("a", { href: "#m" + file.message_id, className: "dim", ariaLabel: `Last change of ${file.path}` }, plural(file.changes, "change"))));
+  return make("div", { className: "lineage" }, make("details", { className: "files" }, make("summary", {}, `Files changed (${count(session.files.length)})`), make("ul", {}, ...lines)));
 }
 function lineage(session) {
   if (session.family.length < 2 && session.part[1] < 2) return null;

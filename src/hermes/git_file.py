@@ -1,0 +1,160 @@
+"""A file and its lines as git knows them: the commits they come from, the texts they had before, the file's earlier names.
+
+Without a repository, or without git, a file has its lines and its path alone. A command that takes too long is given up: in a
+long history, what it would tell is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from hermes.home import project_folder
+
+_GIT_SECONDS = 5.0  # of one command
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+
+
+@dataclass(slots=True)
+class Line:
+    """A line of the file: its number, its text, and what git knows of the commit it comes from (nothing: not committed)."""
+
+    number: int
+    text: str
+    at: float | None = None
+    commit: str = ""
+    name: str = ""  # of the file in that commit
+    origin: int = 0  # the line's number there
+
+
+@dataclass(slots=True)
+class GitFile:
+    """A file: its lines, its repository, and the paths it has there. Unless `is_local`, nothing of it is read."""
+
+    path: Path
+    is_local: bool
+    root: Path | None = None  # of the repository
+    lines: list[str] = field(default_factory=list)
+    name: str = ""  # its path in the repository; without one, its name alone
+    names: set[str] = field(default_factory=set)  # that, and those it had before renames
+    _names: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.names = {self.path.name}
+        if not self.is_local:
+            return
+        try:
+            self.lines = self.path.read_text("utf-8", "surrogateescape").removesuffix("\n").split("\n")
+        except OSError:
+            self.lines = []
+        real = Path(os.path.realpath(self.path))
+        root = project_folder(real.parent)
+        self.root = root if (root / ".git").exists() else None
+        self.name = real.name if self.root is None else real.relative_to(root).as_posix()
+        self.names = {self.name}
+
+    def _git(self, *words: str) -> str:
+        """The output of a git command in the repository."""
+        return "" if self.root is None else _output(_start(self.root, *words))
+
+    def start_names(self) -> None:
+        """Begin to look for the paths that the file had before it was renamed."""
+        options = ("--follow", "-M", "--diff-filter=R", "--name-status", "--format=")
+        self._names = None if self.root is None else _start(self.root, "log", *options, "--", self.name)
+
+    def finish_names(self) -> None:
+        """Add them to its names."""
+        told = _output(self._names)
+        self.names |= {line.split("\t")[1] for line in told.split("\n") if line.count("\t") == 2}
+
+    def add_staged_name(self) -> bool:
+        """Add the path that the file had before a rename that is not committed yet; whether there is one."""
+        told = self._git("diff", "-M", "--name-status", "--diff-filter=R", "HEAD")
+        renamed = [line.split("\t")[1:] for line in told.split("\n") if line.count("\t") == 2]
+        before = {old for old, new in renamed if new == self.name}
+        self.names |= before
+        return bool(before)
+
+    def blamed(self, first: int, last: int) -> list[Line]:
+        """These lines with the commits they come from; indentation is no change."""
+        told = self._git("blame", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
+        times: dict[str, float] = {}
+        paths: dict[str, str] = {}
+        found: dict[int, Line] = {}
+        commit, origin, number = "", 0, 0
+        for line in told.split("\n"):
+            if head := re.match(r"([0-9a-f]{40,}) (\d+) (\d+)", line):
+                commit, origin, number = head[1], int(head[2]), int(head[3])
+            elif line.startswith("committer-time "):
+                times[commit] = float(line.split()[1])
+            elif line.startswith("filename "):
+                paths[commit] = line.removeprefix("filename ")
+            elif line.startswith("\t") and commit.strip("0"):
+                found[number] = Line(number, line[1:], times.get(commit), commit, paths.get(commit, ""), origin)
+        return [found.get(one) or Line(one, self.lines[one - 1]) for one in range(first, last + 1)]
+
+    def earlier_texts(self, line: Line) -> Iterator[tuple[list[str], float | None]]:
+        """The texts that a line and its neighbours had before, newest first, with the time of the commit that replaced them."""
+        commit, name, first, last = line.commit or "HEAD", line.name or self.name, line.origin, line.origin
+        if not line.commit:
+            hunk = _hunk(self._git("diff", "--no-ext-diff", "-U0", "HEAD", "--", name), line.number)
+            if hunk is None:
+                return
+            removed, first, last = hunk
+            yield removed, None
+        told = self._git("log", "--no-ext-diff", f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
+        for part in told.split("\x01")[1:]:
+            at, _, diff = part.partition("\n")
+            yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
+
+
+@lru_cache(maxsize=64)
+def first_commits(root: Path) -> frozenset[str]:
+    """The commits that a repository began with: clones share them."""
+    return frozenset(_output(_start(root, "rev-list", "--max-parents=0", "HEAD")).split())
+
+
+def _start(root: Path, *words: str) -> subprocess.Popen[bytes] | None:
+    """A git command in a repository, running; None without git."""
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
+    try:
+        return subprocess.Popen(
+            command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except OSError:
+        return None
+
+
+def _output(process: subprocess.Popen[bytes] | None) -> str:
+    """The output of a git command; "" when it failed, or took too long."""
+    if process is None:
+        return ""
+    with process:
+        try:
+            told, _ = process.communicate(timeout=_GIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return ""
+    return told.decode("utf-8", "surrogateescape") if process.returncode == 0 else ""
+
+
+def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
+    """The lines that the hunk with this new line replaced, and where they were; None where it replaced none."""
+    removed: list[str] | None = None
+    first = last = 0
+    for line in diff.split("\n"):
+        if head := _HUNK.match(line):
+            if removed is not None:
+                break
+            old, count = int(head[1]), int(head[2] or 1)
+            begins, size = int(head[3]), int(head[4] or 1)
+            if begins <= number < begins + size and count:
+                removed, first, last = [], old, old + count - 1
+        elif removed is not None and line[:1] == "-":
+            removed.append(line[1:])
+    return None if removed is None else (removed, first, last)

@@ -1,0 +1,58 @@
+"""Droid (Factory): ~/.factory/sessions/<folder>/<session>.jsonl, a record a line, and <session>.settings.json beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.api_messages import ApiMessageReader
+from hermes.interop.histories.conversation import Conversation, continued, count, mapping, seconds, text
+from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+
+SOURCE = "droid"
+_BOOKKEEPING = ("todo_state", "session_settings", "agent_turn_outcome", "session_end")
+_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "cache_read_tokens": "cacheReadTokens",
+           "cache_write_tokens": "cacheCreationTokens", "reasoning_tokens": "thinkingTokens"}  # fmt: skip
+
+
+def usual_places() -> list[Path]:
+    """Where Droid keeps its sessions."""
+    return [Path.home() / ".factory" / "sessions"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is a session of Droid."""
+    return any(one.get("type") == "session_start" and isinstance(one.get("id"), str) for one in first_objects(path, 1))
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The sessions below a folder."""
+    yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The session of one file, in as many parts as it was compacted into."""
+    skipped = Skipped(path, problems)
+    reader, made, read_to = ApiMessageReader(skipped), Conversation(SOURCE, path.stem), 0
+    settings = json_object(path.with_suffix(".settings.json"))
+    made.model = text(settings.get("model"))
+    used = mapping(settings.get("tokenUsage"))
+    made.tokens = {to: told for to, key in _TOKENS.items() if (told := count(used.get(key)))}
+    for number, line, position in json_lines(path, skipped):
+        read_to = position
+        kind, at = line.get("type"), seconds(line.get("timestamp"))
+        name = text(line.get("id")) or f"line-{number}"
+        if kind == "session_start" and number == 1:
+            made.foreign_id, made.title, made.cwd = name, text(line.get("title")), text(line.get("cwd"))
+            made.parent, made.kind = text(line.get("parent")), "subagent"
+        elif kind == "message":
+            reader.take(mapping(line.get("message")), name, at)
+        elif kind == "compaction_state":
+            reader.summarize(text(line.get("summaryText")), name, at)
+        elif kind not in (*_BOOKKEEPING, "session_start"):
+            skipped.unknown[str(kind)] += 1
+    for part in continued(made, reader.parts):
+        if (session := part.session()) is not None:
+            yield Found(0, session, read_to)
+    skipped.report()

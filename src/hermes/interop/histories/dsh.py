@@ -1,0 +1,105 @@
+"""DeepSeek Harness: ~/.dsh/sessions/<folder>/session-<id>/session.jsonl.zstd, a header and an event a line, in frames of zstd."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.api_messages import ApiMessageReader
+from hermes.interop.histories.conversation import Conversation, dicts, from_json, mapping, seconds, text
+from hermes.interop.json_reading import Skipped, first_objects, json_lines
+
+SOURCE = "dsh"
+_SAID = ("user/message", "assistant/message", "tool/result")
+_OTHER = (
+    "turn/",
+    "step/",
+    "tool/",
+    "todo/",
+    "session/",
+    "model/",
+    "context/",
+    "permission/",
+    "plugin/",
+    "assistant/",
+    "user/",
+)
+
+
+def usual_places() -> list[Path]:
+    """Where DeepSeek Harness keeps its sessions."""
+    return [Path(os.environ.get("DSH_HOME") or Path.home() / ".dsh") / "sessions"]
+
+
+def sniff(path: Path) -> bool:
+    """Whether a file is a session of DeepSeek Harness."""
+    first = first_objects(path, 1)
+    return bool(first) and first[0].get("type") == "session" and {"createdAt", "cwd"} <= first[0].keys()
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """The newest version of each session below a folder: an upgrade leaves the older one beside it."""
+    found = sorted(path for path in folder.rglob("session*.jsonl*") if ".jsonl" in path.suffixes and sniff(path))
+    yield from {path.parent: path for path in found}.values()
+
+
+def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+    """The session of one file."""
+    skipped = Skipped(path, problems)
+    reader, made, read_to = ApiMessageReader(skipped), Conversation(SOURCE, path.parent.name), 0
+    for number, line, position in json_lines(path, skipped):
+        read_to = position
+        kind, data = str(line.get("type")), mapping(line.get("data"))
+        if kind == "session" and number == 1:
+            made.foreign_id, made.cwd = text(line.get("id")) or made.foreign_id, text(line.get("cwd"))
+            made.started_at = seconds(line.get("createdAt"))
+        elif kind == "session/title":
+            made.title = text(data.get("title")) or made.title
+        elif kind in _SAID:
+            told = mapping(data.get("message")) or data
+            role = "assistant" if kind == "assistant/message" else "user"
+            said = {
+                "role": role,
+                "content": _blocks(told, skipped),
+                "usage": data.get("usage"),
+                "modelInfo": _model(told),
+            }
+            if kind != "user/message" or mapping(told.get("source")).get("kind") in (None, "user"):
+                reader.take(said, text(told.get("id")) or f"seq-{line.get('seq', number)}", seconds(line.get("time")))
+        elif kind != "session" and not kind.startswith(_OTHER):
+            skipped.unknown[kind] += 1
+    made.messages = reader.parts[0]
+    if (session := made.session()) is not None:
+        yield Found(0, session, read_to)
+    skipped.report()
+
+
+def _model(told: dict[str, Any]) -> dict[str, Any]:
+    return {"id": mapping(told.get("source")).get("model")}
+
+
+def _blocks(told: dict[str, Any], skipped: Skipped) -> list[dict[str, Any]]:
+    """The blocks of a message, as the Anthropic API has them."""
+    content = told.get("content")
+    found: list[dict[str, Any]] = [{"type": "text", "text": content}] if text(content) else []
+    for block in dicts(content):
+        kind = block.get("type")
+        if kind == "text":
+            found.append(block)
+        elif kind in ("reasoning", "thinking"):
+            found.append({"type": "thinking", "thinking": block.get("text") or block.get("thinking")})
+        elif kind == "tool-call":
+            call = text(block.get("id")) or text(block.get("toolCallId"))
+            found.append(
+                {"type": "tool_use", "id": call, "name": block.get("name"), "input": from_json(block.get("arguments"))}
+            )
+        elif kind == "tool-result":
+            found.append(
+                {"type": "tool_result", "tool_use_id": block.get("toolCallId"), "content": block.get("content")}
+            )
+        else:
+            skipped.unknown[f"block {kind}"] += 1
+    return found
