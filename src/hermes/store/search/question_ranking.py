@@ -169,7 +169,7 @@ class QuestionRanking:
         held = self._share_held(order)
         middles = self._middles(order[:LOOKED_INTO])
         if look is not None:
-            joining = {one: at for one, at in look.candidates().items() if one not in middles}
+            joining = {one: at for one, at in look.candidates(alone=not order).items() if one not in middles}
             middles.update(joining)
             fresh = [one for one in joining if one not in self._by_session]
             times = self._times(fresh)

@@ -26,7 +26,10 @@ from hermes.errors import StoreError
 from hermes.store.engines.base import Engine, Scope, Tx, rows_among
 from hermes.store.meaning import encoders, vectors
 
-LOOKED_AT = 10  # sessions that come by meaning, of each model; more find nothing more
+LOOKED_AT, ALONE = (
+    10,
+    30,
+)  # sessions that come by meaning, of each model: beside those that came by words, and without them
 SPOKEN = 0.75  # of a question's vector: the question as the person would say it whom it is about
 LEAST_SPREAD = 0.02  # of cosines
 PAGE = 8  # messages
@@ -155,11 +158,12 @@ class Reranking:
         asked = _understood(able, question, spoken()) if able else []
         return cls(tx, scope, asked) if asked else None
 
-    def candidates(self) -> dict[str, int]:
-        """The sessions whose pages are nearest, each with a message to look around."""
+    def candidates(self, *, alone: bool = False) -> dict[str, int]:
+        """The sessions whose pages are nearest, each with a message to look around. `alone`: none came by words."""
+        most = ALONE if alone else LOOKED_AT
         found: dict[str, int] = {}
         for _, _, pages, nearness in self._asked:
-            found = {**pages.nearest(nearness, self._seen, LOOKED_AT), **found}
+            found = {**pages.nearest(nearness, self._seen, most), **found}
         return found
 
     def _seen(self, session_ids: Sequence[str]) -> Spans:
