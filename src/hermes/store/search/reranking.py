@@ -26,10 +26,7 @@ from hermes.errors import StoreError
 from hermes.store.engines.base import Engine, Scope, Tx, rows_among
 from hermes.store.meaning import encoders, vectors
 
-LOOKED_AT, ALONE = (
-    10,
-    30,
-)  # sessions that come by meaning, of each model: beside those that came by words, and without them
+LOOKED_AT, ALONE = 10, 20  # sessions that come by meaning, of each model: beside those by words, and without them
 SPOKEN = 0.75  # of a question's vector: the question as the person would say it whom it is about
 LEAST_SPREAD = 0.02  # of cosines
 PAGE = 8  # messages
