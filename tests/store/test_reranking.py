@@ -64,13 +64,14 @@ def test_a_line_that_a_model_might_know_does_not_decide_for_a_session_in_another
     foreign = [(None, NEAR), (None, NEAR), (FAR, FAR), (None, FAR), (None, FAR)]
     english = [(FAR, NEAR), (NEAR, FAR)]
     found, sequences = looked(db, {"foreign": foreign, "english": english})
-    assert found.messages[sequences["foreign"][0]] > 0 > found.messages[sequences["foreign"][2]]
-    assert found.messages[sequences["english"][1]] > 0 > found.messages[sequences["english"][0]]
+    alone = {one: near[0] for one, near in found.messages.items()}
+    assert alone[sequences["foreign"][0]] > 0 > alone[sequences["foreign"][2]]
+    assert alone[sequences["english"][1]] > 0 > alone[sequences["english"][0]]
 
 
 def test_without_another_model_the_one_line_that_is_known_counts(db):
     found, sequences = looked(db, {"tools": [(NEAR, None), (None, None), (None, None)], "other": [(FAR, FAR)]})
-    assert found.messages[sequences["tools"][0]] > 0 and set(found.sessions) == {"tools", "other"}
+    assert found.messages[sequences["tools"][0]][0] > 0 and set(found.sessions) == {"tools", "other"}
     assert found.sessions["tools"] > found.sessions["other"]
 
 

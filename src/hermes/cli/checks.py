@@ -299,6 +299,17 @@ CLIENTS = (
 )  # fmt: skip
 
 
+def watch(_: Config) -> Found:
+    """The service that follows other programs' histories, where it is installed."""
+    from hermes.gateway.service import WATCH, status
+
+    state = status(get_hermes_home(), WATCH)
+    if state == "installed, not running":
+        yield remark(state, "hermes sessions watch --install")
+    elif state != "not installed":
+        yield well(state)
+
+
 def clients(config: Config) -> Found:
     """Other agents and editors on this machine, each with the line that connects it."""
     from hermes.cli.gateway_setup import guide_page

@@ -92,6 +92,7 @@ def checks_for(config: Config) -> list[Check]:
         ),
         Check("webhooks", checks_online.webhooks),
         Check("API server", checks_online.api_server),
+        Check("watch", checks.watch),
         Check("clients", checks.clients),
         Check("terminal", checks.terminal),
     ]

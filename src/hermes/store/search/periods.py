@@ -12,7 +12,8 @@ from datetime import date, datetime, timedelta
 from hermes.store.index_text import fold, pieces
 from hermes.store.stems import STOP_WORDS
 
-PREFERRED = 13.0  # what a session of the time asked for counts in addition
+PREFERRED = 9.0  # what a session of the time asked for counts in addition
+EXACT = 7.0  # and more, where it is a day or a month
 AFTER_A_MONTH, AFTER_A_DAY = timedelta(days=38), timedelta(days=9)  # from its beginning on
 YEARS = 10  # a month or day without a year is looked for in so many
 DAY = timedelta(days=1)
@@ -205,7 +206,8 @@ def preference(times: Sequence[tuple[float, float]]) -> Callable[[float, float],
         return None
 
     def counts(began: float, active: float) -> float:
-        return PREFERRED if any(began < end and active >= start for start, end in times) else 0.0
+        fitting = [end - start for start, end in times if began < end and active >= start]
+        return (PREFERRED + EXACT * (min(fitting) < 32 * 86400)) if fitting else 0.0
 
     return counts
 

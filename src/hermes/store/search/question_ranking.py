@@ -1,11 +1,11 @@
 """The order of a question's partial answers: sessions by what they hold of its words, messages by what they and those beside
 them hold.
 
-Only which message holds which word counts, so every engine gives the same order. A message is worth the sum of how rare its
-words are, each once. A session is worth its best message and, twice, how often its messages hold the words, with less for
-each further one and for a long session. Inside a session a message is raised by its neighbours: the answer often stands next
-to the words of the question. What the program's own assistants said comes last, and only where it holds a word.
-Where messages have vectors, a second look adds how near they are to what the question means.
+Only which message holds which word and the beginnings of texts count, so every engine gives the same order. A message is
+worth the sum of how rare its words are, each once, and what the question's form says about it (`clues`). A session is worth
+its best message and how often its messages hold the words, with less for each further one and for a long session. What the
+program's own assistants said comes last, and only where it holds a word.
+Where messages have vectors, how near they are to what the question means counts instead of what their neighbours hold.
 The weights were compared on the sets of `make recall`.
 """
 
@@ -15,12 +15,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from hermes.store import codec
 from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
 from hermes.store.query import Leaf
+from hermes.store.search.clues import HEAD, Clues, ClueWeights
 from hermes.store.search.hits import Ranked
 
 if TYPE_CHECKING:
@@ -28,17 +30,49 @@ if TYPE_CHECKING:
 
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every other value
 MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
-LOOKED_INTO = 60  # sessions whose messages are ranked with their neighbours
+LOOKED_INTO = 20  # sessions whose messages are read
 WINDOW = 400  # messages of one session that are put in order
 OF_A_SESSION = 6  # hits
-SESSIONS_AMONG = (20, 10)  # among so many first hits there are so many sessions
-SESSIONS_BY_MEANING = (10, 6)  # by words alone this would take places of messages that are right
-LOOKED_AGAIN = 40  # sessions whose messages are compared with what the question means
-NEAR = 4.0  # what a message counts for each deviation it is nearer than the middle
-BESIDE, NEXT_BUT_ONE = 0.4, 0.2
-SESSION_WEIGHT = 2.0
 MANY = 1000.0  # messages
 REPEATED, SHORTEST, LENGTH = 1.2, 0.25, 0.75  # how soon further messages with a word stop counting
+
+
+class Weights(NamedTuple):
+    """How much everything counts, for a message and for a session."""
+
+    own: float
+    beside: float
+    """The words of the messages before and after it."""
+    next_but_one: float
+    question_before: float
+    """The words of the question that a message may answer."""
+    near: float
+    near_three: float
+    clues: ClueWeights
+    session_own: float
+    session_words: float
+    session_best: float
+    session_near: float
+    session_near_three: float
+    session_near_whole: float
+    session_time: float
+    """For each degree in which a session is of the time that the question names."""
+    apart: float
+    """How far a session's messages stand apart."""
+
+
+WORDS = Weights(
+    own=1.0, beside=0.35, next_but_one=0.25, question_before=0.5, near=0.0, near_three=0.0,
+    clues=ClueWeights(signed=5.0, asks=-2.0, time=6.0, number=5.0),
+    session_own=1.0, session_words=2.0, session_best=0.5, session_near=0.0, session_near_three=0.0, session_near_whole=0.0,
+    session_time=1.0, apart=1.0,
+)  # fmt: skip
+MEANING = Weights(
+    own=0.25, beside=0.0, next_but_one=0.0, question_before=0.2, near=0.8, near_three=1.8,
+    clues=ClueWeights(signed=2.3, asks=-1.0, time=3.0, number=2.0),
+    session_own=0.2, session_words=0.25, session_best=0.3, session_near=0.6, session_near_three=0.7, session_near_whole=0.6,
+    session_time=0.6, apart=0.6,
+)  # fmt: skip
 
 
 class QuestionWord(msgspec.Struct):
@@ -63,14 +97,28 @@ class Session(msgspec.Struct):
     """A session on its way into the order."""
 
     id: str
-    value: float
+    words: float = 0.0
+    """How much of the question's words its messages hold together."""
+    own: float = 0.0
+    """The value of its best message, by words."""
+    time: float = 0.0
+    """How well it fits the time that the question names."""
     when: float = 0.0
     """The time of the newest of its messages that hold a word: of equal sessions the later one comes first."""
+    value: float = 0.0
+
+
+class Message(NamedTuple):
+    """A message of a session that is read."""
+
+    id: int
+    text: str
+    is_question: bool
 
 
 Placed = tuple[float, int, int]  # a hit: its value, the place of its session (negative), the message
 Preference = Callable[[float, float], float]
-"""What a session counts in addition, by when it began and was last active."""
+"""What a session counts in addition, by the times of its first and last message."""
 
 
 def rarity(total: float, held: float) -> float:
@@ -93,10 +141,17 @@ class QuestionRanking:
     to one."""
 
     def __init__(
-        self, tx: Tx, scope: Scope, words: Sequence[QuestionWord], preference: Preference | None, *, holding: bool
+        self,
+        tx: Tx,
+        scope: Scope,
+        asked: str,
+        words: Sequence[QuestionWord],
+        preference: Preference | None,
+        *,
+        holding: bool,
     ) -> None:
-        self._tx, self._scope, self._words, self._holding = tx, scope, words, holding
-        self._preference: Preference = preference or (lambda began, active: 0.0)
+        self._tx, self._scope, self._asked, self._words, self._holding = tx, scope, asked, words, holding
+        self._preference = preference
         self._sessions, self._total = self._extent()
         self._holders = {holder[0]: holder for word in words for holder in word.holders}
         self._said_here = {holder[0] for holder in self._holders.values() if holder[2] == OWN}
@@ -109,16 +164,22 @@ class QuestionRanking:
 
     def best(self, need: int, look: Reranking | None = None) -> Passages:
         """The best `need` messages in order, for words that some message holds, or with a second look by meaning."""
-        order = self._sessions_in_order()
+        weights = WORDS if look is None else MEANING
+        order = self._sessions_in_order(weights)
         held = self._share_held(order)
-        # A session's best message is worth what the session is: more are never needed.
-        most = len(order) if self._said_here else max(need, SESSIONS_AMONG[0])
+        middles = self._middles(order[:LOOKED_INTO])
         if look is not None:
-            order, sequences, near = self._looked_again(order, look)
-            return Passages(self._messages_in_order(order[:most], sequences, near.messages, need), held, near.related)
-        order = order[:most]
-        sequences = self._sequences(self._middles(order[:LOOKED_INTO]))
-        return Passages(self._messages_in_order(order, sequences, {}, need), held)
+            joining = {one: at for one, at in look.candidates(alone=not order).items() if one not in middles}
+            middles.update(joining)
+            fresh = [one for one in joining if one not in self._by_session]
+            times = self._times(fresh)
+            order += [
+                Session(one, time=self._fits(times.get(one)), when=times.get(one, (0.0, 0.0))[1]) for one in fresh
+            ]
+        sequences = self._sequences(middles)
+        near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
+        hits = self._in_order(order, sequences, near, weights, need)
+        return Passages(hits, held, None if near is None else near.related)
 
     def _extent(self) -> tuple[float, float]:
         """How many sessions and messages the search may see. What it sees of others by reference is not counted: there are at
@@ -146,32 +207,52 @@ class QuestionRanking:
     def _said_here_of(self, word: QuestionWord) -> Counter[str]:
         return Counter(holder[1] for holder in word.holders if holder[0] in self._said_here)
 
-    def _sessions_in_order(self) -> list[Session]:
+    def _sessions_in_order(self, weights: Weights) -> list[Session]:
+        """The sessions that hold a word, by what they hold: the order in which they are looked into."""
         average = self._total / self._sessions
-        weights = [
-            SESSION_WEIGHT * 2.2 * word.weight * rarity(self._sessions, min(self._sessions, float(len(count))))
+        worth = [
+            2.2 * word.weight * rarity(self._sessions, min(self._sessions, float(len(count))))
             for word, count in zip(self._words, self._counts, strict=True)
         ]
         counts = [count - self._said_here_of(word) for word, count in zip(self._words, self._counts, strict=True)]
         newest = {one: max(messages) for one, messages in self._by_session.items()}
         best = {one: max(messages.values()) for one, messages in self._by_session.items()}
         values = dict(best)  # as if all were of the same size
-        for count, weight in zip(counts, weights, strict=True):
+        for count, value in zip(counts, worth, strict=True):
             for session_id, held in count.items():
-                values[session_id] += weight * held / (held + REPEATED)
+                values[session_id] += 2.0 * value * held / (held + REPEATED)
         rough = sorted(((value, newest[one], one) for one, value in values.items()), reverse=True)
-        at = [newest[one] for _, _, one in rough[:MOST_SESSIONS]]
+        first = [one for _, _, one in rough[:MOST_SESSIONS]]
+        at = [newest[one] for one in first]
         times: dict[int, float] = dict(rows_among(self._tx, "SELECT id, timestamp FROM messages WHERE {these}", at))
+        lasted = self._times(first) if self._preference else {}
         found = []
-        for session_id, size, began, active in self._sizes([one for _, _, one in rough[:MOST_SESSIONS]]):
+        sizes = rows_among(self._tx, "SELECT id, message_count FROM sessions WHERE {these}", first)
+        for session_id, size in sizes:
             slope = REPEATED * (SHORTEST + LENGTH * float(size or 0) / average)
-            value = best[session_id] + self._preference(began, active)
-            for count, weight in zip(counts, weights, strict=True):
-                if often := count.get(session_id):
-                    value += weight * often / (often + slope)
-            found.append(Session(session_id, value, times.get(newest[session_id], 0.0)))
+            held_words = sum(
+                value * often / (often + slope)
+                for count, value in zip(counts, worth, strict=True)
+                if (often := count.get(session_id))
+            )
+            time = self._fits(lasted.get(session_id))
+            when = times.get(newest[session_id], 0.0)
+            value = best[session_id] + 2.0 * held_words + time
+            found.append(Session(session_id, held_words, best[session_id], time, when, value))
         found.sort(key=_place, reverse=True)
-        return found + [Session(one, min(value, found[-1].value)) for value, _, one in rough[MOST_SESSIONS:]]
+        least = found[-1].value if found else 0.0
+        rest = [Session(one, own=best[one], value=min(value, least)) for value, _, one in rough[MOST_SESSIONS:]]
+        return found + rest
+
+    def _times(self, session_ids: Sequence[str]) -> dict[str, tuple[float, float]]:
+        """When the first and the last message of each session was said."""
+        moment = "(SELECT {}(m.timestamp) FROM messages m WHERE m.session_id = sessions.id)"
+        sql = f"SELECT id, {moment.format('min')}, {moment.format('max')} FROM sessions WHERE {{these}}"
+        return {row[0]: (row[1], row[2]) for row in rows_among(self._tx, sql, session_ids) if row[1] is not None}
+
+    def _fits(self, lasted: tuple[float, float] | None) -> float:
+        """How well a session fits the time that the question names."""
+        return self._preference(*lasted) if self._preference and lasted else 0.0
 
     def _share_held(self, order: Sequence[Session]) -> float:
         """How much of the words the best of the first sessions holds, the rarer the more. In a small store every word is rare."""
@@ -182,81 +263,82 @@ class QuestionRanking:
         )
         return max(shares, default=0.0) / (sum(values) or 1.0)
 
-    def _looked_again(
-        self, order: Sequence[Session], look: Reranking
-    ) -> tuple[list[Session], dict[str, list[int]], Nearness]:
-        """The best sessions by words and by meaning, in a new order; their messages, and how near each is."""
-        first, rest = list(order[:LOOKED_AGAIN]), list(order[LOOKED_AGAIN:])
-        middles = self._middles(first)
-        joining = {one: at for one, at in look.candidates().items() if one not in middles}
-        found = [session for session in rest if session.id in joining]
-        for session_id, _, began, active in self._sizes([one for one in joining if one not in self._by_session]):
-            found.append(Session(session_id, self._preference(began, active), active))
-        middles.update({session.id: joining[session.id] for session in found})
-        sequences = self._sequences(middles)
-        near = look.look(sequences)
-        looked = [one for one in [*first, *found] if one.id in self._by_session or sequences.get(one.id)]
-        for session in looked:
-            session.value += near.sessions.get(session.id, 0.0)
-        ids = {session.id for session in looked}
-        again = looked + [session for session in rest if session.id not in ids]
-        return sorted(again, key=_place, reverse=True), sequences, near
-
-    def _sizes(self, session_ids: Sequence[str]) -> list[Any]:
-        columns = "id, message_count, started_at, coalesce(active_at, started_at)"
-        return [*rows_among(self._tx, f"SELECT {columns} FROM sessions WHERE {{these}}", session_ids)]
-
     def _middles(self, sessions: Sequence[Session]) -> dict[str, int]:
         """The best message of each session."""
         owns = ((session.id, self._by_session[session.id]) for session in sessions)
         return {one: max(own, key=lambda message_id: (own[message_id], message_id)) for one, own in owns}
 
-    def _sequences(self, middles: dict[str, int]) -> dict[str, list[int]]:
+    def _sequences(self, middles: dict[str, int]) -> dict[str, list[Message]]:
         """The messages of each session that may be found, in order; of a long session those around its middle one."""
-        out: dict[str, list[int]] = defaultdict(list)
+        out: dict[str, list[Message]] = defaultdict(list)
         if middles:
             join = "JOIN sessions s ON s.id = m.session_id" if self._scope.needs_sessions else ""
             spans, params = self._tx.spans([(one, at - WINDOW // 2, at + WINDOW // 2) for one, at in middles.items()])
             rows = self._tx.rows(
-                f"SELECT m.session_id, m.id, {SPEAKER} FROM {spans} JOIN messages m ON m.session_id = a.session_id"
+                f"SELECT m.session_id, m.id, {SPEAKER}, substr(m.content, 1, {HEAD}), substr(m.content, -1) FROM {spans}"
+                " JOIN messages m ON m.session_id = a.session_id"
                 f" AND m.id BETWEEN a.first AND a.last {join} WHERE {self._scope.where} ORDER BY m.timestamp, m.id",
                 (*params, *self._scope.params),
             )
-            for session_id, message_id, speaker in rows:
+            for session_id, message_id, speaker, head, end in rows:
                 if speaker != OWN:
-                    out[session_id].append(message_id)
+                    text = str(codec.restored(head) or "")
+                    out[session_id].append(Message(message_id, text, end in ("?", "？")))
         return out
 
-    def _messages_in_order(
-        self, order: Sequence[Session], sequences: dict[str, list[int]], near: dict[int, float], need: int
+    def _in_order(
+        self,
+        order: list[Session],
+        sequences: dict[str, list[Message]],
+        near: Nearness | None,
+        weights: Weights,
+        need: int,
     ) -> list[Ranked]:
         """The hits of these sessions."""
+        clues = Clues(self._asked, weights.clues)
         kept = self._own.keys() | set().union(*(word.also for word in self._words)) if self._holding else None
+        scored: dict[str, dict[int, float]] = {}
+        by_words: set[int] = set()
+        messages = near.messages if near else {}
+        for session in order:
+            own = self._by_session.get(session.id, {})
+            scores = {one: weights.own * value for one, value in own.items()}
+            raised = _raised(own, sequences.get(session.id, ()), weights, clues, messages)
+            scores.update(raised)
+            if kept is not None:
+                scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
+            nearest = [messages[one.id] for one in sequences.get(session.id, ()) if one.id in messages]
+            session.value = (
+                weights.session_words * session.words
+                + weights.session_own * session.own
+                + weights.session_best * max(scores.values(), default=0.0)
+                + weights.session_time * session.time
+                + weights.session_near * max((one[0] for one in nearest), default=0.0)
+                + weights.session_near_three * max((one[1] for one in nearest), default=0.0)
+                + weights.session_near_whole * (near.sessions.get(session.id, 0.0) if near else 0.0)
+            )
+            by_words.update(own)
+            scored[session.id] = scores
+        order = sorted(order, key=_place, reverse=True)
         first: list[Placed] = []
         rest: list[Placed] = []
         said_here: list[Placed] = []
-        by_words: set[int] = set()
         for number, session in enumerate(order):
-            own, sequence = self._by_session.get(session.id, {}), sequences.get(session.id, ())
-            scores = {**own, **_raised(own, sequence)}
-            if kept is not None:
-                scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
-            by_words.update(scores)
-            for message_id in sequence:
-                if message_id in near:
-                    scores[message_id] = scores.get(message_id, 0.0) + NEAR * near[message_id]
+            scores = scored[session.id]
+            own = self._by_session.get(session.id, {})
             said_here += [(scores.pop(one), -number, one) for one in self._said_here & scores.keys()]
             best = sorted(((score, message_id) for message_id, score in scores.items()), reverse=True)
-            listed = [(session.value + (score - best[0][0]), -number, message_id) for score, message_id in best]
+            listed = [
+                (session.value + weights.apart * (score - best[0][0]), -number, message_id)
+                for score, message_id in best
+            ]
             first += listed[:OF_A_SESSION]
             rest += [one for one in listed[OF_A_SESSION:] if one[2] in own]
-        first = _of_many_sessions(
-            sorted(first, reverse=True), (SESSIONS_BY_MEANING, SESSIONS_AMONG) if near else (SESSIONS_AMONG,)
-        )
+        first.sort(reverse=True)
         if len(first) < need:  # nothing that holds a word is lost where there is room for it
             first += sorted(rest, reverse=True) + sorted(said_here, reverse=True)
         return [
-            Ranked(one, order[-place].id, round(value, 6), "relaxed", _why(one in by_words, near.get(one)))
+            Ranked(one, order[-place].id, round(value, 6), "relaxed", _why(one in by_words, messages.get(one)))
             for value, place, one in first[:need]
         ]
 
@@ -265,44 +347,33 @@ def _place(session: Session) -> tuple[float, float]:
     return session.value, session.when
 
 
-def _of_many_sessions(listed: list[Placed], steps: Sequence[tuple[int, int]]) -> list[Placed]:
-    """Reorder hits so that the first ones are of enough sessions: where they are of few, the best of others move up."""
-    best: dict[int, Placed] = {}  # the first hit of each session
-    for one in listed:
-        best.setdefault(one[1], one)
-    out: list[Placed] = []
-    seen: set[int] = set()
-    taken: set[int] = set()
-    waiting, others = iter(listed), iter(best.values())
-    for among, sessions in steps:
-        while len(out) < min(among, len(listed)):
-            wanted = min(sessions, len(best)) - len(seen)
-            if among - len(out) > wanted:
-                one = next(one for one in waiting if one[2] not in taken)
-            else:
-                one = next(one for one in others if one[1] not in seen)
-            out.append(one)
-            seen.add(one[1])
-            taken.add(one[2])
-    return [*out, *(one for one in waiting if one[2] not in taken)]
-
-
-def _why(by_words: bool, near: float | None) -> str:
-    if near is None or (by_words and near < 1.0):
+def _why(by_words: bool, near: tuple[float, float] | None) -> str:
+    if near is None or (by_words and near[0] < 1.0):
         return "words"
     return "both" if by_words else "meaning"
 
 
-def _raised(own: dict[int, float], sequence: Sequence[int]) -> dict[int, float]:
-    """The messages of a session that hold a word or stand near one that does, each with its neighbours' part."""
+def _raised(
+    own: dict[int, float],
+    sequence: Sequence[Message],
+    weights: Weights,
+    clues: Clues,
+    near: dict[int, tuple[float, float]],
+) -> dict[int, float]:
+    """The messages of a session that hold a word, stand near one that does, or are near by meaning, each with its value."""
     scores: dict[int, float] = {}
-    if not own:
-        return scores
-    values = [own.get(message_id, 0.0) for message_id in sequence]
+    values = [own.get(message.id, 0.0) for message in sequence]
     padded = [0.0, 0.0, *values, 0.0, 0.0]
-    for number, message_id in enumerate(sequence):
-        far, near, value, after, last = padded[number : number + 5]
-        score = value + BESIDE * (near + after) + NEXT_BUT_ONE * (far + last)
-        if score > 0.0:
-            scores[message_id] = score
+    for number, message in enumerate(sequence):
+        far, before, value, after, last = padded[number : number + 5]
+        nearness = near.get(message.id)
+        if nearness is None and far + before + value + after + last <= 0.0:
+            continue
+        score = weights.own * value + weights.beside * (before + after) + weights.next_but_one * (far + last)
+        score += clues.value(message.text, is_question=message.is_question)
+        if number and sequence[number - 1].is_question:
+            score += weights.question_before * before
+        if nearness is not None:
+            score += weights.near * nearness[0] + weights.near_three * nearness[1]
+        scores[message.id] = score
     return scores

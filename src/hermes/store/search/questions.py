@@ -13,7 +13,6 @@ from hermes.store.search import periods
 from hermes.store.search.hits import Hits, Ranked
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
-from hermes.store.search.substrings import MOST_WORDS, is_one_word, words_around
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 
@@ -24,8 +23,6 @@ ROWS = 4_000  # messages that are ranked, each once for every word of a question
 FEWEST, MOST = 400, 1_000  # of one word, the newest
 OLDER = 4  # of a word that more messages hold: so many times as many count where another word is held
 A_NAME = 2.0  # what a word counts for a session that is written like a name
-FORMS = 12
-LONG_ENOUGH = 5  # letters of a word that may be a part of others: "race" in "bracelet" is chance
 GROUPS = 24  # words of a question that are searched
 OF_A_TIME = 10  # sessions of the time a question names, where nothing else of that time was found
 TIMES = 2  # of those that a question names, the first: a month without a year is one of many years
@@ -72,7 +69,7 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
     look = None if holding else _reranking(hits, asked, words)
     if look is not None or any(word.holders for word in words):
         counted = [] if hits.by == "meaning" and look is not None else words
-        ranking = QuestionRanking(hits.tx, hits.scope, counted, preferred, holding=holding)
+        ranking = QuestionRanking(hits.tx, hits.scope, asked, counted, preferred, holding=holding)
         found = ranking.best(hits.missing + len(hits.seen), look)
         if preferred is not None or hits.found or _is_answered(found, asked):
             hits.add_ranked(found.hits)
@@ -147,12 +144,6 @@ def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
     words = (words or [QuestionWord([Leaf(piece, "phrase")]) for piece in dict.fromkeys(typed)])[:GROUPS]
     most = min(MOST, max(FEWEST, ROWS // max(1, len(words))))
     _find_holders(hits, words, most)
-    parts = []
-    for word in words:
-        if not word.holders and (around := _around(hits, word.leaves[0])):  # in no message: it may be a part of others
-            word.leaves = around
-            parts.append(word)
-    _find_holders(hits, parts, most)
     common = [word for word in words if len(word.holders) == most]
     older = hits.text.holder_ids(hits.tx, [either(word.leaves) for word in common], OLDER * most) if common else []
     for word, ids in zip(common, older, strict=True):
@@ -207,14 +198,7 @@ def _forms(hits: Hits, words: Sequence[str], stem: Callable[[str], str]) -> dict
         forms[word] += [
             form for form in sorted(found, key=lambda one: (len(one), one)) if stem(form) == base and form != word
         ]
-    return {word: found[:FORMS] for word, found in forms.items()}
-
-
-def _around(hits: Hits, leaf: Leaf) -> list[Leaf]:
-    """Leaves for the words that contain one that no message has."""
-    if not is_one_word(leaf.text) or len(leaf.text) < LONG_ENOUGH:
-        return []
-    return [one for one in words_around(hits, leaf.text) if isinstance(one, Leaf)][:MOST_WORDS]
+    return forms
 
 
 def _telling(needles: list[Needle]) -> list[Needle]:

@@ -26,9 +26,7 @@ from hermes.errors import StoreError
 from hermes.store.engines.base import Engine, Scope, Tx, rows_among
 from hermes.store.meaning import encoders, vectors
 
-LOOKED_AT = 20  # sessions that come by meaning, of each model; more find nothing more
-WEIGHT = 12.0  # of a deviation
-BEST, TOGETHER, WHOLE = 0.5, 0.5, 0.25
+LOOKED_AT, ALONE = 10, 20  # sessions that come by meaning, of each model: beside those by words, and without them
 SPOKEN = 0.75  # of a question's vector: the question as the person would say it whom it is about
 LEAST_SPREAD = 0.02  # of cosines
 PAGE = 8  # messages
@@ -48,10 +46,10 @@ _Vector = tuple[int, int, bytes]  # the message, of how many tokens it was made,
 class Nearness(msgspec.Struct):
     """What the second look found."""
 
+    messages: dict[int, tuple[float, float]]
+    """How near each message is, in deviations: alone, and together with the one before and the one after."""
     sessions: dict[str, float]
-    """How much each session counts in addition."""
-    messages: dict[int, float]
-    """How near each message is, in deviations."""
+    """How near all that was looked at of a session is together."""
     related: float = 0.0
     """Not below 0: the nearest message is nearer than chance brings one."""
 
@@ -157,11 +155,12 @@ class Reranking:
         asked = _understood(able, question, spoken()) if able else []
         return cls(tx, scope, asked) if asked else None
 
-    def candidates(self) -> dict[str, int]:
-        """The sessions whose pages are nearest, each with a message to look around."""
+    def candidates(self, *, alone: bool = False) -> dict[str, int]:
+        """The sessions whose pages are nearest, each with a message to look around. `alone`: none came by words."""
+        most = ALONE if alone else LOOKED_AT
         found: dict[str, int] = {}
         for _, _, pages, nearness in self._asked:
-            found = {**pages.nearest(nearness, self._seen, LOOKED_AT), **found}
+            found = {**pages.nearest(nearness, self._seen, most), **found}
         return found
 
     def _seen(self, session_ids: Sequence[str]) -> Spans:
@@ -216,20 +215,19 @@ class Reranking:
 
 
 def _compared(read: dict[str, list[_Vector]], asked: Array, nearness: Nearness) -> tuple[float, int]:
-    """Add to what sessions and messages count; the nearest cosine, and of how many."""
+    """Add how near messages are; the nearest cosine, and of how many."""
     rows = [row for some in read.values() for row in some]
     starts = np.cumsum([0, *(len(some) for some in read.values())])[:-1].tolist()
     found = vectors.as_floats(row[2] for row in rows)
     sizes = np.array([row[1] for row in rows], dtype=np.float32)
     cosines = _times(found, asked)
     middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
-    together = np.maximum.reduceat(_of_three(found, sizes, cosines, starts), starts)
+    alone = ((cosines - middle) / spread).tolist()
+    together = ((_of_three(found, sizes, cosines, starts) - middle) / spread).tolist()
+    nearness.messages.update(zip((row[0] for row in rows), zip(alone, together, strict=True), strict=True))
     sums = np.add.reduceat(found * sizes[:, None], starts, axis=0)
     whole = _times(sums, asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", sums, sums)), 1e-9)
-    nearest = np.maximum.reduceat(cosines, starts)
-    values = BEST * nearest + TOGETHER * together + WHOLE * whole - (BEST + TOGETHER + WHOLE) * middle
-    nearness.sessions.update(zip(read, (WEIGHT * values / spread).tolist(), strict=True))
-    nearness.messages.update(zip((row[0] for row in rows), ((cosines - middle) / spread).tolist(), strict=True))
+    nearness.sessions.update(zip(read, ((whole - middle) / spread).tolist(), strict=True))
     return float(cosines.max()), len(cosines)
 
 
