@@ -34,9 +34,8 @@ def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
         raise MissingExtra("the session browser", "chat") from error
     app = Browser(db, zone)
     try:
-        with handled(
-            {signal.SIGHUP: signal.SIG_DFL}
-        ):  # under nohup, too: the library reads a lost terminal without pause
+        # Under nohup, too: the library would read a lost terminal without pause.
+        with handled({signal.SIGHUP: signal.SIG_DFL}):
             chosen = app.run()
     finally:
         if no_color is not None:
