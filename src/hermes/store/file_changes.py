@@ -116,6 +116,14 @@ def catch_up(engine: Engine, stopped: threading.Event) -> None:
                 drop_meta(tx, MARK)
 
 
+def note_again(engine: Engine) -> None:
+    """Note the changes of all messages again, where notes may be lost or wrong."""
+    with engine.write() as tx:
+        tx.run("DELETE FROM file_changes")
+        set_meta(tx, MARK, str(int(tx.value("SELECT max(id) FROM messages") or 0) + 1))
+    catch_up(engine, threading.Event())
+
+
 class Backfill:
     """The thread that looks through older messages, where there are any."""
 
