@@ -84,15 +84,19 @@ class Answer(TypedDict):
     changes: list[Change]
 
 
-def parsed(words: str, folder: Path) -> tuple[Path, tuple[int, int] | None]:
-    """FILE, FILE:LINE or FILE:LINE-LINE as a path and its lines; a file whose name reads like that is the file."""
+def parsed(words: str, folder: Path | None) -> tuple[Path, tuple[int, int] | None]:
+    """FILE, FILE:LINE or FILE:LINE-LINE as a path and its lines; a file whose name reads like that is the file.
+
+    Without a folder, nothing of this machine is looked at."""
     if "\0" in words:
         raise InvalidInput("the name of a file has no NUL in it")
     found = _WHERE.match(words)
-    if found is None or os.path.exists(folder / words):
-        return folder / os.path.expanduser(words), None
-    first, last = int(found[2]), int(found[3] or found[2])
-    return folder / os.path.expanduser(found[1]), (min(first, last), max(first, last))
+    if found is None or (folder is not None and os.path.exists(folder / words)):
+        name, lines = words, None
+    else:
+        first, last = int(found[2]), int(found[3] or found[2])
+        name, lines = found[1], (min(first, last), max(first, last))
+    return Path(name) if folder is None else folder / os.path.expanduser(name), lines
 
 
 def why(
@@ -101,14 +105,16 @@ def why(
 ) -> Answer:  # fmt: skip
     """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have.
 
-    Unless `is_local`, no file of this machine is read (the person who asks may not): the path as recorded answers, by its end.
+    Unless `is_local`, no file of this machine is read (the person who asks may not): the path as recorded answers, by its end,
+    and the lines are left out of account.
     """
     file = GitFile(Path(os.path.abspath(path)) if is_local else path, is_local)
-    if is_local and lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
+    lines = lines if is_local else None
+    if lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
         has = f"has {counted(len(file.lines), 'line')}" if file.lines else "is not a file that can be read"
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
     file.start_names()
-    blamed = file.blamed(*lines) if is_local and lines is not None else []
+    blamed = file.blamed(*lines) if lines is not None else []
     file.names |= {one.name for one in blamed if one.name}
     file.finish_names()
     changes = _Changes(file, db, visible_to)
@@ -216,8 +222,10 @@ class _Changes:
     def _is_this_project(self, base: str, rows: Sequence[FileChangeRow]) -> bool:
         """Whether changes below another folder are of this file: its lines are here, or the folder was moved here. A folder that
         is a repository with another beginning is another project, however alike."""
-        if self._file.root is not None and os.path.exists(posixpath.join(base, ".git")):
-            return bool(first_commits(Path(base)) & first_commits(self._file.root))
+        is_repository = base.startswith("/") and os.path.exists(posixpath.join(base, ".git"))
+        ours = first_commits(self._file.root) if is_repository and self._file.root is not None else None
+        if ours:  # none: git refuses it, or nothing is committed yet
+            return bool(first_commits(Path(base)) & ours)
         added = [hashes_in(row["lines"]) for row in rows]
         every = set().union(*added)
         held = every & self._content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from hermes.why import parsed, why
+from hermes_state import SessionDB
 from tests.support.program import run
 
 BEGAN = 1_770_000_000
@@ -308,3 +311,27 @@ def test_names_that_mean_something_to_git(story: Story, name: str) -> None:
     file.rename(story.repo / "other.py")
     story.commit()
     assert story.who("other.py:1") == ("line", ["claude-code-n1"])
+
+
+def test_a_change_whose_folder_is_not_known_is_not_taken_for_one_of_this_file(story: Story) -> None:
+    given = json.dumps({"path": "src/shapes.py", "content": "of another\nproject that\nhas this name"})
+    call = {"id": "c1", "type": "function", "function": {"name": "write_file", "arguments": given}}
+    with SessionDB(story.home / "state.db") as db:
+        db.create_session("theirs", "cli")
+        db.append_message("theirs", "assistant", "I write.", tool_calls=[call], timestamp=BEGAN)
+    assert story.who("src/shapes.py") == ("file", [CODEX, CLAUDE])
+
+
+def test_where_git_refuses_a_repository_the_lines_decide(story: Story) -> None:
+    copy = story.folder / "copy"
+    shutil.copytree(story.repo, copy)
+    (copy / ".git" / "config").write_text("[broken")
+    assert story.who("src/shapes.py:6", folder=copy) == ("line", [CODEX])
+
+
+def test_without_reading_the_file_nothing_is_said_of_a_line(story: Story) -> None:
+    with SessionDB(story.home / "state.db") as db:
+        path, lines = parsed("~/src/shapes.py:2", None)
+        assert (str(path), lines) == ("~/src/shapes.py", (2, 2))
+        answer = why(db, Path("src/shapes.py"), (2, 2), is_local=False)
+        assert (answer["matched"], answer["lines"]) == ("file", None)

@@ -237,7 +237,7 @@ class Record:
         from hermes.why import parsed, why
 
         is_local = self._user is None
-        path, lines = parsed(where, Path.cwd() if is_local else Path())
+        path, lines = parsed(where, Path.cwd() if is_local else None)
         answer = why(self._db, path, lines, tests=tests, limit=100, visible_to=self._user, is_local=is_local)
         head = {"note": NOTE, **{key: value for key, value in answer.items() if key != "changes"}}
         entries = (

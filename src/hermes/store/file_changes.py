@@ -212,6 +212,8 @@ def reasons(tx: Tx, message_ids: Sequence[int], visible_to: User | None) -> dict
         if asked and visible_to is not None and message_reading.session_of(tx, asked, visible_to) is None:
             request = ""  # it is not shared with this person
         said, words = _last(tx, "assistant", session_id, message_id, at)
+        if said and visible_to is not None and message_reading.session_of(tx, said, visible_to) is None:
+            words = ""
         found[message_id] = {"request": request, "words": words if said > asked else ""}
     return found
 
