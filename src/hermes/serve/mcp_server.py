@@ -242,7 +242,8 @@ class Record:
         head = {"note": NOTE, **{key: value for key, value in answer.items() if key != "changes"}}
         entries = (
             {**one, "title": quoted(one["title"]) if one["title"] else None, "time": when(one["time"]),
-             "request": quoted(one["request"]), "text": quoted(one["words"])}
+             "request": quoted(one["request"]), "text": quoted(one["words"]),
+             **({"tests": [{**run, "command": quoted(run["command"])} for run in one["tests"]]} if tests else {})}
             for one in answer["changes"]
         )  # fmt: skip
         told = ({key: value for key, value in one.items() if key != "words"} for one in entries)
