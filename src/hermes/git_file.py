@@ -1,7 +1,8 @@
 """A file and its lines as git knows them: the commits they come from, the texts they had before, the file's earlier names.
 
 Without a repository, or without git, a file has its lines and its path alone. A command that takes too long is given up: in a
-long history, what it would tell is left out.
+long history, what it would tell is left out. No program that a repository's own configuration names is run, and nothing is
+fetched: somebody else may have made the repository.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +19,13 @@ from pathlib import Path
 from hermes.home import project_folder
 
 _GIT_SECONDS = 5.0  # of one command
+_SAFE = (
+    *("-c", "core.quotepath=false", "-c", "color.ui=false", "-c", "color.diff=false"),
+    *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "log.showSignature=false"),
+)
+_KEPT = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH")
+_PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
+_COMMIT = re.compile(r"^\x01(\d+)\n", re.M)  # a line of a diff never begins so
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -43,24 +52,27 @@ class GitFile:
     name: str = ""  # its path in the repository; without one, its name alone
     names: set[str] = field(default_factory=set)  # that, and those it had before renames
     _names: subprocess.Popen[bytes] | None = None
+    _no_filters: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names = {self.path.name}
         if not self.is_local:
             return
-        try:
-            self.lines = self.path.read_text("utf-8", "surrogateescape").removesuffix("\n").split("\n")
-        except OSError:
-            self.lines = []
+        with suppress(OSError):
+            if self.path.is_file():  # a pipe or a device has no end
+                told = self.path.read_bytes().decode("utf-8", "surrogateescape")
+                self.lines = told.removesuffix("\n").split("\n")
         real = Path(os.path.realpath(self.path))
         root = project_folder(real.parent)
         self.root = root if (root / ".git").exists() else None
         self.name = real.name if self.root is None else real.relative_to(root).as_posix()
         self.names = {self.name}
+        if self.root is not None:
+            self._no_filters = _without_filters(self.root)
 
     def _git(self, *words: str) -> str:
         """The output of a git command in the repository."""
-        return "" if self.root is None else _output(_start(self.root, *words))
+        return "" if self.root is None else _output(_start(self.root, *words, settings=self._no_filters))
 
     def start_names(self) -> None:
         """Begin to look for the paths that the file had before it was renamed."""
@@ -74,7 +86,7 @@ class GitFile:
 
     def add_staged_name(self) -> bool:
         """Add the path that the file had before a rename that is not committed yet; whether there is one."""
-        told = self._git("diff", "-M", "--name-status", "--diff-filter=R", "HEAD")
+        told = self._git("diff", *_PLAIN, "-M", "--name-status", "--diff-filter=R", "HEAD")
         renamed = [line.split("\t")[1:] for line in told.split("\n") if line.count("\t") == 2]
         before = {old for old, new in renamed if new == self.name}
         self.names |= before
@@ -82,7 +94,7 @@ class GitFile:
 
     def blamed(self, first: int, last: int) -> list[Line]:
         """These lines with the commits they come from; indentation is no change."""
-        told = self._git("blame", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
+        told = self._git("blame", "--no-textconv", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
         times: dict[str, float] = {}
         paths: dict[str, str] = {}
         found: dict[int, Line] = {}
@@ -102,15 +114,16 @@ class GitFile:
         """The texts that a line and its neighbours had before, newest first, with the time of the commit that replaced them."""
         commit, name, first, last = line.commit or "HEAD", line.name or self.name, line.origin, line.origin
         if not line.commit:
-            hunk = _hunk(self._git("diff", "--no-ext-diff", "-U0", "HEAD", "--", name), line.number)
+            hunk = _hunk(self._git("diff", *_PLAIN, "-U0", "HEAD", "--", name), line.number)
             if hunk is None:
                 return
             removed, first, last = hunk
             yield removed, None
-        told = self._git("log", "--no-ext-diff", f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
-        for part in told.split("\x01")[1:]:
-            at, _, diff = part.partition("\n")
-            yield [one[1:] for one in diff.split("\n") if one[:1] == "-" and not one.startswith("--- ")], float(at)
+        told = self._git("log", *_PLAIN, f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
+        parts = _COMMIT.split(told)
+        for at, diff in zip(parts[1::2], parts[2::2], strict=True):
+            removed = [one[1:] for one in diff.partition("\n@@ ")[2].split("\n") if one[:1] == "-"]
+            yield removed, float(at)
 
 
 @lru_cache(maxsize=64)
@@ -119,13 +132,27 @@ def first_commits(root: Path) -> frozenset[str]:
     return frozenset(_output(_start(root, "rev-list", "--max-parents=0", "HEAD")).split())
 
 
-def _start(root: Path, *words: str) -> subprocess.Popen[bytes] | None:
+def _without_filters(root: Path) -> dict[str, str]:
+    """Settings that empty every filter of a repository: git would run its program on the files that it compares."""
+    told = _output(_start(root, "config", "--null", "--name-only", "--get-regexp", r"^filter\."))
+    drivers = {name.rpartition(".")[0] for name in told.split("\0") if name.count(".") > 1}
+    emptied = [(f"{one}.{key}", "") for one in sorted(drivers) for key in ("clean", "smudge", "process")]
+    settings = [*emptied, *((f"{one}.required", "false") for one in sorted(drivers))]
+    found = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings):
+        found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return found
+
+
+def _start(root: Path, *words: str, settings: Mapping[str, str] | None = None) -> subprocess.Popen[bytes] | None:
     """A git command in a repository, running; None without git."""
-    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false", *words]
+    env = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("GIT_")}
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_LITERAL_PATHSPECS": "1", "GIT_ALLOW_PROTOCOL": "", **(settings or {})}
     try:
         return subprocess.Popen(
-            command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+            ["git", *_SAFE, *words], cwd=root, env=env,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
     except OSError:
         return None
 

@@ -11,8 +11,10 @@ import os
 import posixpath
 import re
 import shlex
+import time
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
@@ -36,8 +38,9 @@ TEXT = 300  # characters of a request or of the agent's words
 _AROUND = 3  # lines before and after one that tell repeated lines apart
 _SIMILAR = 0.6  # of two texts that are versions of one line, by difflib
 _LEAST_PART, _MOST_TOKENS = 6, 60  # characters of a part of a line that was replaced; words and signs of a line
-_MOST_TRACED = 20  # lines of one question whose earlier texts are looked for
-_WHERE = re.compile(r"(.+?):(\d+)(?:-(\d+)|:\d+)?:?\Z", re.S)
+_MOST_TRACED, _TRACE_SECONDS = 20, 3.0  # lines of one question whose earlier texts are looked for, and for how long
+_MOST_TEXTS, _MOST_TEXT = 5_000, 500  # earlier texts of a line that are compared with it, and characters of each
+_WHERE = re.compile(r"(.+?):(\d{1,9})(?:-(\d{1,9})|:\d+)?:?\Z", re.S)
 
 
 class TestRun(TypedDict):
@@ -81,15 +84,19 @@ class Answer(TypedDict):
     changes: list[Change]
 
 
-def parsed(words: str, folder: Path) -> tuple[Path, tuple[int, int] | None]:
-    """FILE, FILE:LINE or FILE:LINE-LINE as a path and its lines; a file whose name reads like that is the file."""
+def parsed(words: str, folder: Path | None) -> tuple[Path, tuple[int, int] | None]:
+    """FILE, FILE:LINE or FILE:LINE-LINE as a path and its lines; a file whose name reads like that is the file.
+
+    Without a folder, nothing of this machine is looked at."""
     if "\0" in words:
         raise InvalidInput("the name of a file has no NUL in it")
     found = _WHERE.match(words)
-    if found is None or (folder / words).exists():
-        return folder / Path(words).expanduser(), None
-    first, last = int(found[2]), int(found[3] or found[2])
-    return folder / Path(found[1]).expanduser(), (min(first, last), max(first, last))
+    if found is None or (folder is not None and os.path.exists(folder / words)):
+        name, lines = words, None
+    else:
+        first, last = int(found[2]), int(found[3] or found[2])
+        name, lines = found[1], (min(first, last), max(first, last))
+    return Path(name) if folder is None else folder / os.path.expanduser(name), lines
 
 
 def why(
@@ -98,14 +105,16 @@ def why(
 ) -> Answer:  # fmt: skip
     """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have.
 
-    Unless `is_local`, no file of this machine is read (the person who asks may not): the path as recorded answers, by its end.
+    Unless `is_local`, no file of this machine is read (the person who asks may not): the path as recorded answers, by its end,
+    and the lines are left out of account.
     """
     file = GitFile(Path(os.path.abspath(path)) if is_local else path, is_local)
-    if is_local and lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
+    lines = lines if is_local else None
+    if lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
         has = f"has {counted(len(file.lines), 'line')}" if file.lines else "is not a file that can be read"
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
     file.start_names()
-    blamed = file.blamed(*lines) if is_local and lines is not None else []
+    blamed = file.blamed(*lines) if lines is not None else []
     file.names |= {one.name for one in blamed if one.name}
     file.finish_names()
     changes = _Changes(file, db, visible_to)
@@ -164,7 +173,7 @@ _NONE = {"request": "", "words": ""}
 
 def _full(row: FileChangeRow) -> str:
     """The path of a change, absolute if the folder of its session is known."""
-    if row["path"].startswith("/"):
+    if row["path"].startswith("/") or row["path"][1:3] == ":/":  # a drive of Windows
         return row["path"]
     folder = row["cwd"] or ""
     if row["source"] == "zed" and row["path"].startswith(f"{posixpath.basename(folder)}/"):
@@ -213,8 +222,10 @@ class _Changes:
     def _is_this_project(self, base: str, rows: Sequence[FileChangeRow]) -> bool:
         """Whether changes below another folder are of this file: its lines are here, or the folder was moved here. A folder that
         is a repository with another beginning is another project, however alike."""
-        if self._file.root is not None and os.path.exists(posixpath.join(base, ".git")):
-            return bool(first_commits(Path(base)) & first_commits(self._file.root))
+        is_repository = base.startswith("/") and os.path.exists(posixpath.join(base, ".git"))
+        ours = first_commits(self._file.root) if is_repository and self._file.root is not None else None
+        if ours:  # none: git refuses it, or nothing is committed yet
+            return bool(first_commits(Path(base)) & ours)
         added = [hashes_in(row["lines"]) for row in rows]
         every = set().union(*added)
         held = every & self._content
@@ -228,11 +239,11 @@ class _Changes:
     def of_lines(self, lines: Sequence[Line]) -> list[FileChangeRow]:
         """The changes that these lines come from, each once."""
         found: dict[tuple[int, str], FileChangeRow] = {}
-        left = _MOST_TRACED
+        left, until = _MOST_TRACED, time.monotonic() + _TRACE_SECONDS
         for line in lines:
             row = self._author(line.text, line.number, line.at)
             if row is None and left and self.rows and line.text.strip():
-                left -= 1
+                left = left - 1 if time.monotonic() < until else 0
                 row = self._fragment_author(line) or self._earlier_author(line)
             if row is not None:
                 found[row["message_id"], row["path"]] = row
@@ -268,7 +279,7 @@ class _Changes:
         """The change that added an earlier text of a line: of those that a commit replaced, the most similar one."""
 
         def likeness(text: str) -> float:
-            old, new = text.strip(), line.text.strip()
+            old, new = text.strip()[:_MOST_TEXT], line.text.strip()[:_MOST_TEXT]
             if len(old) >= _LEAST_PART and old in new:  # something was added to it
                 return 1.0
             return SequenceMatcher(None, old, new).ratio()
@@ -277,7 +288,7 @@ class _Changes:
             gone = (
                 text for text in texts if line_hash(text) not in self._content
             )  # a line that is still there is that line
-            text = max(gone, key=likeness, default="")
+            text = max(islice(gone, _MOST_TEXTS), key=likeness, default="")
             row = self._author(text, line.number, until) if likeness(text) >= _SIMILAR else None
             if row is not None:
                 return row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from hermes.why import parsed, why
+from hermes_state import SessionDB
 from tests.support.program import run
 
 BEGAN = 1_770_000_000
@@ -242,3 +245,93 @@ def test_what_is_not_known_and_what_is_not_there(story: Story) -> None:
         done = run("why", where, home=story.home, cwd=story.repo)
         assert done.status == 2 and done.err.count("\n") == 1, where
     assert run("why", "src/shapes.py", home=story.folder / "empty", cwd=story.repo).status == 1
+
+
+def test_no_program_of_a_repository_is_run(story: Story) -> None:
+    story.commit(AREA.replace("width * height", "width * height + 0") + EDGE)
+    story.file.write_text(AREA.replace("width * height", "width * height + 1") + EDGE)
+    ran, program = story.folder / "ran", story.folder / "program"
+    program.write_text(f'#!/bin/sh\necho "$0 $@" >> {ran}\ncat\n')
+    program.chmod(0o755)
+    (story.repo / ".gitattributes").write_text("* diff=theirs filter=their=s\n")
+    for key in ("diff.theirs.textconv", "diff.theirs.command", "diff.external", "filter.their=s.clean",
+                "filter.their=s.process", "core.fsmonitor", "core.pager", "gpg.program"):  # fmt: skip
+        story.git("config", key, str(program))
+    story.git("config", "filter.their=s.required", "true")
+    story.git("config", "log.showSignature", "true")
+    story.git("config", "color.ui", "always")
+    for name in ("post-index-change", "post-checkout"):
+        hook = story.repo / ".git" / "hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.symlink_to(program)
+    ran.unlink(missing_ok=True)
+    assert story.who("src/shapes.py:1") == ("line", [CLAUDE])
+    assert story.who("src/shapes.py:2") == ("line", [CLAUDE])
+    assert story.who("src/shapes.py:6") == ("line", [CODEX])
+    story.ask("src/nothing.py", status=1)
+    assert not ran.exists(), ran.read_text()
+
+
+def test_settings_of_another_repository_do_not_count(story: Story) -> None:
+    done = run("why", "src/shapes.py:2", "--json", home=story.home, cwd=story.repo, env={"GIT_DIR": "/nowhere"})
+    assert json.loads(done.out)["matched"] == "line"
+    story.file.write_text(story.file.read_text().replace("width * height", "width * height + 0"))
+    story.commit()
+    done = run("why", "src/shapes.py:2", "--json", home=story.home, cwd=story.repo, env={"GIT_DIR": "/nowhere"})
+    assert json.loads(done.out)["matched"] == "line"
+
+
+def test_files_that_are_no_text(story: Story) -> None:
+    binary = story.repo / "picture"
+    given = {"file_path": str(binary), "content": "its first words"}
+    story.claude("b1", "Draw", "I draw.", "Write", given)
+    for changed in (b"", b"!"):
+        binary.write_bytes(bytes(range(256)) * 3 + changed)
+        story.commit()
+    assert story.who("picture:2") == ("file", ["claude-code-b1"])
+    os.mkfifo(story.repo / "pipe")
+    story.ask("pipe", status=1)
+    story.ask("/dev/zero", status=1)
+
+
+@pytest.mark.parametrize("where", ["~no-such-user/a.py", "a" * 5_000, "a:" + "9" * 5_000])
+def test_a_name_that_no_file_can_have(story: Story, where: str) -> None:
+    story.ask(where, status=1)
+
+
+@pytest.mark.parametrize("name", ["two words.py", "größe.py", "[id].tsx", ":(top)a.py", "-a.py"])
+def test_names_that_mean_something_to_git(story: Story, name: str) -> None:
+    file = story.repo / name
+    story.claude("n1", "Write it", "I write it.", "Write", {"file_path": str(file), "content": "its own words\r\n"})
+    file.write_bytes(b"its own words\r\n")
+    story.commit()
+    assert story.who(f"./{name}:1") == ("line", ["claude-code-n1"])
+    file.write_bytes(b"its own words, changed\r\n")
+    story.commit()
+    file.rename(story.repo / "other.py")
+    story.commit()
+    assert story.who("other.py:1") == ("line", ["claude-code-n1"])
+
+
+def test_a_change_whose_folder_is_not_known_is_not_taken_for_one_of_this_file(story: Story) -> None:
+    given = json.dumps({"path": "src/shapes.py", "content": "of another\nproject that\nhas this name"})
+    call = {"id": "c1", "type": "function", "function": {"name": "write_file", "arguments": given}}
+    with SessionDB(story.home / "state.db") as db:
+        db.create_session("theirs", "cli")
+        db.append_message("theirs", "assistant", "I write.", tool_calls=[call], timestamp=BEGAN)
+    assert story.who("src/shapes.py") == ("file", [CODEX, CLAUDE])
+
+
+def test_where_git_refuses_a_repository_the_lines_decide(story: Story) -> None:
+    copy = story.folder / "copy"
+    shutil.copytree(story.repo, copy)
+    (copy / ".git" / "config").write_text("[broken")
+    assert story.who("src/shapes.py:6", folder=copy) == ("line", [CODEX])
+
+
+def test_without_reading_the_file_nothing_is_said_of_a_line(story: Story) -> None:
+    with SessionDB(story.home / "state.db") as db:
+        path, lines = parsed("~/src/shapes.py:2", None)
+        assert (str(path), lines) == ("~/src/shapes.py", (2, 2))
+        answer = why(db, Path("src/shapes.py"), (2, 2), is_local=False)
+        assert (answer["matched"], answer["lines"]) == ("file", None)

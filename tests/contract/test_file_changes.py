@@ -157,3 +157,17 @@ def test_an_export_carries_no_notes_and_an_import_makes_them_again(db: Any, tmp_
     with SessionDB(tmp_path / "other.db") as other:
         other.import_session(told)
         assert found(other, "a.py") == [("one", "a.py", "write")]
+
+
+@pytest.mark.parametrize("name", ["a\0b.py", "a\ud800b.py", "größe.py"])
+def test_any_text_can_be_a_path(db: Any, name: str) -> None:
+    wrote(db, "one", name, "a line \0 with \ud800 in it")
+    assert [row["path"] for row in db.file_changes(session_id="one")] == [name]
+    assert [row["path"] for row in db.file_changes([name])] == [name]
+
+
+def test_blocks_without_an_end_are_read_at_once(db: Any) -> None:
+    db.create_session("s", "cli")
+    text = "<<<<<<< SEARCH\n" * 20_000 + "old line\n=======\nnew line here\n>>>>>>> REPLACE\n"
+    db.append_message("s", "assistant", "", tool_calls=[call("replace_in_file", {"path": "a.py", "diff": text})])
+    assert [len(row["lines"]) for row in db.file_changes(["a.py"])] == [5]

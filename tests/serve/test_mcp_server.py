@@ -209,6 +209,8 @@ def test_why_names_the_conversation_of_a_file_within_what_the_user_may_see(home:
     with SessionDB(home / "state.db") as db:
         db.append_message("s1", "user", "Greet people")
         db.append_message("s1", "assistant", "I write greet.py.", tool_calls=[call_])
+        ran = {"id": "c2", "type": "function", "function": {"name": "shell", "arguments": '{"command": "pytest -q"}'}}
+        db.append_message("s1", "assistant", "", tool_calls=[ran])
 
     async def talk() -> None:
         async with session(home) as client:
@@ -217,6 +219,8 @@ def test_why_names_the_conversation_of_a_file_within_what_the_user_may_see(home:
             assert found["matched"] == "line" and change["session_id"] == "s1"
             assert "Greet people" in change["request"] and "I write greet.py." in change["text"]
             assert change["request"].startswith("<quoted-history>")
+            (change,) = (await call(client, "why", where=f"{file}:1", tests=True))["changes"]
+            assert [run["command"] for run in change["tests"]] == ["<quoted-history>pytest -q</quoted-history>"]
             for wrong in (f"{file}:9", "\0", f"{tmp_path}:1"):
                 assert (await client.call_tool("why", {"where": wrong})).is_error, wrong
         async with session(home, "--user", "telegram:42") as client:

@@ -219,7 +219,7 @@ def why_(host: Host, arguments: str) -> None:
     is_local = host.user is None or host.is_owner
     row = host.db.get_session(host.session_id, visible_to=host.user)
     folder = Path.cwd() if host.where == TERMINAL or row is None or not row["cwd"] else Path(row["cwd"])
-    path, lines = parsed(arguments, folder if is_local else Path())
+    path, lines = parsed(arguments, folder if is_local else None)
     answer = why(host.db, path, lines, limit=_CHANGES, visible_to=host.user, is_local=is_local)
     told = "\n".join(described(answer, zone_of(host.config.timezone)))
     host.say(harmless(told) if answer["changes"] else f"No conversation in the record changed {one_line(arguments)}.")

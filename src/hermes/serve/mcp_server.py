@@ -237,12 +237,13 @@ class Record:
         from hermes.why import parsed, why
 
         is_local = self._user is None
-        path, lines = parsed(where, Path.cwd() if is_local else Path())
+        path, lines = parsed(where, Path.cwd() if is_local else None)
         answer = why(self._db, path, lines, tests=tests, limit=100, visible_to=self._user, is_local=is_local)
         head = {"note": NOTE, **{key: value for key, value in answer.items() if key != "changes"}}
         entries = (
             {**one, "title": quoted(one["title"]) if one["title"] else None, "time": when(one["time"]),
-             "request": quoted(one["request"]), "text": quoted(one["words"])}
+             "request": quoted(one["request"]), "text": quoted(one["words"]),
+             **({"tests": [{**run, "command": quoted(run["command"])} for run in one["tests"]]} if tests else {})}
             for one in answer["changes"]
         )  # fmt: skip
         told = ({key: value for key, value in one.items() if key != "words"} for one in entries)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec, message_reading, message_values, messages, sessions, transcript_replay
+from hermes.store import codec, file_changes, message_reading, message_values, messages, sessions, transcript_replay
 from hermes.store.attachments import GONE, Attachments, noted
 from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, meta_names
 from hermes.store.engines.sqlite import connection as driver
@@ -276,6 +276,7 @@ def repair(
     done += [f"corrected {len(by_kind[kind])} {what}" for kind, what in _CORRECTED.items() if kind in by_kind]
     if rebuild_index or any(kind.startswith("fts-") and kind != "fts-waiting" for kind in by_kind):
         engine.rebuild_index()
+        file_changes.note_again(engine)
         done.append("rebuilt the full-text index")
     elif "fts-waiting" in by_kind:
         done.append(f"indexed {engine.catch_up()} messages")

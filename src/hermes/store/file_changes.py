@@ -116,6 +116,14 @@ def catch_up(engine: Engine, stopped: threading.Event) -> None:
                 drop_meta(tx, MARK)
 
 
+def note_again(engine: Engine) -> None:
+    """Note the changes of all messages again, where notes may be lost or wrong."""
+    with engine.write() as tx:
+        tx.run("DELETE FROM file_changes")
+        set_meta(tx, MARK, str(int(tx.value("SELECT max(id) FROM messages") or 0) + 1))
+    catch_up(engine, threading.Event())
+
+
 class Backfill:
     """The thread that looks through older messages, where there are any."""
 
@@ -204,6 +212,8 @@ def reasons(tx: Tx, message_ids: Sequence[int], visible_to: User | None) -> dict
         if asked and visible_to is not None and message_reading.session_of(tx, asked, visible_to) is None:
             request = ""  # it is not shared with this person
         said, words = _last(tx, "assistant", session_id, message_id, at)
+        if said and visible_to is not None and message_reading.session_of(tx, said, visible_to) is None:
+            words = ""
         found[message_id] = {"request": request, "words": words if said > asked else ""}
     return found
 

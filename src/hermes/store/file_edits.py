@@ -50,9 +50,10 @@ _PATCHES = ("patch", "patchtext", "diff", "input")
 _BEGIN, _END = "*** Begin Patch", "*** End Patch"
 _HEAD = re.compile(r"\*\*\* (Add File|Update File|Delete File|Move to): (.+)")
 _PREFIX = re.compile(r".*(?:__|[./:])")
-_BLOCKS = re.compile(
-    r"^(?:<{5,}|-{5,}) ?SEARCH.*?\n(?::.*\n)*(?:-{5,}\n)?(.*?)^={5,}\n(.*?)^(?:>{5,}|\+{5,}) ?REPLACE", re.M | re.S
+_SEARCH, _MIDDLE, _REPLACE = (
+    re.compile(sign) for sign in (r"(?:<{5,}|-{5,}) ?SEARCH", r"={5,}\Z", r"(?:>{5,}|\+{5,}) ?REPLACE")
 )
+_ABOUT = re.compile(r":|-{5,}\Z")  # the place in the file, between SEARCH and the lines
 _SAYS_SOMETHING = re.compile(r"\w\W*\w\W*\w")
 
 
@@ -169,10 +170,29 @@ def _added(old: Iterable[str], new: Iterable[str]) -> list[str]:
 
 def _diffed(patch: str) -> list[str]:
     """The lines that a unified diff, or blocks of SEARCH and REPLACE, add."""
-    if blocks := _BLOCKS.findall(patch.replace("\r\n", "\n")):
-        return [line for old, new in blocks for line in _replaced(old, new)]
+    if blocks := list(_blocks(patch.replace("\r\n", "\n").split("\n"))):
+        return [line for old, new in blocks for line in _added(old, new)]
     lines = [line for line in patch.split("\n") if not line.startswith(("+++ ", "--- "))]
     return _signed(lines)
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """The lines of each whole block of SEARCH and REPLACE: those before, and those after."""
+    old: list[str] | None = None
+    new: list[str] | None = None
+    for line in lines:
+        if old is None or new is None:
+            if old is not None and _MIDDLE.match(line):
+                new = []
+            elif _SEARCH.match(line):
+                old = []
+            elif old is not None and (old or not _ABOUT.match(line)):
+                old.append(line)
+        elif _REPLACE.match(line):
+            yield old, new
+            old = new = None
+        else:
+            new.append(line)
 
 
 def _signed(lines: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.home import has_key_file
-from hermes.store import codec, messages, retention, session_events, transcript_replay
+from hermes.store import codec, file_changes, messages, retention, session_events, transcript_replay
 from hermes.store.check import is_deleted, mend_orphans
 from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta
 from hermes.store.ingest import Ingest, ready
@@ -66,6 +66,7 @@ def rebuild_store(path: Path, folder: Path) -> list[str]:
             for (session_id,) in tx.rows("SELECT id FROM sessions"):
                 messages.recount(tx, session_id)
         engine.rebuild_index()
+        file_changes.note_again(engine)
         engine.close()
         _remove(path, "-wal", "-shm")  # first: SQLite would read the old -wal into the new file
         os.replace(fresh, path)

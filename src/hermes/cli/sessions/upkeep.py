@@ -112,7 +112,7 @@ def _list(found: list[Finding]) -> None:
     " transcripts that differ are written again. Where rows are damaged or lost, the database is rebuilt."
 )
 @_file_argument
-@click.option("--rebuild-index", is_flag=True, help="Always rebuild the full-text index.")
+@click.option("--rebuild-index", is_flag=True, help="Always rebuild the full-text index, and note file changes again.")
 def repair(path: Path | None, rebuild_index: bool) -> int:
     try:
         with opened(writing=True, path=path) as db:
