@@ -26,6 +26,7 @@ _SAFE = (
 _KEPT = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH")
 _PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
 _COMMIT = re.compile(r"^\x01(\d+)\n", re.M)  # a line of a diff never begins so
+_RENAMED = re.compile(r"R\d+\0([^\0]+)\0([^\0]+)\0")  # with -z
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 
@@ -76,19 +77,17 @@ class GitFile:
 
     def start_names(self) -> None:
         """Begin to look for the paths that the file had before it was renamed."""
-        options = ("--follow", "-M", "--diff-filter=R", "--name-status", "--format=")
+        options = ("--follow", "-M", "--diff-filter=R", "--name-status", "--format=", "-z")
         self._names = None if self.root is None else _start(self.root, "log", *options, "--", self.name)
 
     def finish_names(self) -> None:
         """Add them to its names."""
-        told = _output(self._names)
-        self.names |= {line.split("\t")[1] for line in told.split("\n") if line.count("\t") == 2}
+        self.names |= {old for old, _ in _RENAMED.findall(_output(self._names))}
 
     def add_staged_name(self) -> bool:
         """Add the path that the file had before a rename that is not committed yet; whether there is one."""
-        told = self._git("diff", *_PLAIN, "-M", "--name-status", "--diff-filter=R", "HEAD")
-        renamed = [line.split("\t")[1:] for line in told.split("\n") if line.count("\t") == 2]
-        before = {old for old, new in renamed if new == self.name}
+        told = self._git("diff", *_PLAIN, "-M", "--name-status", "-z", "--diff-filter=R", "HEAD")
+        before = {old for old, new in _RENAMED.findall(told) if new == self.name}
         self.names |= before
         return bool(before)
 

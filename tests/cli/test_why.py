@@ -335,3 +335,15 @@ def test_without_reading_the_file_nothing_is_said_of_a_line(story: Story) -> Non
         assert (str(path), lines) == ("~/src/shapes.py", (2, 2))
         answer = why(db, Path("src/shapes.py"), (2, 2), is_local=False)
         assert (answer["matched"], answer["lines"]) == ("file", None)
+
+
+def test_an_earlier_name_that_git_quotes(story: Story) -> None:
+    file = story.repo / '"a\tb\\.py'
+    story.claude("n1", "Write it", "I write it.", "Write", {"file_path": str(file), "content": "its own words\n"})
+    file.write_text("its own words\n")
+    story.commit()
+    file.rename(story.repo / "other.py")
+    story.git("add", "-A")
+    assert story.who("other.py") == ("file", ["claude-code-n1"])  # staged
+    story.commit()
+    assert story.who("other.py:1") == ("line", ["claude-code-n1"])

@@ -171,3 +171,12 @@ def test_blocks_without_an_end_are_read_at_once(db: Any) -> None:
     text = "<<<<<<< SEARCH\n" * 20_000 + "old line\n=======\nnew line here\n>>>>>>> REPLACE\n"
     db.append_message("s", "assistant", "", tool_calls=[call("replace_in_file", {"path": "a.py", "diff": text})])
     assert [len(row["lines"]) for row in db.file_changes(["a.py"])] == [5]
+
+
+def test_repair_notes_everything_again(db: Any) -> None:
+    redacted, _ = wrote(db, "one", "a.py"), wrote(db, "two", "b.py")
+    db.redact_message(redacted)
+    db.repair(rebuild_index=True)
+    assert [row["path"] for row in db.file_changes()] == ["b.py"]
+    assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 1}]
+    assert db.get_meta("file_changes_below") is None
