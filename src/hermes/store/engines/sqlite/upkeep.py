@@ -22,7 +22,6 @@ from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.connection import pragma
 from hermes.store.engines.sqlite.error_mapping import holder_of
 from hermes.store.engines.sqlite.fulltext import BATCH, PIECE, Bounds, merge
-from hermes.store.file_changes import note_stored
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.engine import SqliteEngine
@@ -111,6 +110,8 @@ class Maintenance:
 
 def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     """Index the next few messages, and remove a piece of an old index; how many pieces of work were done."""
+    from hermes.store.file_changes import note_stored  # it stands above the engines
+
     with engine.write(lasting=False) as tx:  # index entries can always be made again
         swept = migrate.has_old_index(tx.connection) and migrate.sweep(tx.connection)
         engine.fulltext.follow_changes(tx)
