@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
 _ROLES = ("user", "assistant", "tool", "system")
 _CLOSEST = "no message has all of these words; these come closest"
+_NEAREST = "Nothing closely matches; the nearest:"
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
@@ -89,7 +90,9 @@ def search(
     if as_json:
         print_json(hits)
     elif hits:
-        if all(hit["relaxed"] for hit in hits):
+        if all(hit["confidence"] == "weak" for hit in hits):
+            note(_NEAREST)
+        elif all(hit["relaxed"] for hit in hits):
             note(_CLOSEST)
         shown = screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty(), why=why)
         if len(hits) == limit:
@@ -120,7 +123,11 @@ def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool, wh
         for hit in found:
             if why:
                 out.append(
-                    styled(f"  #{hit['id']} by {hit['why']} ({hit['reason']}, {hit['score']:.1f})", DIM, on=colour)
+                    styled(
+                        f"  #{hit['id']} by {hit['why']} ({hit['reason']}, {hit['confidence']}, {hit['score']:.1f})",
+                        DIM,
+                        on=colour,
+                    )
                 )
             out += _hit(hit, pad(_who(hit), room), clock(hit["timestamp"], where), width if wrapped else None, colour)
         out.append("")
