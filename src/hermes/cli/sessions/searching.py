@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
 _ROLES = ("user", "assistant", "tool", "system")
 _CLOSEST = "no message has all of these words; these come closest"
-_NEAREST = "Nothing closely matches; the nearest:"
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
@@ -91,7 +90,9 @@ def search(
         print_json(hits)
     elif hits:
         if all(hit["confidence"] == "weak" for hit in hits):
-            note(_NEAREST)
+            from hermes.agent.history_text import NEAREST
+
+            note(NEAREST)
         elif all(hit["relaxed"] for hit in hits):
             note(_CLOSEST)
         shown = screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty(), why=why)

@@ -91,7 +91,7 @@ def judged(
 
 
 def _signer(text: str) -> str | None:
-    signed = SIGNED.match(text, 0, 60)
+    signed = SIGNED.match(text, 0, 60) if text.find(":", 0, 60) > 0 else None  # most texts have no colon there
     return fold(signed[1]) if signed else None
 
 
