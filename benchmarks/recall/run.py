@@ -159,7 +159,8 @@ def refused(set_aside: bool, ways: list[str]) -> None:
                         outcomes[way, row, column].append(is_refused)
     for way in ways:
         print(f"\n{way:<16}{'refused':>11}{'lost':>11}{'hard':>11}   hard: the set's own questions without an answer")
-        for row in dict.fromkeys(row for of, row, _ in outcomes if of == way):
+        kinds = {kind for _, kind, _ in lines("unanswerable.tsv")}
+        for row in (*SETS, *sorted(kinds), "all"):
             cells = [outcomes.get((way, row, column), []) for column in ("refused", "lost", "hard")]
             shares = [f"{sum(cell) / len(cell):.3f}" if cell else "–" for cell in cells]
             print(f"{row:<16}" + "".join(f"{share:>11}" for share in shares))

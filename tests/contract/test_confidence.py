@@ -41,6 +41,10 @@ def test_a_person_nobody_knows_is_weak(group):
     assert levels(group, "Which marathon did Veronica run for the shelter?") == {"weak"}
 
 
+def test_capitals_throughout_are_no_names(group):
+    assert levels(group, "WHICH MARATHON DID NORA RUN FOR THE ANIMAL SHELTER AND THE MONEY") == {"likely"}
+
+
 def test_what_only_another_one_said_is_weak(group):
     assert levels(group, "When did Felix run the marathon and raise money for the shelter?") == {"weak"}
 

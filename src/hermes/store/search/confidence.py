@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.search.clues import SIGNED
-from hermes.store.search.periods import MONTHS
+from hermes.store.search.periods import MONTHS, WEEKDAYS
 from hermes.store.stems import language_of
 
 if TYPE_CHECKING:
@@ -71,9 +71,8 @@ def judged(
 ) -> Confidence:
     """How far partial matches can be trusted. `related`: see `Nearness.related`; None without vectors."""
     folded = fold(asked)
-    words = [word for word in words if not word.text.isdigit() and word.text not in MONTHS]
-    # German writes every noun like a name.
-    if language_of(asked.split()) != "german" and any(word.is_name and not word.messages for word in words):
+    words = [word for word in words if not (word.text.isdigit() or word.text in MONTHS or word.text in WEEKDAYS)]
+    if _tells_names(asked) and any(word.is_name and not word.messages for word in words):
         return "weak"
     has_year = _YEAR.search(folded) is not None
     if named_time and has_year and not any(session.fits for session in sessions):
@@ -88,6 +87,12 @@ def judged(
     else:
         is_weak = _is_of_something_else(topic, sessions, related)
     return "weak" if is_weak else "likely"
+
+
+def _tells_names(asked: str) -> bool:
+    """Whether a capital marks a name: not in German, where every noun has one, and not where most words are typed so."""
+    typed = asked.split()
+    return language_of(typed) != "german" and 2 * sum(word[:1].isupper() for word in typed) <= len(typed)
 
 
 def _signer(text: str) -> str | None:
