@@ -1,6 +1,7 @@
 """Ask the questions of the labelled set and print recall@1/3/10 by session, recall@10 by message, MRR and time.
 
     python -m benchmarks.recall.run [--set SET] [--set-aside] [--store URL] [--missed KIND] [--times N] [--by words|meaning|both]
+    python -m benchmarks.recall.run --refused [--set-aside]
 
 Sets: `labelled` (six languages), `dialogues` (long dialogues of two people in English), `speakers` (the same, each message with
 the name of who wrote it), `friends` (pairs to whom nearly everything happens once; `unnamed`: without the names of who wrote),
@@ -10,6 +11,9 @@ One table for words alone, and where a model for search by meaning is installed 
 `found` is how many questions had any hit: for those without an answer ("no answer" names a person who never spoke of it,
 "unanswered" is about what nobody spoke of) it is the rate of false answers. `--times N` repeats every chat under other names,
 so that the store is N times as large.
+
+`--refused` asks the questions of unanswerable.tsv, too, and prints for each set which share of them is refused (no hit, or only
+weak ones) and which share of right answers (the session is among the first three) is lost so.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from typing import Any
 from benchmarks.recall.assistant_chats import assistant_chats
 from benchmarks.recall.dialogues import dialogues
 from benchmarks.recall.friends import friends
-from benchmarks.recall.labelled_set import BETWEEN, Chat, Question, labelled_set
+from benchmarks.recall.labelled_set import BETWEEN, Chat, Question, labelled_set, lines
 
 SETS = {
     "labelled": labelled_set, "dialogues": dialogues, "speakers": lambda: dialogues(speakers=True),
@@ -96,8 +100,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--missed", help="show the questions of this kind that were not answered by the first three sessions"
     )
     parser.add_argument("--times", type=int, default=1, help="how many times as large the store is")
+    parser.add_argument("--refused", action="store_true", help="of every set: unanswerable questions that are refused")
     parser.add_argument("--by", choices=("words", "meaning", "both"), action="append", help="only this table")
     options = parser.parse_args(arguments)
+    if options.refused:
+        refused(options.set_aside, options.by or ["words", "both"])
+        return 0
     chats, questions = SETS[options.set]()
 
     from hermes_state import SessionDB
@@ -115,6 +123,47 @@ def main(arguments: list[str] | None = None) -> int:
         for by in options.by or (("words", "meaning", "both") if models else ("words",)):
             ask(db, [one for one in questions if one.set_aside == options.set_aside], by, options.missed)
     return 0
+
+
+def unanswerable(name: str) -> list[Question]:
+    """The questions that the chats of a set do not answer."""
+    return [Question(text, kind, "", (), None) for of, kind, text in lines("unanswerable.tsv") if of == name]
+
+
+def refused(set_aside: bool, ways: list[str]) -> None:
+    """Print which share of the unanswerable questions is refused, and of the right answers is lost, in each set."""
+    from hermes_state import SessionDB
+
+    outcomes: dict[tuple[str, str, str], list[bool]] = defaultdict(list)  # way, row, column
+    for name, made in SETS.items():
+        chats, questions = made()
+        with tempfile.TemporaryDirectory() as folder, SessionDB(db_path=Path(folder) / "state.db") as db:
+            fill(db, chats)
+            if "both" in ways and any(one["installed"] for one in db.meaning_status()):
+                db.index_meaning()
+            for way in ways:
+                for question in [*questions, *unanswerable(name)]:
+                    if question.set_aside != set_aside:
+                        continue
+                    hits = db.search_messages(question.text, limit=LIMIT, by=way)
+                    is_refused = all(hit["confidence"] == "weak" for hit in hits)
+                    first = [*dict.fromkeys(hit["session_id"] for hit in hits)][:3]
+                    if not question.sessions:
+                        column = "refused" if question.language == "" else "hard"
+                        rows = [name, "all", *([question.kind] if column == "refused" else [])]
+                    elif any(one.split(".")[0] in question.sessions for one in first):
+                        column, rows = "lost", [name, "all"]
+                    else:
+                        continue
+                    for row in rows:
+                        outcomes[way, row, column].append(is_refused)
+    for way in ways:
+        print(f"\n{way:<16}{'refused':>11}{'lost':>11}{'hard':>11}   hard: the set's own questions without an answer")
+        kinds = {kind for _, kind, _ in lines("unanswerable.tsv")}
+        for row in (*SETS, *sorted(kinds), "all"):
+            cells = [outcomes.get((way, row, column), []) for column in ("refused", "lost", "hard")]
+            shares = [f"{sum(cell) / len(cell):.3f}" if cell else "–" for cell in cells]
+            print(f"{row:<16}" + "".join(f"{share:>11}" for share in shares))
 
 
 def ask(db: Any, questions: list[Question], by: str, missed: str | None = None) -> None:

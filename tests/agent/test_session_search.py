@@ -101,6 +101,13 @@ def test_nothing_found_says_so(history) -> None:
     assert "no earlier" in look(history, source="nowhere")["result"]
 
 
+def test_a_near_miss_is_not_told_as_an_answer(history) -> None:
+    answer = look(history, query="Which starter did Veronica feed for the sourdough?")
+    assert ids(answer) == ["bread"] and "Nothing" in answer["result"]
+    assert {match["confidence"] for match in answer["sessions"][0]["matches"]} == {"weak"}
+    assert "result" not in look(history, query="lark")
+
+
 def test_the_messages_around_one_come_word_for_word(db) -> None:
     made = talk(db, "s", *[f"number {n}" for n in range(20)])
     answer = look(db, around_message_id=made[10], window=2)

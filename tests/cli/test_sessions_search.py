@@ -120,6 +120,12 @@ def test_a_question_without_a_full_match_says_that_these_come_nearest(home: Path
     assert "these come closest" in done.err and "Deploy trouble" in done.out
 
 
+def test_a_question_about_a_person_nobody_knows_says_that_nothing_matches(home: Path) -> None:
+    done = run("sessions", "search", "which port did Veronica choose for the deploy", home=home)
+    assert done.status == 0
+    assert "Nothing closely matches" in done.err and "Deploy trouble" in done.out
+
+
 @pytest.mark.parametrize(
     "words", [["x", "--since", "soon"], ["x", "--until", "2025-13-01"], ["x", "--limit", "-1"], [], [" "]]
 )

@@ -32,9 +32,9 @@ def filled(db: SessionDB, skip: Callable[[int], None]) -> None:
     db.import_session(exported("new", ["The lighthouse of Peniche is closed.", "So is the ferry."], 10_000.0))
 
 
-def answers(db: SessionDB) -> list[tuple[str, str, float]]:
+def answers(db: SessionDB) -> list[tuple[str, str, float, str]]:
     hits = [hit for limit in (20, 5) for hit in db.search_messages(ASKED, limit=limit)]
-    return [(hit["session_id"], hit["snippet"], hit["score"]) for hit in hits]
+    return [(hit["session_id"], hit["snippet"], hit["score"], hit["confidence"]) for hit in hits]
 
 
 def test_a_question_finds_the_same_as_on_sqlite_however_far_ids_lie_apart(url: str, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_question_finds_the_same_as_on_sqlite_however_far_ids_lie_apart(url: s
                 file.delete_session(change)
             assert answers(db) == answers(file), change
             assert answers(db)
-        assert {"old-lighthouse", "old-Peniche", "old-sardines"} <= {one for one, _, _ in answers(db)}
+        assert {"old-lighthouse", "old-Peniche", "old-sardines"} <= {one for one, *_ in answers(db)}
 
 
 def test_the_window_of_a_common_word_is_remembered_and_widened(url: str) -> None:

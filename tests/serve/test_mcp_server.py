@@ -64,6 +64,10 @@ def test_search_read_list_and_count(home: Path) -> None:
             assert {one["session_id"] for one in found["sessions"]} == {"s1", "t1"}
             match = next(one for one in found["sessions"] if one["session_id"] == "s1")["matches"][0]
             assert match["text"].startswith("<quoted-history>") and match["text"].count("</quoted-history>") == 1
+            assert match["confidence"] == "sure" and "result" not in found
+            guess = await call(client, "search_sessions", query="which phone had Veronica for the tokenizer")
+            assert "Nothing" in guess["result"]
+            assert {one["confidence"] for each in guess["sessions"] for one in each["matches"]} == {"weak"}
             around = await call(
                 client, "read_session", session="The parser", around_message_id=match["message_id"], window=1
             )

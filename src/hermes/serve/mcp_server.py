@@ -19,7 +19,18 @@ from mcp.types import INVALID_PARAMS, Completion, Resource, ResourceTemplateRefe
 from pydantic import Field
 
 from hermes import __version__
-from hermes.agent.history_text import CLOSE, NOTE, OPEN, as_json, between_marks, defused, message_text, quoted, when
+from hermes.agent.history_text import (
+    CLOSE,
+    NEAREST,
+    NOTE,
+    OPEN,
+    as_json,
+    between_marks,
+    defused,
+    message_text,
+    quoted,
+    when,
+)
 from hermes.agent.session_search.excerpts import OWN_SPEAKER, hits_by_session
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
 from hermes.texts import shortened, shortened_line
@@ -148,6 +159,8 @@ class Record:
             model=model, tag=tag, tool=tool, since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
         )  # fmt: skip
         head = {"note": NOTE, "query": shortened_line(query, 60)}
+        if found and all(hit["confidence"] == "weak" for hits in found.values() for hit in hits):
+            head["result"] = NEAREST
         headlines = {session_id: self._headline(session_id) for session_id in found}
         for most, beside in _MATCHES:  # rather all conversations with one match than some with five
             entries = [{**headlines[one], "matches": self._matches(hits[:most], beside)} for one, hits in found.items()]
@@ -159,6 +172,7 @@ class Record:
         shown = {hit["id"] for hit in hits}
         return [{"message_id": hit["id"], "role": OWN_SPEAKER if hit["own_model"] else hit["role"],
                  "when": when(hit["timestamp"]), "text": quoted(hit["snippet"]), "found_by": hit["why"],
+                 "confidence": hit["confidence"],
                  "beside": self._beside(hit, shown) if beside else []} for hit in hits]  # fmt: skip
 
     @staticmethod

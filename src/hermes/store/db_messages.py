@@ -284,8 +284,9 @@ class MessageCalls(OpenStore):
 
         Each hit has a snippet with `>>>match<<<`, its neighbours as context, a score and the match reason: "match",
         "substring", "relaxed" (a partial match of a plain question) or "literal"; `why` says what found it: "words",
-        "meaning" or "both". `by="words"` leaves meaning out, `by="meaning"` answers a question without its words. A question
-        that nothing answers finds nothing. `limit=None` gives all hits; a negative limit is InvalidInput.
+        "meaning" or "both"; `confidence` is "sure" for a match, "likely" or "weak" for a partial one. `by="words"` leaves
+        meaning out, `by="meaning"` answers a question without its words. A question that nothing answers finds nothing or
+        weak hits. `limit=None` gives all hits; a negative limit is InvalidInput.
         """
         from hermes.store import search  # slow to import for callers that only list
 

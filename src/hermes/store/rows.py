@@ -4,7 +4,7 @@ At run time they are plain dicts; a store of a later version may add keys.
 """
 
 # Annotations are evaluated here: only so `__required_keys__` knows what NotRequired means.
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 
 class SessionRow(TypedDict):
@@ -162,6 +162,9 @@ class ChangeReason(TypedDict):
     words: str
 
 
+Confidence = Literal["sure", "likely", "weak"]
+
+
 class SearchHit(MessagePlace):
     """A message that was found: `search_messages`."""
 
@@ -176,6 +179,8 @@ class SearchHit(MessagePlace):
     reason: str
     relaxed: bool
     why: str
+    confidence: Confidence
+    """"sure" for a match; of a question's partial matches "likely", or "weak" where something speaks against them."""
     own_model: bool
     """Whether the program's own assistant wrote it: the embedded model, or the one that only quotes."""
 

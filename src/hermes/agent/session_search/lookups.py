@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import NOTE, as_json, between_marks, defused, message_text, quoted, when
+from hermes.agent.history_text import NEAREST, NOTE, as_json, between_marks, defused, message_text, quoted, when
 from hermes.agent.session_search.excerpts import (
     OWN_SPEAKER,
     Chains,
@@ -90,6 +90,8 @@ class Lookup:
             return fitted(
                 {**head, "result": "nothing in the earlier conversations matches"}, "sessions", [], self.budget
             )
+        if all(hit["confidence"] == "weak" for conversation in found for hit in conversation.hits):
+            head["result"] = NEAREST
         parts = [_part(conversation) for conversation in found]
         jobs = [(conversation, self._texts_of(conversation)) for conversation in found]
         self._write(head, parts, jobs, query)
@@ -293,6 +295,7 @@ def _part(conversation: FoundConversation, key: str = "summary", text: str = "")
             match["session_id"] = hit["session_id"]
         if hit["relaxed"]:
             match["partial"] = True
+            match["confidence"] = hit["confidence"]
         matches.append(match)
     return Part(fixed, key, text, matches)
 

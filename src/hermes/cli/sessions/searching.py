@@ -86,7 +86,11 @@ def search(
     if as_json:
         print_json(hits)
     elif hits:
-        if all(hit["relaxed"] for hit in hits):
+        if all(hit["confidence"] == "weak" for hit in hits):
+            from hermes.agent.history_text import NEAREST
+
+            note(NEAREST)
+        elif all(hit["relaxed"] for hit in hits):
             note(_CLOSEST)
         shown = screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty(), why=why)
         if len(hits) == limit:
@@ -117,7 +121,11 @@ def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool, wh
         for hit in found:
             if why:
                 out.append(
-                    styled(f"  #{hit['id']} by {hit['why']} ({hit['reason']}, {hit['score']:.1f})", DIM, on=colour)
+                    styled(
+                        f"  #{hit['id']} by {hit['why']} ({hit['reason']}, {hit['confidence']}, {hit['score']:.1f})",
+                        DIM,
+                        on=colour,
+                    )
                 )
             out += _hit(hit, pad(_who(hit), room), clock(hit["timestamp"], where), width if wrapped else None, colour)
         out.append("")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hermes.store.index_text import fold, pieces
 
 HEAD = 300  # characters of a message that are looked at
-_SIGNED = re.compile(r"\W*([^\W\d_]{2,})[^:\n]{0,24}:")
+SIGNED = re.compile(r"\W*([^\W\d_]{2,})[^:\n]{0,24}:")
 _WHEN = re.compile(r"\W*(?:when|since when|wann|seit wann|cuando|quand|khi nao|bao gio)\b|什么时候|何时|哪天|几号")
 _NUMBER = re.compile(
     r"\bhow (?:many|much|long|old|far|tall|often)\b|\bwie(?: ?viele?|\s?lange| alt| oft)\b|\bcuant[oa]s?\b|\bcombien\b"
@@ -54,7 +54,7 @@ class Clues:
     def value(self, text: str, *, is_question: bool) -> float:
         """How much the clues speak for a message with this text."""
         value = self._weights.asks if is_question else 0.0
-        signed = _SIGNED.match(text, 0, 60)
+        signed = SIGNED.match(text, 0, 60)
         if signed is not None and fold(signed[1]) in self._names:
             value += self._weights.signed
         if self._wants_time and _A_TIME.search(fold(text)):

@@ -23,6 +23,7 @@ from hermes.store.search.query_trees import Check
 from hermes.store.snippet import Needle
 
 if TYPE_CHECKING:
+    from hermes.store.rows import Confidence
     from hermes.store.search.query_trees import Check
 
 RANKED = 400  # how many of the newest matches are ranked together; after them four times as many, and so on
@@ -42,6 +43,7 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
     reason: str
     why: str = "words"
     """What found it: words, meaning, both, or the time that was named."""
+    confidence: Confidence = "sure"
 
 
 def relevance(size: int, role: str) -> float:

@@ -23,9 +23,11 @@ from hermes.store import codec
 from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
 from hermes.store.query import Leaf
 from hermes.store.search.clues import HEAD, Clues, ClueWeights
+from hermes.store.search.confidence import Looked, Word, judged
 from hermes.store.search.hits import Ranked
 
 if TYPE_CHECKING:
+    from hermes.store.rows import Confidence
     from hermes.store.search.reranking import Nearness, Reranking
 
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every other value
@@ -134,6 +136,7 @@ class Passages(msgspec.Struct):
     """How much of the question's words the session that has the most of them holds: 1 for all."""
     related: float | None = None
     """Not below 0: the nearest message is nearer than chance brings one; None without vectors."""
+    confidence: Confidence = "likely"
 
 
 class QuestionRanking:
@@ -179,7 +182,8 @@ class QuestionRanking:
         sequences = self._sequences(middles)
         near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
         hits = self._in_order(order, sequences, near, weights, need)
-        return Passages(hits, held, None if near is None else near.related)
+        related = None if near is None else near.related
+        return Passages(hits, held, related, self._confidence(order, sequences, near))
 
     def _extent(self) -> tuple[float, float]:
         """How many sessions and messages the search may see. What it sees of others by reference is not counted: there are at
@@ -341,6 +345,34 @@ class QuestionRanking:
             Ranked(one, order[-place].id, round(value, 6), "relaxed", _why(one in by_words, messages.get(one)))
             for value, place, one in first[:need]
         ]
+
+    def _confidence(
+        self, order: Sequence[Session], sequences: dict[str, list[Message]], near: Nearness | None
+    ) -> Confidence:
+        """How far the hits can be trusted; the sessions have their values."""
+        words = [
+            Word(
+                word.leaves[0].text,
+                word.weight > 1.0,
+                rarity(max(self._total, MANY), word.held),
+                {holder[0] for holder in word.holders} | word.older(self._holders.keys()),
+                count.keys(),
+            )
+            for word, count in zip(self._words, self._counts, strict=True)
+        ]
+        nearness = near.messages if near else {}
+        looked = [
+            Looked(
+                session.id,
+                session.value if near is None else session.own + 2.0 * session.words,
+                session.time > 0.0,
+                [(one.id, one.text, sum(nearness.get(one.id, (0.0, 0.0)))) for one in sequences[session.id]],
+            )
+            for session in order
+            if session.id in sequences
+        ]
+        related = None if near is None else near.related
+        return judged(self._asked, words, looked, named_time=self._preference is not None, related=related)
 
 
 def _place(session: Session) -> tuple[float, float]:

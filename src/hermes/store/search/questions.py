@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.index_text import UNSPACED, fold, pieces
@@ -72,7 +74,7 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
         ranking = QuestionRanking(hits.tx, hits.scope, asked, counted, preferred, holding=holding)
         found = ranking.best(hits.missing + len(hits.seen), look)
         if preferred is not None or hits.found or _is_answered(found, asked):
-            hits.add_ranked(found.hits)
+            hits.add_ranked([msgspec.structs.replace(hit, confidence=found.confidence) for hit in found.hits])
     if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
         ids = [hit.id for hit in hits.found]
         at = [row[0] for row in rows_among(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
@@ -116,7 +118,7 @@ def _of_a_time(tx: Tx, scope: Scope, spans: Sequence[tuple[float, float]], score
             (end, start, start, end, *scope.params),
         )
         seen = {one.session_id for one in out}
-        out += [Ranked(row[1], row[0], score, "relaxed", "time") for row in rows if row[0] not in seen]
+        out += [Ranked(row[1], row[0], score, "relaxed", "time", "likely") for row in rows if row[0] not in seen]
     return out[:OF_A_TIME]
 
 

@@ -70,7 +70,7 @@ def shown(
             "id": message_id, "session_id": session[0], "role": role, "timestamp": at, "snippet": _snippet(texts, needles),
             "context": [], "source": codec.restored(session[1]), "model": model or codec.restored(session[2]),
             "session_started": session[3], "title": codec.restored(session[4]), "tool_name": tool, "score": one.score,
-            "reason": one.reason, "relaxed": one.reason == "relaxed", "why": one.why,
+            "reason": one.reason, "relaxed": one.reason == "relaxed", "why": one.why, "confidence": one.confidence,
             "own_model": role == "assistant" and model in OWN_MODELS,
         }  # fmt: skip
     around = sorted({number for pair in beside.values() for number in pair if number is not None})

@@ -1,0 +1,58 @@
+"""How far a hit can be trusted: matches are sure, a question's partial matches likely or weak, on every engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from . import talk
+
+FILLER = "The weather was fine again and the train came late as usual."
+
+
+@pytest.fixture
+def group(db):
+    """Two people who sign what they write, over several sessions."""
+    for number in range(6):
+        talk(db, f"other{number}", f"Nora: {FILLER}", f"Felix: I baked bread number {number} for the market.")
+    talk(
+        db,
+        "marathon",
+        "Nora: I ran the marathon on Sunday and raised money for the shelter.",
+        "Felix: You are amazing! How did it feel?",
+    )
+    talk(db, "cello", "Felix: I play the cello in an orchestra now.", "Nora: Since when? You never told me.")
+    return db
+
+
+def levels(db, question):
+    return {hit["confidence"] for hit in db.search_messages(question, by="words")}
+
+
+def test_a_match_is_sure(group):
+    assert levels(group, "marathon") == {"sure"}
+    assert levels(group, '"raised money"') == {"sure"}
+
+
+def test_a_partial_answer_is_likely(group):
+    assert levels(group, "Which race, a marathon, did Nora run for the animal shelter?") == {"likely"}
+
+
+def test_a_person_nobody_knows_is_weak(group):
+    assert levels(group, "Which marathon did Veronica run for the shelter?") == {"weak"}
+
+
+def test_capitals_throughout_are_no_names(group):
+    assert levels(group, "WHICH MARATHON DID NORA RUN FOR THE ANIMAL SHELTER AND THE MONEY") == {"likely"}
+
+
+def test_what_only_another_one_said_is_weak(group):
+    assert levels(group, "When did Felix run the marathon and raise money for the shelter?") == {"weak"}
+
+
+def test_a_year_of_which_nothing_is_known_is_weak(group):
+    assert levels(group, "What did Nora tell about the marathon in March 1999?") == {"weak"}
+
+
+def test_a_topic_nobody_mentioned_is_weak(group):
+    found = levels(group, "What did Nora say about her parachute jump over the volcano?")
+    assert found <= {"weak"}
