@@ -28,6 +28,8 @@ def differences(value: Any, kind: Any, where: str) -> list[str]:
     if origin in (types.UnionType, typing.Union):
         tried = [differences(value, one, where) for one in arguments]
         return [] if [] in tried else min(tried, key=len)
+    if origin is typing.Literal:
+        return [] if value in arguments else [f"{where}: {value!r} is none of {arguments}"]
     if typing.is_typeddict(kind):
         if type(value) is not dict:
             return [f"{where}: {value!r} is no dict"]
