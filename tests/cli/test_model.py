@@ -119,6 +119,17 @@ def test_the_option_and_the_command_reach_another_provider(hermes_home: Path, wo
     assert len(asked) >= 2 and set(asked) == {"api.anthropic.com"}
 
 
+def test_an_alias_is_resumed_by_its_own_name(hermes_home: Path) -> None:
+    """The endpoint lists the alias alone, and reports what it stands for."""
+    with Echo() as echo:
+        echo.models = ["fast"]
+        written(hermes_home, f"model: {{default: fast, base_url: '{echo.base_url}', api_key: k}}\n")
+        assert run("-q", "hello", home=hermes_home).status == 0
+        again = run("-c", "-q", "once more", home=hermes_home)
+        assert again.status == 0 and "not available" not in again.err
+        assert {one["model"] for one in echo.requests} == {"fast"}
+
+
 def test_a_key_in_the_file_is_not_removed_without_a_question(hermes_home: Path, world: Providers) -> None:
     before = "# mine\nmodel: {default: m, base_url: 'https://llm.example.com/v1', api_key: only-here}\n"
     written(hermes_home, before)

@@ -91,13 +91,16 @@ class Restored:
 
 
 def model_used(db: SessionDB, row: SessionRow) -> str | None:
-    """The model that answered last in a session: /model may have changed it since the session began."""
-    used = db.get_messages(row["id"])
-    last: str | None = next((message["model"] for message in reversed(used) if message["role"] == "assistant"), None)
+    """The model that answered last in a session: another one may have been asked since the session began.
+
+    Endpoints report other names than they are asked by: with a date, or of what an alias stands for.
+    """
+    said = [message["model"] for message in db.get_messages(row["id"]) if message["role"] == "assistant"]
+    named = [name for name in said if name]
     first = row["model"]
-    if last is None or (first and re.fullmatch(re.escape(first) + r"-\d[\d-]*", last)):
-        return first  # endpoints report a model with the date of its version
-    return last
+    if not named or (first and (named[0] == named[-1] or re.fullmatch(re.escape(first) + r"-\d[\d-]*", named[-1]))):
+        return first
+    return named[-1]
 
 
 def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used: str | None) -> Restored:
