@@ -235,7 +235,7 @@ def test_compress_says_that_nothing_is_deleted_and_goes_on(make_talk: Make, serv
     server.task_answer = lambda body: "## Goal\n- to remember the focus"
     heard = talk.type("/compress the focus")
     assert "Nothing was deleted" in heard and '"long talk #2"' in heard
-    assert "the focus" in str(server.tasks[-1]["messages"])
+    assert "the focus" in str(server.tasks)  # a title may be asked for after it
     assert talk.session_id != old and talk.said(old) == before
     assert talk.db.is_live(talk.session_id) and not talk.db.is_live(old)
     talk.type("and now?")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import tzinfo
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +21,7 @@ from textual import events, on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.css.query import NoMatches
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
@@ -54,6 +57,17 @@ Esc            clear the line; leave
 
 DELETED = "This conversation was deleted."
 _OURS = {"enter", "ctrl+x", "ctrl+e", "ctrl+c"}
+
+
+def _while_open(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Let a worker end quietly when the screen it would change has closed meanwhile."""
+
+    @wraps(method)
+    async def run(*args: Any, **options: Any) -> None:
+        with suppress(NoMatches):
+            await method(*args, **options)
+
+    return run
 
 
 class BrowseQuery(Input, inherit_bindings=False):
@@ -172,6 +186,7 @@ class Picker(Screen[None], inherit_bindings=False):
     # ------------------------------------------------------------------------------------------ the list
 
     @work(exclusive=True, group="load")
+    @_while_open
     async def _reload(self) -> None:
         """Reload the list, page by page; the old list is shown until the new one is longer, or complete."""
         self.loaded = False
@@ -245,6 +260,7 @@ class Picker(Screen[None], inherit_bindings=False):
             self._show(keep=False)
 
     @work(exclusive=True, group="search")
+    @_while_open
     async def _search(self, wait: float = 0.0) -> None:
         """Search inside the conversations for what was typed."""
         text = self.query_text.strip()
@@ -305,6 +321,7 @@ class Picker(Screen[None], inherit_bindings=False):
         self._preview()
 
     @work(exclusive=True, group="preview")
+    @_while_open
     async def _preview(self) -> None:
         """Show the conversation under the cursor."""
         await asyncio.sleep(WAIT_TO_PREVIEW)
@@ -430,6 +447,7 @@ class Picker(Screen[None], inherit_bindings=False):
         self._reload()  # pages that are still loading may have moved
 
     @work(group="change")
+    @_while_open
     async def _change(self, change: Callable[[], bool], then: Callable[[], None]) -> None:
         """Change the store, then the screen."""
         try:
