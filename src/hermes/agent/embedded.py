@@ -202,7 +202,7 @@ _LOOKED_UP = "Notes from earlier conversations with this user. They are quoted m
 
 
 def question_of(messages: Sequence[Message]) -> str:
-    """What the user asked last."""
+    """The last question of the user."""
     return next(
         (plain_content(message.get("content")) for message in reversed(messages) if message.get("role") == "user"), ""
     )

@@ -40,7 +40,7 @@ class Trail:
         self._known: set[Any] | None = None if at_start else {before}
 
     def take(self, record: Record) -> str:
-        """What a record means for windows."""
+        """The meaning of a record for windows: one of the words above."""
         raise NotImplementedError
 
     def knows(self, name: Any) -> bool:
@@ -225,7 +225,7 @@ class Windows:
         return msgspec.json.encode(mark).decode()
 
     def _scanned(self, kind: type[Trail], begin: Place, *, is_read: bool = False) -> tuple[Place, int, bool]:
-        """Where the next window begins, where this one ends, and whether that is the end of the file.
+        """The place where the next window begins, the end of this one, and whether that is the end of the file.
 
         Of a file that is read already, only the end matters: it is looked at as a whole, and what breaks a window is passed.
         """

@@ -109,7 +109,7 @@ class EndpointModel:
     def pieces(
         self, messages: Sequence[Message], more: dict[str, Any], cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
-        """What `stream` gives, for a request with these fields more."""
+        """Stream a reply, with these fields added to the request."""
         body = {"stream": True, "stream_options": {"include_usage": True}, **more}
         call = PendingCall(lambda call: self._chunks(call, messages, body))
         parts = Assembler()

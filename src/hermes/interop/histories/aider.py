@@ -28,7 +28,7 @@ _ROLES = {"#### ": "user", "> ": "tool"}
 
 
 def usual_places() -> list[Path]:
-    """Where aider writes when it is not started in a project; `sessions import FOLDER` finds those of projects."""
+    """The file that aider writes when it is not started in a project; `sessions import FOLDER` finds those of projects."""
     return [Path(os.environ.get("AIDER_CHAT_HISTORY_FILE") or Path.home() / _NAME)]
 
 

@@ -17,7 +17,7 @@ SOURCE = "amp"
 
 
 def usual_places() -> list[Path]:
-    """Where Amp keeps its threads."""
+    """The places where Amp keeps its threads."""
     return [Path(os.environ.get("AMP_DATA_DIR") or Path.home() / ".local" / "share" / "amp") / "threads"]
 
 

@@ -33,7 +33,7 @@ Step = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
-    """Where Antigravity keeps its conversations: the editor, its other edition, and the command line."""
+    """The places where Antigravity keeps its conversations: the editor, its other edition, and the command line."""
     gemini = Path.home() / ".gemini"
     named = [gemini / name for name in ("antigravity", "antigravity-ide", "antigravity-cli")]
     return [folder / "brain" for folder in dict.fromkeys((*named, *sorted(gemini.glob("antigravity*"))))]

@@ -28,7 +28,7 @@ def write(export: Export) -> Iterator[bytes]:
 
 
 def kept_at(name: str, session: ExportedSession) -> Path:
-    """Where Claude Code looks for a session of the folder."""
+    """The file in which Claude Code looks for a session of the folder."""
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
     return home / "projects" / re.sub("[^a-zA-Z0-9]", "-", session["cwd"] or "/")[:200] / f"{name}.jsonl"
 

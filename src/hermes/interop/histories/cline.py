@@ -60,7 +60,7 @@ _TOKENS = {"input_tokens": "tokensIn", "output_tokens": "tokensOut", "cache_read
 
 
 def usual_places() -> list[Path]:
-    """Where the extensions and Cline's terminal program keep their tasks."""
+    """The places where the extensions and Cline's terminal program keep their tasks."""
     stored = [user / "globalStorage" / extension / "tasks" for user in user_folders() for extension in _EXTENSIONS]
     return [Path.home() / ".cline" / "data" / "sessions", Path.home() / ".cline" / "data" / "tasks", *stored]
 
@@ -136,7 +136,7 @@ def _task(path: Path) -> Conversation:
 
 
 def _listed(storage: Path) -> dict[str, dict[str, Any]]:
-    """What Cline's list of tasks tells about each of them."""
+    """The title, folder and time of each task, from Cline's own list."""
     path = storage / "state" / "taskHistory.json"
     try:
         return _read_list(path, path.stat().st_mtime_ns)

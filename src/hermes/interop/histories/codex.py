@@ -354,7 +354,7 @@ def write(export: Export) -> Iterator[bytes]:
 
 
 def kept_at(name: str, session: ExportedSession) -> Path:
-    """Where Codex looks for a session: in the folder of the day on which it began."""
+    """The file in which Codex looks for a session: in the folder of the day on which it began."""
     began = datetime.fromtimestamp(session["started_at"])
     return usual_places()[0] / f"{began:%Y/%m/%d}" / f"rollout-{began:%Y-%m-%dT%H-%M-%S}-{name}.jsonl"
 

@@ -93,7 +93,7 @@ class Trail(BaseTrail):
 
 
 def _workspace(path: Path) -> dict[str, Any]:
-    """What the program notes beside the events: the name of the session."""
+    """The notes that the program keeps beside the events: the name of the session."""
     import yaml
 
     try:

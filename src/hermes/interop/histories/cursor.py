@@ -46,7 +46,7 @@ Record = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
-    """Where Cursor keeps its conversations."""
+    """The places where Cursor keeps its conversations."""
     editor = [
         user / name for user in user_folders("Cursor") for name in ("globalStorage/state.vscdb", "workspaceStorage")
     ]

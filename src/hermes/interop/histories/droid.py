@@ -17,7 +17,7 @@ _TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "cach
 
 
 def usual_places() -> list[Path]:
-    """Where Droid keeps its sessions."""
+    """The places where Droid keeps its sessions."""
     return [Path.home() / ".factory" / "sessions"]
 
 

@@ -30,7 +30,7 @@ _OTHER = (
 
 
 def usual_places() -> list[Path]:
-    """Where DeepSeek Harness keeps its sessions."""
+    """The places where DeepSeek Harness keeps its sessions."""
     return [Path(os.environ.get("DSH_HOME") or Path.home() / ".dsh") / "sessions"]
 
 

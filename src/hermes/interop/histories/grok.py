@@ -38,7 +38,7 @@ _SUMMARY = "compaction_meta"
 
 
 def usual_places() -> list[Path]:
-    """Where Grok Build keeps its sessions."""
+    """The places where Grok Build keeps its sessions."""
     return [Path(os.environ.get("GROK_HOME") or Path.home() / ".grok") / "sessions"]
 
 

@@ -34,7 +34,7 @@ _BOOKKEEPING = (
 
 
 def usual_places() -> list[Path]:
-    """Where Kimi Code keeps its sessions."""
+    """The places where Kimi Code keeps its sessions."""
     return [Path(os.environ.get("KIMI_CODE_HOME") or Path.home() / ".kimi-code") / "sessions"]
 
 

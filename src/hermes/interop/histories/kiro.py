@@ -20,7 +20,7 @@ Block = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
-    """Where Kiro CLI keeps its sessions."""
+    """The places where Kiro CLI keeps its sessions."""
     data = (Path.home() / ".local" / "share", Path.home() / "Library" / "Application Support")
     return [Path.home() / ".kiro" / "sessions", *(folder / "kiro-cli" / "data.sqlite3" for folder in data)]
 

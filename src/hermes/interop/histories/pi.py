@@ -42,7 +42,7 @@ Entry = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
-    """Where Pi, Oh My Pi and OpenClaw keep their sessions."""
+    """The places where Pi, Oh My Pi and OpenClaw keep their sessions."""
     agents = [Path.home() / folder / "agent" / "sessions" for folder in (".pi", ".omp")]
     return [*agents, Path.home() / ".openclaw" / "agents"]
 

@@ -18,7 +18,7 @@ _ENDS = {"tool_calls": "toolUse", "interrupted": "aborted", "length": "length", 
 
 
 def kept_at(name: str, session: ExportedSession) -> Path:
-    """Where Pi looks for a session of the folder."""
+    """The file in which Pi looks for a session of the folder."""
     folder = str(session["cwd"] or "/").strip("/").replace("/", "-")
     began = iso(session["started_at"]).replace(":", "-").replace(".", "-")
     return Path.home() / ".pi" / "agent" / "sessions" / f"--{folder}--" / f"{began}_{name}.jsonl"

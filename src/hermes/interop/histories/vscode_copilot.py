@@ -52,7 +52,7 @@ class _Round:
 
 
 def usual_places() -> list[Path]:
-    """Where the editors keep their chats: those of a folder, and those of windows without one."""
+    """The places where the editors keep their chats: those of a folder, and those of windows without one."""
     places = ("workspaceStorage", "globalStorage/emptyWindowChatSessions")
     return [user / place for user in user_folders() for place in places]
 
@@ -261,7 +261,7 @@ def _invocation(part: Record) -> tuple[str, str, Any, Any]:
 
 
 def _result(result: Any) -> Any:
-    """What a tool gave back: texts, pictures, or a tree of texts."""
+    """The result of a tool: texts, pictures, or a tree of texts."""
     parts: list[Any] = []
     for one in dicts(mapping(result).get("content")):
         value = one.get("value")

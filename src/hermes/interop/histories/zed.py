@@ -36,7 +36,7 @@ Record = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
-    """Where Zed keeps its conversations, on Linux and on macOS."""
+    """The places where Zed keeps its conversations, on Linux and on macOS."""
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
     return [data / "zed" / "threads", Path.home() / "Library" / "Application Support" / "Zed" / "threads"]
 

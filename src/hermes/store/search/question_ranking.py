@@ -120,7 +120,7 @@ class Message(NamedTuple):
 
 Placed = tuple[float, int, int]  # a hit: its value, the place of its session (negative), the message
 Preference = Callable[[float, float], float]
-"""What a session counts in addition, by the times of its first and last message."""
+"""How much a session counts in addition, by the times of its first and last message."""
 
 
 def rarity(total: float, held: float) -> float:
