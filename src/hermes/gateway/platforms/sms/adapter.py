@@ -101,7 +101,7 @@ class Sms(ApiAdapter["_TwilioApi"]):
         self._opted_out: set[str] | None = None
         self._backlog: Backlog | None = None
         self._caught_up = asyncio.Event()
-        self._pushed: dict[str, dict[str, str]] = {}  # webhook requests that wait for the catch-up, by message
+        self._pushed: dict[str, dict[str, str]] = {}  # messages of webhook requests that wait for the catch-up, by id
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -144,13 +144,12 @@ class Sms(ApiAdapter["_TwilioApi"]):
             fields = dict(_fields(call))
             sid = fields.get("MessageSid", "")
             self._pushed[sid] = fields
-            try:
-                with suppress(TimeoutError):  # those that were sent before it come first
-                    async with asyncio.timeout(_PATIENCE):
-                        await self._caught_up.wait()
-            finally:
-                self._pushed.pop(sid, None)
-            await self._delivered(link, fields)
+            # Those that were sent before it come first. Until it is stored, Twilio's list has it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE):
+                    await self._caught_up.wait()
+                if self._pushed.pop(sid, None) is not None:
+                    await self._delivered(link, fields)
             return PlatformResponse(body=_EMPTY, mime="text/xml")
 
         self.closing(await self.listen(link, delivered, signed=self._is_twilio, seconds=10))
@@ -189,13 +188,17 @@ class Sms(ApiAdapter["_TwilioApi"]):
             await asyncio.sleep(pause)
 
     async def _catch_up(self, link: Link, api: _TwilioApi) -> None:
-        now = await twilio_time(api, self._path)
-        backlog = self._read_so_far
-        number, service = self.text("phone_number"), self.text("messaging_service_sid")
-        for fields, sent in await received(api, self._path, backlog.since(now), number=number, service=service):
-            # Only the webhook says that Twilio has handled a word itself (OptOutType).
-            await self._delivered(link, self._pushed.get(fields["MessageSid"], fields), sent)
-        backlog.read_until(now)
+        try:
+            now = await twilio_time(api, self._path)
+            backlog = self._read_so_far
+            number, service = self.text("phone_number"), self.text("messaging_service_sid")
+            for fields, sent in await received(api, self._path, backlog.since(now), number=number, service=service):
+                # Only the webhook says that Twilio has handled a word itself (OptOutType).
+                await self._delivered(link, self._pushed.get(fields["MessageSid"], fields), sent)
+            backlog.read_until(now)
+        finally:
+            while self._pushed:
+                await self._delivered(link, self._pushed.pop(next(iter(self._pushed))))
 
     @property
     def _read_so_far(self) -> Backlog:
