@@ -37,6 +37,11 @@ chat: $(VENV)/.chat
 	@$(BIN)/hermes chat $(ARGS); status=$$?; \
 	if [ ! -e $(VENV)/.offered ] && ! command -v hermes >/dev/null; then \
 	  touch $(VENV)/.offered; echo "(\`make install\` adds \`hermes\` to your PATH.)" >&2; \
+	elif [ ! -e $(VENV)/.offered-search ]; then \
+	  touch $(VENV)/.offered-search; \
+	  if $(BIN)/hermes search status 2>/dev/null | tr '\n' ' ' | grep -q "answered by words"; then \
+	    echo "(\`$(BIN)/hermes search setup\` adds search by meaning: questions in other words find their answer.)" >&2; \
+	  fi; \
 	fi; exit $$status
 
 # A link, so that the command is always this copy. Another program of that name is left alone: then it is `hermes-sessions`.
@@ -98,6 +103,7 @@ recall: $(STAMP)
 	@$(BIN)/python -m benchmarks.recall.run --set-aside $(ARGS)
 	@$(BIN)/python -m benchmarks.recall.run --set friends --set-aside $(ARGS)
 	@$(BIN)/python -m benchmarks.recall.run --set assistant --set-aside $(ARGS)
+	@$(BIN)/python -m benchmarks.recall.run --injected --set-aside $(ARGS)
 
 clean:
 	rm -rf $(VENV) build .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .bench

@@ -101,10 +101,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--times", type=int, default=1, help="how many times as large the store is")
     parser.add_argument("--refused", action="store_true", help="of every set: unanswerable questions that are refused")
+    parser.add_argument("--injected", action="store_true", help="of every set: what recall gives to a model by itself")
     parser.add_argument("--by", choices=("words", "meaning", "both"), action="append", help="only this table")
     options = parser.parse_args(arguments)
     if options.refused:
         refused(options.set_aside, options.by or ["words", "both"])
+        return 0
+    if options.injected:
+        injected(options.set_aside, options.by or ["words", "both"])
         return 0
     chats, questions = SETS[options.set]()
 
@@ -164,6 +168,46 @@ def refused(set_aside: bool, ways: list[str]) -> None:
             cells = [outcomes.get((way, row, column), []) for column in ("refused", "lost", "hard")]
             shares = [f"{sum(cell) / len(cell):.3f}" if cell else "–" for cell in cells]
             print(f"{row:<16}" + "".join(f"{share:>11}" for share in shares))
+
+
+def injected(set_aside: bool, ways: list[str]) -> None:
+    """Print what recall gives to the model, of each set: the right session and message, or something where nothing fits."""
+    from hermes.agent.recall import recall, recalled_text
+    from hermes.tokens import text_tokens
+    from hermes_state import SessionDB
+
+    heads = ("questions", "something", "session", "message", "wrongly", "tokens", "ms")
+    for way in ways:
+        print(f"\n{way:<16}" + "".join(f"{head:>11}" for head in heads))
+        for name, made in SETS.items():
+            chats, questions = made()
+            cells: dict[str, list[float]] = defaultdict(list)
+            with tempfile.TemporaryDirectory() as folder, SessionDB(db_path=Path(folder) / "state.db") as db:
+                fill(db, chats)
+                if way == "both" and any(one["installed"] for one in db.meaning_status()):
+                    db.index_meaning()
+                for question in [*questions, *unanswerable(name)]:
+                    if question.set_aside != set_aside:
+                        continue
+                    began = time.process_time()
+                    found = recall(db, question.text, current=None)
+                    cells["ms"].append((time.process_time() - began) * 1000)
+                    passages = found.passages if found else ()
+                    if not question.sessions:
+                        cells["wrongly"].append(bool(passages))
+                        continue
+                    cells["questions"].append(1)
+                    cells["something"].append(bool(passages))
+                    cells["tokens"].append(text_tokens(recalled_text(passages)) if passages else 0)
+                    cells["session"].append(any(one.session_id.split(".")[0] in question.sessions for one in passages))
+                    if question.message is not None:
+                        cells["message"].append(question.message in [(one.session_id, one.when) for one in passages])
+            shown = [f"{len(cells['questions'])}", *(_mean(cells[head]) for head in heads[1:])]
+            print(f"{name:<16}" + "".join(f"{cell:>11}" for cell in shown))
+
+
+def _mean(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.2f}" if values else "–"
 
 
 def ask(db: Any, questions: list[Question], by: str, missed: str | None = None) -> None:

@@ -1,6 +1,7 @@
 """How long questions and keyword searches take in a store of long dialogues, and what a vector costs.
 
     python -m benchmarks.recall.speed [--messages 10000 40000 100000] [--postgres | --store FILE_OR_URL] [--indexing]
+    python -m benchmarks.recall.speed --tool-output [--messages 4000 61000] [--postgres | --store FILE_OR_URL]
 
 The store is filled the first time and kept where `--store` is given; `--postgres` starts a server for the run. Every search
 asks for 20 hits; printed are the median and the 95th percentile of the waiting time and the median of the processor time, on
@@ -8,18 +9,24 @@ a server that of its connections beside ours, and the load of the machine: a bus
 little. `--statements` prints, too, where a question's time goes on a server.
 Texts repeat in a store of this size, and each is encoded once: `--indexing` measures the encoding itself, on distinct messages,
 with a store that is appended to at the same time: what an append waits with the indexer at work and without it.
+`--tool-output` fills the store with agents' sessions of long tool output (benchmarks/corpus.py) in place of dialogues, and asks
+by words alone: at rest, and after each burst of 60 appended messages, of which some are not indexed yet.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
+import re
 import tempfile
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +99,57 @@ def filled(db: Any, messages: int) -> list[str]:
     return [question.text for question in questions[::step]][:ASKED]
 
 
+def tool_output(store: str, messages: int) -> None:
+    """Print how long questions take among long tool output, at rest and right after bursts of appends."""
+    from benchmarks import corpus
+    from benchmarks.data import QUESTIONS, Data
+
+    data = Data(None, Path(os.environ.get("HERMES_BENCH_CACHE") or ".bench"), print)
+    pool = corpus.load_pool(str(data.pool()))
+    held: Counter[str] = Counter()
+    count = 0
+
+    def sessions() -> Iterator[dict[str, Any]]:
+        nonlocal count
+        for session in corpus.iter_sessions(pool, 0, corpus.SIZES["L"]):
+            if count >= messages:
+                return
+            count += len(session["messages"])
+            for message in session["messages"]:
+                held.update(set(re.findall(r"[^\W_]+", (message["content"] or "").lower())))
+            yield {**session, "parent_session_id": None, "title": None}
+
+    with opened(store) as db:
+        if db.message_count():
+            deque(sessions(), maxlen=0)
+        else:
+            made = [*sessions()]
+            before = time.process_time()
+            db.import_sessions(made)
+            db.catch_up()
+            spent = (time.process_time() - before) * 1e3 / count
+            print(f"stored and indexed: {spent:.2f} ms of our processor time a message")
+        words = sorted(one for one, n in held.items() if one.isascii() and one.isalpha() and 4 <= len(one) <= 12
+                       and count * 0.002 < n < count * 0.02)  # fmt: skip
+        rng = random.Random("questions")
+        questions = [pattern.format(*rng.sample(words, 3)) for _ in range(3) for pattern in QUESTIONS]
+        if "://" in store:
+            db.vacuum()
+        print(f"{db.message_count()} messages, {db.session_count()} sessions; load {os.getloadavg()[0]:.1f}")
+        print(f"{'':<28}{'p50 ms':>9}{'p95 ms':>9}{'processor':>11}{'ours':>7}{'server':>9}")
+        by_words = partial(db.search_messages, by="words")
+        print(f"{'questions':<28}{measured(store, by_words, questions)}", flush=True)
+        db.create_session("burst", "cli")
+        new = (one for session in corpus.iter_sessions(pool, 9_000, 9_100) for one in session["messages"])
+
+        def burst() -> None:
+            for one in islice(new, 60):
+                db.append_message("burst", one["role"], one["content"], tool_name=one.get("tool_name"))
+
+        print(f"{'  right after a burst':<28}{measured(store, by_words, questions[:20], burst)}")
+        print(f"load {os.getloadavg()[0]:.1f}", flush=True)
+
+
 def with_vectors(db: Any) -> list[str]:
     """Make the vectors that are missing; the models."""
     try:
@@ -107,14 +165,15 @@ def with_vectors(db: Any) -> list[str]:
     return [encoder.name for encoder in found]
 
 
-def measured(store: str, ask: Callable[[str], Any], queries: Sequence[str]) -> str:
-    """A row of the table."""
+def measured(store: str, ask: Callable[[str], Any], queries: Sequence[str], first: Callable[[], None] = int) -> str:
+    """A row of the table. `first` is called before each query, and not measured."""
     for query in queries[:3]:
         ask(query)
     server, clock, own = server_meter(store), time.perf_counter, time.process_time
     taken, ours, theirs = [], [], []
     with quiet_gc():
         for query in queries:
+            first()
             before, work, served = clock(), own(), server()
             ask(query)
             taken.append(clock() - before)
@@ -264,7 +323,11 @@ def main(arguments: list[str] | None = None) -> int:
     where.add_argument("--postgres", action="store_true", help="on a PostgreSQL server that is started for this run")
     parser.add_argument("--statements", action="store_true", help="where a question's time goes on a server")
     parser.add_argument("--indexing", action="store_true", help="what a vector costs, in place of searches")
+    parser.add_argument(
+        "--tool-output", action="store_true", help="sessions of long tool output, in place of dialogues"
+    )
     options = parser.parse_args(arguments)
+    run = tool_output if options.tool_output else partial(searches, statements=options.statements)
     if options.store and len(options.messages) > 1:
         parser.error("--store holds one size")
     with tempfile.TemporaryDirectory() as folder:
@@ -273,10 +336,10 @@ def main(arguments: list[str] | None = None) -> int:
         elif options.postgres:
             with a_server(Path(folder)) as database:
                 for messages in options.messages:
-                    searches(database(messages), messages, options.statements)
+                    run(database(messages), messages)
         else:
             for messages in options.messages:
-                searches(options.store or str(Path(folder) / f"{messages}.db"), messages, options.statements)
+                run(options.store or str(Path(folder) / f"{messages}.db"), messages)
     return 0
 
 

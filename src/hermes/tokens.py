@@ -35,7 +35,7 @@ def estimate_tokens(messages: Iterable[Mapping[str, Any]], tools: Iterable[Mappi
             total += PER_MESSAGE - (-len(content) // 4)
         else:
             total += PER_MESSAGE + _content_tokens(content)
-        for name in ("tool_calls", "reasoning_content", "reasoning"):
+        for name in ("recalled", "tool_calls", "reasoning_content", "reasoning"):
             if message.get(name):
                 total += _value_tokens(message[name])
                 if name == "reasoning_content":

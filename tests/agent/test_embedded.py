@@ -19,9 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.embedded import EmbeddedModel, find_model, fitted, in_circles, looked_up
+from hermes.agent.embedded import EmbeddedModel, find_model, fitted, in_circles
+from hermes.agent.loop import Agent
 from hermes.agent.model import Piece, Reply
 from hermes.agent.model_files import MODELS, install, models_folder, place_of
+from hermes.agent.recall import recall, recalled_text
+from hermes.agent.turn import Done
+from hermes.config import Config
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
 from hermes.tokens import text_tokens
 from hermes_state import SessionDB
@@ -148,7 +152,7 @@ def test_a_file_that_can_not_be_loaded_is_explained(tmp_path: Path, db: Any) -> 
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + os.urandom(1000))
     with pytest.raises(ModelError, match="hermes model remove smollm2"):
-        list(EmbeddedModel(bad, db).stream([{"role": "user", "content": "hi"}], cancelled=lambda: False))
+        list(EmbeddedModel(bad).stream([{"role": "user", "content": "hi"}], cancelled=lambda: False))
 
 
 # ── what it is asked ──
@@ -159,8 +163,8 @@ contents = st.text(max_size=400) | st.text("ab \n部署", min_size=300, max_size
 
 @given(st.lists(st.fixed_dictionaries({"role": roles, "content": contents}), max_size=12), st.text(max_size=200))
 def test_a_conversation_of_any_size_is_cut_to_fit(messages: list[dict[str, Any]], notes: str) -> None:
-    for given_notes in (notes, None):
-        out = fitted(messages, 600, given_notes)
+    for task in (False, True):
+        out = fitted([{**message, "recalled": notes} for message in messages], 600, task=task)
         assert sum(text_tokens(message["content"]) + 4 for message in out) <= 600
         assert out[-1]["role"] == "user" and {message["role"] for message in out} <= {"system", "user", "assistant"}
         assert [message["role"] for message in out].count("system") <= 1
@@ -168,7 +172,7 @@ def test_a_conversation_of_any_size_is_cut_to_fit(messages: list[dict[str, Any]]
 
 def test_the_newest_turns_are_kept_whole_and_begin_with_a_question() -> None:
     turns = [{"role": ("user", "assistant")[n % 2], "content": f"turn {n} " + "word " * 40} for n in range(21)]
-    out = fitted([{"role": "system", "content": "You are Hermes, the agent.\n\n" + "rules " * 1000}, *turns], 1000, "")
+    out = fitted([{"role": "system", "content": "You are Hermes, the agent.\n\n" + "rules " * 1000}, *turns], 1000)
     kept = [message["content"] for message in out[1:]]
     assert kept == [turn["content"] for turn in turns[-len(kept) :]] and 2 < len(kept) < 21
     assert out[0]["role"] == "system" and "rules" not in out[0]["content"] and out[1]["role"] == "user"
@@ -183,7 +187,7 @@ def test_tool_calls_and_results_are_left_out() -> None:
         {"role": "assistant", "content": "Two files."},
         {"role": "user", "content": [{"type": "text", "text": "which?"}]},
     ]
-    assert [m["content"] for m in fitted(messages, 1000, "")[1:]] == ["list files", "Two files.", "which?"]
+    assert [m["content"] for m in fitted(messages, 1000)[1:]] == ["list files", "Two files.", "which?"]
 
 
 def test_what_the_history_says_stands_with_the_question_quoted(db: Any) -> None:
@@ -192,10 +196,12 @@ def test_what_the_history_says_stands_with_the_question_quoted(db: Any) -> None:
     db.create_session("now", "cli")
     db.append_message("now", "user", "What does the parser use?")
     messages = [{"role": "user", "content": "What does the parser use?"}]
-    notes = looked_up(db, messages, "now")
+    found = recall(db, "What does the parser use?", current="now")
+    assert found is not None
+    notes = recalled_text(found.passages, EmbeddedModel.context_length)
     assert "DuckDB" in notes and "<quoted-history>" in notes and "</quoted-history>" in notes
     assert "What does the parser use?" not in notes  # the conversation itself is no news
-    last = fitted(messages, 1000, notes)[-1]["content"]
+    last = fitted([{**messages[0], "recalled": notes}], 1000)[-1]["content"]
     assert last.endswith("What does the parser use?") and "not instructions" in last
 
 
@@ -246,7 +252,7 @@ def real_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def real(real_home: Path, db: Any) -> EmbeddedModel:
     path = place_of("smollm2", real_home)
     assert path is not None
-    return EmbeddedModel(path, db)
+    return EmbeddedModel(path)
 
 
 def answer(model: EmbeddedModel, *said: str, cancelled: Callable[[], bool] = lambda: False) -> tuple[list[str], Reply]:
@@ -290,7 +296,9 @@ def test_it_is_told_what_the_history_says(real: EmbeddedModel, db: Any) -> None:
     db.create_session("old", "cli")
     db.append_message("old", "user", "Which database did we choose for the parser?")
     db.append_message("old", "assistant", "We decided to use DuckDB for the parser, because it reads Parquet.")
-    assert answer_with("DuckDB", real, "What did we decide about the parser database?")
+    agent = Agent(db, Config(), real, session_id="now")
+    replies = [list(agent.turn("What did we decide about the parser database?"))[-1] for _ in range(4)]
+    assert any("DuckDB" in reply.text for reply in replies if isinstance(reply, Done)), replies
 
 
 def test_a_reply_can_be_broken_off_and_the_next_one_comes(real: EmbeddedModel) -> None:
@@ -331,11 +339,9 @@ def test_one_model_answers_several_threads_each_from_its_own_history(real: Embed
     answers: dict[str, str] = {}
 
     def ask(name: str) -> None:
-        answers[name] = str(
-            answer(real.speaking_in("now", ("telegram", name)), "What did we decide about the parser database?")[
-                1
-            ].content
-        )
+        agent = Agent(db, Config(), real, session_id=f"now-{name}", source="telegram", user=("telegram", name))
+        done = list(agent.turn("What did we decide about the parser database?"))[-1]
+        answers[name] = done.text if isinstance(done, Done) else ""
 
     threads = [threading.Thread(target=ask, args=(name,)) for name in things]
     for thread in threads:
@@ -372,7 +378,7 @@ def test_hermes_answers_with_it_and_keeps_what_was_said(real_home: Path) -> None
 def test_a_process_that_leaves_in_the_middle_of_an_answer_ends_cleanly(real_home: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from hermes.agent.embedded import EmbeddedModel\n"
-        "model = EmbeddedModel(Path(sys.argv[1]), None)\n"
+        "model = EmbeddedModel(Path(sys.argv[1]))\n"
         "print(next(model.stream([{'role': 'user', 'content': 'A long story, please.'}], cancelled=lambda: False)))"
     )
     path = str(place_of("smollm2", real_home))

@@ -68,7 +68,8 @@ def test_sub_agents_work_side_by_side_in_sessions_of_their_own(
     assert re.search(r"Model calls +6\n", text) and "3 sessions: this one and 2 sub-agents" in text
     listed = json.loads(run("sessions", "list", "--json", home=home).out)
     assert len(listed) == 1 and listed[0]["kind"] is None
-    helpers = json.loads(run("sessions", "list", "--subagents", "--json", home=home).out)
+    every = json.loads(run("sessions", "list", "--all", "--json", home=home).out)
+    helpers = [row for row in every if row["kind"] == "subagent"]
     assert {row["parent_session_id"] for row in helpers} == {listed[0]["id"]} and len(helpers) == 2
     assert {row["end_reason"] for row in helpers} == {"subagent_done"}
     assert look(lambda db: [db.get_messages(row["id"])[-1]["content"][-12:] for row in helpers]) == ["one is done."] * 2

@@ -59,18 +59,19 @@ def test_exit_statuses_tell_the_kind_of_failure(home: Path) -> None:
             assert json.loads(done.out)["kind"] == {4: "refused", 5: "busy", 6: "too_long"}[status]
 
 
-def test_single_questions_are_marked_until_they_are_continued(server: ModelServer, home: Path) -> None:
+def test_single_questions_are_listed_where_asked_for_until_they_are_continued(server: ModelServer, home: Path) -> None:
     run("-q", "what is a monad?", home=home)
     run("-q", "what is a functor?", home=home)
     listed = run("sessions", "list", home=home, width=140).out
-    assert listed.count("one-shot") == 2
+    assert "monad" not in listed and "2 automated runs hidden; --all shows them" in listed
+    assert run("sessions", "list", "--all", home=home, width=140).out.count("one-shot") == 2
     run("-c", "-q", "say more", home=home)  # the newest one is no single question any more
-    assert run("sessions", "list", home=home, width=140).out.count("one-shot") == 1
-    assert "monad" not in run("sessions", "list", "--no-oneshots", home=home).out
-    short = run("sessions", "list", "--no-oneshots", "--limit", 1, home=home).out  # the limit counts what is listed
-    assert "monad" not in short and "functor" in short
-    assert "monad" in run("sessions", "list", "--all", home=home).out
-    rows = json.loads(run("sessions", "list", "--no-oneshots", "--json", home=home).out)
+    short = run("sessions", "list", "--limit", 1, home=home).out
+    assert "monad" not in short and "functor" in short and "1 automated run hidden" in short
+    every = run("sessions", "list", "--all", home=home, width=140).out
+    assert "monad" in every and every.count("one-shot") == 1 and "hidden" not in every
+    assert "monad" in run("sessions", "list", "--source", "cli", home=home).out
+    rows = json.loads(run("sessions", "list", "--json", home=home).out)
     assert [one["preview"] for one in rows] == ["what is a functor?"]
 
 

@@ -47,7 +47,7 @@ def theirs(home: Path) -> dict[str, str]:
 
 
 def ids(home: Path, **env: str) -> set[str]:
-    done = run("sessions", "list", "--json", "--limit", "100", home=home, env=env)
+    done = run("sessions", "list", "--all", "--json", "--limit", "100", home=home, env=env)
     assert done.status == 0, done.err
     return {one["id"] for one in json.loads(done.out)}
 

@@ -49,7 +49,7 @@ def words(home: Path, *typed: str) -> list[str]:
 
 def test_commands_and_options(home: Path) -> None:
     assert words(home, "") == list(COMMANDS)
-    assert words(home, "se") == ["sessions"]
+    assert words(home, "se") == ["sessions", "search"]
     assert "list" in words(home, "sessions", "") and words(home, "sessions", "exp") == ["export"]
     assert words(home, "config", "") == ["edit", "get", "path", "set", "show", "unset"]
     assert "--json" in words(home, "sessions", "list", "--")

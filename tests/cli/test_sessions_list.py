@@ -153,7 +153,7 @@ def test_a_column_that_is_left_out_gives_its_room_to_the_others(hermes_home: Pat
         db.create_session(long, "batch")
         db.append_message(long, "user", "hello")
         db.set_session_title(long, "A title of twenty-six chars")
-    head, rule, row = run("sessions", "list", home=hermes_home, width=60).out.splitlines()
+    head, rule, row = run("sessions", "list", "--all", home=hermes_home, width=60).out.splitlines()
     assert row == f"A title of twenty-…  {long}"
     assert head.split() == ["Title", "ID"] and len(rule) == len(row)
 
@@ -230,4 +230,4 @@ def test_a_single_question_is_marked_from_120_columns_on(hermes_home: Path) -> N
         )
         db.set_session_title("20260101_080000_aaaaaa", "The old parser is slow on very large files at night")
         db.end_session("20260101_080000_aaaaaa", "oneshot")
-    assert "one-shot" in run("sessions", "list", home=hermes_home, width=120).out
+    assert "one-shot" in run("sessions", "list", "--all", home=hermes_home, width=120).out

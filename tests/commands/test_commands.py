@@ -358,6 +358,18 @@ def test_sessions_lists_and_searches(talk: Talk, server: ModelServer) -> None:
     assert all(one in talk.type("/sessions zebra") for one in ("long", zebra))
 
 
+def test_recall_shows_what_was_recalled_and_can_be_switched_off(talk: Talk) -> None:
+    talk.db.create_session("old", "cli")
+    talk.db.append_message("old", "user", "For the parser cache we chose DuckDB.")
+    assert "Nothing was recalled" in talk.type("/recall")
+    talk.type("Which database did we choose for the parser cache?")
+    assert "DuckDB" in talk.type("/recall")
+    assert "off" in talk.type("/recall off")
+    talk.type("Which database did we choose for the parser cache, again?")
+    assert "Nothing was recalled" in talk.type("/recall")
+    assert "/recall off" in talk.type("/recall perhaps")
+
+
 def test_why_names_the_conversation_of_a_line(
     talk: Talk, server: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

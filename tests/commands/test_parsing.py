@@ -50,7 +50,7 @@ def test_a_path_is_a_text(parts: list[str], rest: str) -> None:
 
 def test_every_command_of_the_terminal_is_there_and_says_where_it_works() -> None:
     both = "new title resume sessions compress branch undo retry history status usage tag pin stop help handoff"
-    both += " model search why"
+    both += " model search why recall"
     assert {one.name for one in known("cli")} == {
         *both.split(),
         *"copy quit clear context show reasoning allowed".split(),

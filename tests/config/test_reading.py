@@ -34,7 +34,7 @@ privacy: {redact_secrets: true}
 store: {url: null, path: null, durability: full, key_file: null, passphrase_file: null}
 owner: []
 timezone: null
-memory: {enabled: true}
+memory: {enabled: true, recall: auto}
 mcp_servers: {}
 terminal: {approval: ask}
 permissions: {allow: [], deny: []}

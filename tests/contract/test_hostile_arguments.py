@@ -62,7 +62,7 @@ GOOD: dict[str, Any] = {
     "conversation": "s", "model": "m", "action": "acted", "by": "me", "held": [], "exported": [], "summary": "short",
     "end_reason": "done", "user_id": "7", "tags": "tag", "message": {"role": "user", "content": "x"}, "prefix": "s",
     "session_id_or_prefix": "s", "digest": "0" * 64, "system_prompt": "be kind", "path": "a-file-of-another-name.db",
-    "message_ids": [1],
+    "message_ids": [1], "limit": 3,
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ def test_killed_at_any_moment_and_taken_up_again(hermes_home: Path) -> None:
         db.create_session("s", "cli")
         for number in range(MESSAGES):
             db.append_message("s", "user", f"note {number}: the boiler, the puppy and the plane to Lisbon")
-    program = start("sessions", "optimize", "--meaning", home=hermes_home)
+    program = start("search", "setup", home=hermes_home)
     end, made = time.monotonic() + 100, 0
     with SessionDB(hermes_home / "state.db", read_only=True) as db:
         while not made and program.poll() is None and time.monotonic() < end:
@@ -33,7 +33,7 @@ def test_killed_at_any_moment_and_taken_up_again(hermes_home: Path) -> None:
     os.kill(program.pid, signal.SIGKILL)
     program.wait()
     assert made
-    done = run("sessions", "optimize", "--meaning", home=hermes_home)
+    done = run("search", "setup", home=hermes_home)
     assert done.status == 0 and f"{MESSAGES} vectors" in done.out, done.err
     with SessionDB(hermes_home / "state.db") as db:
         assert db.check() == [] and [one["pending"] for one in db.meaning_status()] == [0]

@@ -223,9 +223,9 @@ class Stage:
         return seen
 
     def do_reader(self, path: str, query: str, ready: int, stop: int) -> list[int]:
-        """Opens, reads and closes until the pipe `stop` ends."""
+        """Opens, reads and closes, at least twice and until the pipe `stop` ends."""
         os.write(ready, b"reading\n")
-        seen: list[int] = []
+        seen = self.do_open_search_close(path, query, 2)
         while not select.select([stop], [], [], 0)[0]:
             seen += self.do_open_search_close(path, query, 2)
         return seen

@@ -48,6 +48,9 @@ class Echo:
         self.base_url = f"http://127.0.0.1:{self.port}/v1"
         ready.set()
         self._loop.run_forever()
+        server.close()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
 
     def close(self) -> None:
         async def end() -> None:
@@ -201,6 +204,8 @@ def reply_to(text: str) -> str:
 
 def _said(messages: list[dict[str, Any]]) -> str:
     content = next((m["content"] for m in reversed(messages) if m["role"] == "user"), "")
+    if isinstance(content, str) and content.startswith("[Recalled "):  # it answers what was typed
+        content = content.rpartition("</quoted-history>\n\n")[2]
     if isinstance(content, list):
         content = " ".join(part.get("text", f"<{part.get('type')}>") for part in content)
     return str(content)

@@ -95,10 +95,8 @@ def _run(
     while len(lab.messages) < messages:
         now = time.monotonic()
         assert now - begun < timeout, f"{len(lab.messages)} of {messages} answered after {timeout:g} s"
-        while said < messages and said - len(lab.messages) < at_once:
-            lab.say(f"n{said // chats}", chat=chat_of(said % chats))
-            said += 1
-        far_enough = since + 20 <= len(lab.messages) < messages * 0.95  # on a busy machine a start takes its time
+        # before more is said: however late this process looks, no more than `at_once` are answered since it last did
+        far_enough = since + 20 <= len(lab.messages) < messages * 0.95
         if kill_every is not None and now >= next_kill and far_enough:
             outcome.cpu += gateway.cpu() - cpu_before
             outcome.written += gateway.written() - written_before
@@ -108,6 +106,9 @@ def _run(
             outcome.kills += 1
             since = len(lab.messages)
             next_kill = time.monotonic() + dice.uniform(0.5, 1.5) * kill_every
+        while said < messages and said - len(lab.messages) < at_once:
+            lab.say(f"n{said // chats}", chat=chat_of(said % chats))
+            said += 1
         if now - sampled > 0.2:
             sampled = now
             outcome.memory.append(gateway.memory())

@@ -62,14 +62,15 @@ class GatewayProcess:
 
     def start(self, *, connected: bool = True) -> None:
         """Start it; unless told otherwise, wait until all platforms are connected."""
-        self.said = (self.home / f"gateway-{os.urandom(3).hex()}.txt").open("w+b")
-        self.process = Forked(
-            [*program.PROGRAM, "gateway"],
-            env=environment(self.home, **self.variables),
-            stdin=subprocess.DEVNULL,
-            stdout=self.said,
-            stderr=self.said,
-        )
+        self.said = self.home / f"gateway-{os.urandom(3).hex()}.txt"
+        with self.said.open("wb") as output:
+            self.process = Forked(
+                [*program.PROGRAM, "gateway"],
+                env=environment(self.home, **self.variables),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
         if connected:
             until(lambda: all(lab.connected for lab in self._labs) or self._ended(), 60, "not connected")
             assert not self._ended(), self.output()
@@ -79,8 +80,7 @@ class GatewayProcess:
 
     def output(self) -> str:
         """What it has written so far."""
-        self.said.seek(0)
-        return self.said.read().decode(errors="replace")
+        return self.said.read_text(errors="replace")
 
     def kill(self) -> None:
         """kill -9."""

@@ -94,6 +94,7 @@ class Wiretap:
         self._loop.run_until_complete(self._start())
         ready.set()
         self._loop.run_forever()
+        self._loop.close()
 
     async def _start(self) -> None:
         app = web.Application(client_max_size=200_000_000)

@@ -24,7 +24,7 @@ from hermes.agent.endpoint.failures import most_tries, pause
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, has_price
 from hermes.agent.model import load as load_prices
-from hermes.agent.room import Room, looking_up
+from hermes.agent.room import Room, quoting, reading_little
 from hermes.agent.system_prompt import SystemPrompt
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.tool import Context, Tool
@@ -56,9 +56,10 @@ from hermes.errors import (
     StoreError,
 )
 from hermes.store.drafts import Draft
-from hermes.store.session_events import MODEL_ERROR
+from hermes.store.session_events import MODEL_ERROR, RECALLED
 
 if TYPE_CHECKING:
+    from hermes.agent.recall import Recalled
     from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
@@ -87,6 +88,9 @@ class Agent:
     titles = True  # whether new sessions are given a title
     titles_by_model = True  # whether a model is asked for it; otherwise it is made of the words of the first exchange
     system: str | None = None  # the system prompt of a new session; None: the usual one
+    recall_key: str | None = None  # the value of state_meta that keeps `/recall off`; None: it is not kept
+    private = True  # whether only the user reads the answers
+    recalls = True  # whether earlier conversations are looked through for what was said about a message
     gathers = False  # whether only the entry point's `let_go` releases the turn; cheaper with many sessions
     first_wait = 1.0  # seconds before the first retry of a failed call; doubled each time
 
@@ -123,6 +127,7 @@ class Agent:
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
         self._busy = threading.Lock()
+        self.recalled: Recalled | None = None  # what the last turn recalled
         self._titling: Titling | None = None
         self._titled = False
         self._prompt = SystemPrompt(self)
@@ -353,9 +358,10 @@ class Agent:
         if has_price(self.model):
             load_prices()
         self._room.begin_turn()
-        local = looking_up(self.model)
-        if local is not None and (unread := local.unread(self._session.messages())):
+        small = reading_little(self.model)
+        if small is not None and (unread := small.unread(self._session.messages())):
             yield Notice(unread)
+        yield from self._recall()
         for number in range(ROUNDS + 1):
             concluding = number == ROUNDS
             if concluding:
@@ -375,6 +381,25 @@ class Agent:
         if not self._cancel.is_set():
             self._title()
         yield Done(reply.content or "", interrupted=self._cancel.is_set())
+
+    def _recall(self) -> Iterator[Event]:
+        """Give the model what earlier conversations say about the user's message; a failure to look is no failure to answer."""
+        session, self.recalled = self._session, None
+        session.recalled = ""
+        wanted = self.recalls and self.private and self.config.memory.recall != "off"
+        if not wanted or self.model.kind == "extractive":  # which looks itself
+            return
+        from hermes.agent.recall import ids_of, recall, recalled_text
+
+        with suppress(StoreError):
+            found = recall(self.db, session.asked(), current=self.session_id, visible_to=self.context.user)
+            if found is None:
+                return
+            session.recalled = recalled_text(found.passages, self.model.context_length or None)
+            self.recalled = found
+            with self.lease.fenced():
+                self.db.record_event(self.session_id, RECALLED, ids_of(found.passages))
+            yield found
 
     def _ask(self, with_reply: Also | None, *, concluding: bool) -> Generator[Event, None, Reply]:
         """One complete reply, stored. Retries where that may help, compresses where the context is full."""
@@ -435,8 +460,8 @@ class Agent:
         if concluding:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
         model = self.model
-        if (local := looking_up(model)) is not None:
-            model = local.speaking_in(self.session_id, self.context.user)
+        if (quotes := quoting(model)) is not None:
+            model = quotes.speaking_in(self.session_id, self.context.user)
         reply: Reply | None = None
         begun, anew = False, bool(heard)
         for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):

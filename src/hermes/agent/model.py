@@ -113,15 +113,16 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class LooksUp(Protocol):
-    """A model that can't call tools and searches the history for the question itself."""
+class Quotes(Protocol):
+    """A model that answers with passages of the history alone."""
 
     def speaking_in(self, session_id: str, user: User | None) -> Model:
-        """The same model for one conversation, which it leaves out of its search, limited to what the user may see.
-
-        A light view: no mutable state is shared, so one model serves any number of conversations and threads.
-        """
+        """A light view for one conversation, limited to what the user may see: one model serves any number of threads."""
         ...
+
+
+class ReadsLittle(Protocol):
+    """A model that can't call tools and chooses what it reads of a conversation."""
 
     def unread(self, messages: Sequence[Message]) -> str | None:
         """A line for the user when the model reads only a part of the last message; None when it reads all of it."""

@@ -57,7 +57,7 @@ def language_model(config: Config, db: SessionDB | None = None) -> Model | None:
 
         path = find_model(home)
         if path is not None:
-            return EmbeddedModel(path, db)
+            return EmbeddedModel(path)
         if name == "embedded":
             raise ConfigError(
                 "model.default is embedded, but it is not installed; `hermes model install smollm2` installs it"

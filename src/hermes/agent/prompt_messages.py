@@ -33,19 +33,17 @@ def prepared(
     user's last message on, the one to answer; earlier ones are only mentioned.
     """
     messages = repaired(list(history))
-    turn = _last_question(messages)
+    turn = last_question(messages)
     made = [
         message  # unchanged, like most messages
         if type(message.get("content")) is str and message.get("role") != "tool"
         else shown(message, attachments=attachments, earlier=turn is not None and number < turn)
         for number, message in enumerate(messages)
     ]
-    # Passages that are shown for one turn alone belong between the system prompt and the conversation: both of these
-    # are the same from turn to turn.
     return [{"role": "system", "content": system_prompt}, *made] if system_prompt else made
 
 
-def _last_question(messages: Sequence[Message]) -> int | None:
+def last_question(messages: Sequence[Message]) -> int | None:
     """The place of the user's last message."""
     for number in range(len(messages) - 1, -1, -1):
         if messages[number].get("role") == "user" and not _is_stray(messages[number]):

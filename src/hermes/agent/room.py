@@ -16,7 +16,7 @@ from hermes.tokens import estimate_tokens, limits, text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.model import LooksUp, Message, Model
+    from hermes.agent.model import Message, Model, Quotes, ReadsLittle
     from hermes.agent.turn_session import TurnSession
 
 ALWAYS_FITS = 6_000  # characters
@@ -71,7 +71,9 @@ class Room:
                 yield Notice(f"{self._model.name} takes no pictures; what you attached was left out.")
             messages = [without_attachments(message, UNSEEN) for message in messages]
         if most is None:
-            if looking_up(self._model) is not None or self._session.is_short(ALWAYS_FITS):  # it chooses what it reads
+            if reading_little(self._model) is not None or self._session.is_short(
+                ALWAYS_FITS
+            ):  # it chooses what it reads
                 return messages
             most = self._limits(0)[1] - self._tool_tokens()
         messages, cut = fitted(messages, most)
@@ -163,6 +165,11 @@ class Room:
         return True
 
 
-def looking_up(model: Model) -> LooksUp | None:
-    """The model, if it looks things up itself. (isinstance() with a protocol takes ten times as long, in every turn.)"""
-    return cast("LooksUp", model) if hasattr(model, "speaking_in") else None
+def reading_little(model: Model) -> ReadsLittle | None:
+    """The model, if it chooses what it reads. (isinstance() with a protocol takes ten times as long, in every turn.)"""
+    return cast("ReadsLittle", model) if hasattr(model, "unread") else None
+
+
+def quoting(model: Model) -> Quotes | None:
+    """The model, if it only quotes the history."""
+    return cast("Quotes", model) if hasattr(model, "speaking_in") else None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.endpoint.servers import without_password
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, price_of
-from hermes.agent.prompt_messages import prepared
+from hermes.agent.prompt_messages import last_question, prepared
 from hermes.agent.tool_calls import Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
@@ -57,6 +57,7 @@ class TurnSession:
         self.last_id = 0  # of the last message that is stored
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
+        self.recalled = ""  # text of earlier conversations that is sent with the user's message in this turn
         # the last result of `messages`, and its inputs
         self._prepared: tuple[tuple[list[Message], int, str | None], list[Message]] | None = None
 
@@ -266,7 +267,15 @@ class TurnSession:
             read = self._db.read_attachment
             made = prepared(self.history, system_prompt=self.prompt, attachments=read)
             self._prepared = seen, made
-        return list(self._prepared[1])
+        messages = list(self._prepared[1])
+        if self.recalled and (place := last_question(messages)) is not None:
+            messages[place] = {**messages[place], "recalled": self.recalled}
+        return messages
+
+    def asked(self) -> str:
+        """The text of the user's last message."""
+        place = last_question(self.history)
+        return "" if place is None else content_text(self.history[place].get("content"))
 
     def is_short(self, characters: int) -> bool:
         """Whether the history has fewer characters, roughly: a cheap check before a real count."""

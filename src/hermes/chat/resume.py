@@ -23,7 +23,7 @@ from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
 from hermes.store.leases import is_gone, is_ours
-from hermes.store.session_events import described, woven
+from hermes.store.session_events import RECALLED, described, woven
 from hermes.texts import content_text, counted, harmless, shortened_line, unfinished
 from hermes.times import ago, duration, zone_of
 
@@ -44,12 +44,19 @@ ASSISTANT_LINES = 3
 _PANEL_FROM = 24  # columns; below, a frame would take more room than its content
 
 
-def latest(db: SessionDB, folder: Path | None) -> str:
-    """The `cli` session used last (in `folder`), where it continues; InvalidInput where there is none."""
-    rows = db.list_sessions_rich(
-        source="cli", limit=1, order_by_last_active=True, cwd=None if folder is None else str(folder)
-    )
-    if not rows:
+def latest(db: SessionDB, folder: Path | None, *, once: bool) -> str:
+    """The `cli` session used last (in `folder`), where it continues; InvalidInput where there is none.
+
+    A single question continues whichever was last, a conversation continues a single question only where nothing else is.
+    """
+    for automated in (None,) if once else (False, None):
+        rows = db.list_sessions_rich(
+            source="cli", limit=1, order_by_last_active=True, cwd=None if folder is None else str(folder),
+            automated=automated,
+        )  # fmt: skip
+        if rows:
+            break
+    else:
         where = "" if folder is None else f"in {folder} "
         raise InvalidInput(f"there is no conversation {where}to continue yet: `hermes` starts one")
     return continued(db, rows[0]["id"])
@@ -190,6 +197,7 @@ def recalled(rows: list[MessageRow]) -> tuple[int, list[Entry]]:
 
 def unanswered(rows: list[MessageRow], events: Sequence[SessionEvent]) -> str | None:
     """A note about a model error after the last message, if it was not answered."""
+    events = [event for event in events if event["kind"] != RECALLED]
     last = [event for is_event, event in woven(rows, events)][-1:]
     return described(last[0]) if last and last[0] in events else None
 

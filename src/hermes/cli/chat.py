@@ -105,7 +105,7 @@ def command(
             resumed = _chosen(db)
             if resumed is None:
                 return 0
-        session_id = _wanted(db, continued, resumed, here)
+        session_id = _wanted(db, continued, resumed, here, once)
         from hermes.agent.model_choice import choose_model
         from hermes.chat.resume import other_folder
 
@@ -159,7 +159,7 @@ def unsaved() -> SessionDB:
     return SessionDB(":memory:")
 
 
-def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: bool) -> str | None:
+def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: bool, once: bool) -> str | None:
     """The session to continue; None for a new one."""
     from hermes.chat.resume import latest
     from hermes.commands.session_choice import continued as end_of_chain
@@ -174,7 +174,7 @@ def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: boo
         return end_of_chain(db, newest(db, words[1:], Path.cwd()))
     if words != _LATEST:
         return end_of_chain(db, find_session(db, words, resuming=True))
-    return latest(db, project_folder(Path.cwd()) if here else None)
+    return latest(db, project_folder(Path.cwd()) if here else None, once=once)
 
 
 def _needs_terminal() -> None:

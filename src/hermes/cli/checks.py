@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hermes.cli.doctor import Found, remark, well, wrong
 from hermes.config import Config, config_path
@@ -16,6 +17,9 @@ from hermes.home import default_database, get_hermes_home
 from hermes.install_line import install_line, pip_line
 from hermes.store.check import Health
 from hermes.texts import counted
+
+if TYPE_CHECKING:
+    from hermes.store.db import SessionDB
 
 _EXTRAS = ("chat", "embedded", "encryption")  # those of the platforms are checked with them
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:>=([\d.]+))?(?:.*extra == ['\"](\w+)['\"])?")
@@ -186,10 +190,9 @@ def _on_a_server(config: Config) -> Found:
         yield well("the database that store.url names is empty: no conversation so far")
         return
     with db:
-        total, models = db.message_count(), db.meaning_status()
-        vectors = {one["model"]: (total - one["pending"], one["vectors"]) for one in models if one["on"]}
+        total, vectors = rows_with_vectors(db)
         health = Health(
-            "current", db.size(), 0, db.session_count(), total, db.index_status()["pending"], vectors or None, total
+            "current", db.size(), 0, db.session_count(), total, db.index_status()["pending"], vectors, total
         )
     yield from _contents(db.where, health)
 
@@ -213,7 +216,7 @@ def _contents(where: str, health: Health) -> Found:
         else:
             left = f"{counted(health.pending, 'message')} to index; search finds them all the same"
             yield well(left if health.pending else "complete", "index")
-        yield from _meaning(health)
+        yield from meaning(health.all_rows, health.vectors)
     if health.wal_bytes > LONG_WAL:
         yield remark(f"{where}-wal has grown to {_size(health.wal_bytes)}", "hermes sessions optimize", "log")
     if health.used_by:
@@ -223,28 +226,35 @@ def _contents(where: str, health: Health) -> Found:
         yield remark(said, "use SessionDB.sql() there, not another library (docs/format.md)", "locks")
 
 
-def _meaning(health: Health) -> Found:
-    """Search by meaning: which models have made how many vectors, and whether they can be used here."""
+def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | None]:
+    """How many messages there are; by model, how many of them it has read and how many vectors it made. None: switched off."""
+    total = db.message_count()
+    found = {one["model"]: (total - one["pending"], one["vectors"]) for one in db.meaning_status() if one["on"]}
+    return total, found or None
+
+
+def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
+    """How far search by meaning is: not set up, or of each model how many messages it has read."""
     from hermes.store.meaning.encoders import installed
 
     here = [encoder.name for encoder in installed()]
-    if health.vectors is None:
-        if here:
-            said = f"off; `hermes sessions optimize --meaning` switches it on ({', '.join(here)})"
-            yield well(said, "meaning")
+    if vectors is None:
+        what = f"{', '.join(here)} installed, not switched on" if here else "not installed"
+        yield well(f"{what}: questions are answered by words; `hermes search setup` sets it up", "meaning")
         return
-    for model in dict.fromkeys([*here, *health.vectors]):
-        rows, count = health.vectors.get(model, (0, 0))
-        left, made = health.all_rows - rows, f"{counted(count, 'vector')} of {model}"
+    for model in dict.fromkeys([*here, *vectors]):
+        rows, count = vectors.get(model, (0, 0))
+        left, made = total - rows, f"{counted(count, 'vector')} of {model}"
         if model not in here:
-            extra = "meaning" if model.startswith("arctic") else "multilingual"
+            option = "" if model.startswith("arctic") else " --multilingual"
             said = f"{made}, which is not installed here: questions are answered by words"
-            yield remark(said, f"{install_line(extra)}, hermes model list", "meaning")
-        elif left > LONG_TAIL or (left > 0 and not count):
-            said = f"{model} has to read {counted(left, 'message')}"
-            yield remark(said, "hermes sessions optimize --meaning", "meaning")
+            yield remark(said, f"hermes search setup{option}", "meaning")
+        elif left <= 0:
+            yield well(f"ready: {made}", "meaning")
+        elif left > LONG_TAIL or not count:
+            yield remark(f"indexing: {rows} of {counted(total, 'message')}, {made}", "hermes search setup", "meaning")
         else:
-            yield well(made + (f", {counted(left, 'message')} to do" if left > 0 else ""), "meaning")
+            yield well(f"indexing: {rows} of {counted(total, 'message')}, {made}", "meaning")
 
 
 def model_files(config: Config) -> Found:

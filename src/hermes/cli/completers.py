@@ -164,8 +164,10 @@ _rows: list[SessionRow] | None = None
 def _recent() -> list[SessionRow]:
     global _rows
     if _rows is None:
+        _rows = []
         with _record() as db:
-            _rows = db.list_sessions_rich(limit=RECENT, order_by_last_active=True) if db is not None else []
+            if db is not None:
+                _rows = db.list_sessions_rich(limit=RECENT, order_by_last_active=True, automated=False)
     return _rows
 
 

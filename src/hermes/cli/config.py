@@ -81,6 +81,8 @@ def set_(key: str, value: str | None) -> None:
     from hermes.config.editing import known_type, set_value, split_key
 
     keys = split_key(key)
+    if key == "search.meaning":  # a natural guess; it needs more than a line in a file
+        raise click.ClickException("search by meaning is switched on by `hermes search setup`")
     known_type(keys)
     if value is None:
         if not sys.stdin.isatty():

@@ -72,7 +72,7 @@ def print_offers() -> None:
         )
     for name, known in MODELS.items():
         if known.purpose == "meaning" and place_of(name, home) is None:
-            note(f"For search by meaning: `hermes model install {name}` ({megabytes(known.size)}).")
+            note("For search by meaning: `hermes search setup`.")
 
 
 @command.command()
@@ -148,10 +148,10 @@ def install(name: str | None) -> None:
     from hermes.install_line import install_line
 
     library, extra = model.needs
-    if find_spec(library) is None:
+    if model.purpose == "meaning":
+        click.echo("Next: hermes search setup", err=True)
+    elif find_spec(library) is None:
         click.echo(f"To run it, one library is missing: {install_line(extra)}", err=True)
-    elif model.purpose == "meaning":
-        click.echo("Next: hermes sessions optimize --meaning", err=True)
 
 
 @command.command()

@@ -210,6 +210,21 @@ def search(host: Host, arguments: str) -> None:
     host.say(_search(host, arguments))
 
 
+@command("recall", "[off | on]", "show what was recalled for your last message, or switch recall off here")
+def recall(host: Host, arguments: str) -> None:
+    from hermes.agent.recall import last_recalled, recalled_text, switch_recall
+
+    word = arguments.strip().lower()
+    if word in ("off", "on"):
+        host.say(switch_recall(host.agent, on=word == "on"))
+    elif word:
+        raise InvalidInput("`/recall` shows what was recalled; `/recall off` and `/recall on` switch it")
+    elif found := last_recalled(host.agent):
+        host.say(recalled_text(found))
+    else:
+        host.say("Nothing was recalled for your last message.")
+
+
 @command("why", "<file[:line]>", "show which conversation changed a file or line, and why")
 def why_(host: Host, arguments: str) -> None:
     from hermes.why import described, parsed, why
@@ -228,7 +243,7 @@ def why_(host: Host, arguments: str) -> None:
 def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:
     """The sessions a user may want to continue, the latest first."""
     return host.db.list_sessions_rich(
-        limit=limit, order_by_last_active=True, include_archived=False, visible_to=host.user
+        limit=limit, order_by_last_active=True, include_archived=False, automated=False, visible_to=host.user
     )
 
 

@@ -27,7 +27,7 @@ GATEWAY = "gateway"
 EVERYWHERE = frozenset({TERMINAL, GATEWAY})
 TERMINAL_ONLY, CHATS_ONLY = frozenset({TERMINAL}), frozenset({GATEWAY})
 _ORDER = (
-    "new clear title resume sessions search why branch undo retry compress handoff sethome save model context history show"
+    "new clear title resume sessions search why recall branch undo retry compress handoff sethome save model context history show"
     " reasoning copy status usage insights allowed tag pin stop queue background quit help"
 ).split()
 _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)

@@ -114,9 +114,10 @@ class Store(Section):
 
 
 class Memory(Section):
-    """Lines the agent keeps about you."""
+    """Lines the agent keeps about you, and what it recalls from earlier conversations."""
 
     enabled: bool = True
+    recall: Literal["auto", "off"] = "auto"
 
 
 class McpServer(Section):

@@ -20,7 +20,7 @@ from hermes.errors import ContextTooLong, ModelError
 from hermes.gateway import hooks
 from hermes.gateway.agents import home_of
 from hermes.gateway.confirmations import PendingQuestion, buttons, wording
-from hermes.gateway.events import Chat, Choice, Event, FileReference, Sender, as_json, from_json
+from hermes.gateway.events import DM, Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.file_tool import file_tool
 from hermes.gateway.keys import is_background, is_proven
 from hermes.gateway.notices import language_of, say
@@ -157,6 +157,9 @@ class Participant:
             self._agent.confirm = self.permission
             self._agent.shared = route.shared
             settings = services.router.settings.get(self.chat.connection)
+            self._agent.private = self.chat.type == DM
+            self._agent.recall_key = f"recall_off:{route.key}"
+            self._agent.recalls = not services.db.get_meta(self._agent.recall_key)
             self._agent.titles = settings is None or settings.titles
             self._agent.tools = {tool.name: tool for tool in services.agents.toolbox.tools(owner=self.is_owner)}
             if (tool := file_tool(services, self)) is not None:

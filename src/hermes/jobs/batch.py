@@ -38,7 +38,7 @@ _STOPPING = 15.0  # seconds in which interrupted turns keep what they have
 class BatchAgent(Agent):
     """Answers one line. Titles never use a paid model."""
 
-    titles = False
+    titles = recalls = False
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ Part = tuple[str, str, str]  # platform, chat, text
 class CronAgent(Agent):
     """Answers a job. Titles never use a paid model."""
 
-    titles = False
+    titles = recalls = False
 
 
 @dataclass(slots=True, frozen=True)

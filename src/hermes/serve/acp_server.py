@@ -168,7 +168,7 @@ class EditorAgent(acp.Agent):
             raise refusal(f"{cursor!r} is not a cursor of this agent")
         offset = int(cursor or 0)
         rows = await asyncio.to_thread(
-            self._db.list_sessions_rich, limit=_PAGE, offset=offset, order_by_last_active=True, cwd=cwd
+            self._db.list_sessions_rich, limit=_PAGE, offset=offset, order_by_last_active=True, cwd=cwd, automated=False
         )
         told = [
             schema.SessionInfo(session_id=row["id"], cwd=row["cwd"] or "/", title=row["title"] or row["preview"],

@@ -232,10 +232,11 @@ class Record:
         self, limit: Limit = 20, source: str | None = None, tag: str | None = None, offset: Annotated[int, Field(ge=0)] = 0,
         max_tokens: Budget = _BUDGET,
     ) -> str:  # fmt: skip
-        """The latest conversations: id, title, source, last activity, first words."""
+        """The latest conversations: id, title, source, last activity, first words. A source or tag adds automated runs."""
         rows = self._db.list_sessions_rich(
-            source=source, tag=tag, limit=limit, offset=offset, order_by_last_active=True, visible_to=self._user
-        )
+            source=source, tag=tag, limit=limit, offset=offset, order_by_last_active=True,
+            automated=None if source or tag else False, visible_to=self._user,
+        )  # fmt: skip
         entries = (
             {**self._headline(row["id"]), "messages": row["message_count"], "begins": quoted(row["preview"] or "")}
             for row in rows
@@ -265,7 +266,9 @@ class Record:
 
     def resources(self) -> list[Resource]:
         """The latest conversations, as what a client can attach."""
-        rows = self._db.list_sessions_rich(limit=_LISTED, order_by_last_active=True, visible_to=self._user)
+        rows = self._db.list_sessions_rich(
+            limit=_LISTED, order_by_last_active=True, automated=False, visible_to=self._user
+        )
         return [
             Resource(
                 uri=f"session://{quote(row['id'], safe='')}", name=row["id"], mime_type="application/json",

@@ -177,8 +177,9 @@ class ServedTurn:
 
 
 class ServedAgent(Agent):
-    """The agent of one session, for callers over HTTP."""
+    """The agent of one session, for callers over HTTP, who decide themselves what the model gets."""
 
+    recalls = False
     _callers: frozenset[str] = frozenset()
     handed: list[dict[str, Any]] = []  # the calls that the last turn left to the caller, as the model made them
 

@@ -257,6 +257,11 @@ class MessageCalls(OpenStore):
 
     # ------------------------------------------------------------------------------------------ search
 
+    def get_messages_from(self, message_id: int, limit: int, *, visible_to: User | None = None) -> list[MessageRow]:
+        """A message and the next ones of its session, at most `limit` in all; [] where there is no such message."""
+        rows = self._look_up(message_reading.following, message_id, limit, visible_to)
+        return [message_reading.decode(row) for row in rows]
+
     @read_again
     def search_messages(
         self,
@@ -277,6 +282,7 @@ class MessageCalls(OpenStore):
         tool: str | None = None,
         cwd: str | None = None,
         exclude_sessions: Sequence[str] | None = None,
+        automated: bool = True,
         visible_to: User | None = None,
         by: str = "both",
     ) -> list[SearchHit]:
@@ -286,13 +292,14 @@ class MessageCalls(OpenStore):
         "substring", "relaxed" (a partial match of a plain question) or "literal"; `why` says what found it: "words",
         "meaning" or "both"; `confidence` is "sure" for a match, "likely" or "weak" for a partial one. `by="words"` leaves
         meaning out, `by="meaning"` answers a question without its words. A question that nothing answers finds nothing or
-        weak hits. `limit=None` gives all hits; a negative limit is InvalidInput.
+        weak hits. `automated=False` leaves out what no person held: jobs, batches, sub-agents and single questions
+        (`hermes -q`). `limit=None` gives all hits; a negative limit is InvalidInput.
         """
         from hermes.store import search  # slow to import for callers that only list
 
         filters = search.Filters(
             source_filter, exclude_sources, role_filter, session_ids, user_id, since, until, model, title, tag, tool, cwd,
-            exclude_sessions,
+            exclude_sessions, automated,
         )  # fmt: skip
         with self._engine.searching() as tx:
             return search.search(self._engine, tx, query, filters, limit, offset, visible_to, by)
@@ -349,15 +356,11 @@ class MessageCalls(OpenStore):
         The first call switches search by meaning on: from then on the vectors of new messages are made in the background.
         Without a model it is InvalidInput.
         """
-        from hermes.install_line import install_line
         from hermes.store.meaning import encoders, vectors
 
         found = encoders.installed()
         if not found:
-            raise InvalidInput(
-                f"no model for search by meaning is installed; `{install_line('meaning')}` and"
-                " `hermes model install arctic-embed-s`"
-            )
+            raise InvalidInput("no model for search by meaning is installed; `hermes search setup` installs one")
         vectors.prepare(self._engine)
         self._meaning.switched_on()
         return sum(self._meaning.make(encoder, progress=progress) for encoder in found)

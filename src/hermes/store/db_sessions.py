@@ -194,20 +194,28 @@ class SessionCalls(OpenStore):
         cwd: str | None = None,
         since: float | None = None,
         until: float | None = None,
+        automated: bool | None = None,
         visible_to: User | None = None,
     ) -> list[SessionRow]:
         """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
 
-        `cwd` is a folder (and those below it), `since` and `until` bound the last activity. `limit=None` gives all of
-        them; a negative limit or offset is InvalidInput.
+        `cwd` is a folder (and those below it), `since` and `until` bound the last activity. `automated=False` leaves out
+        what no person held: jobs, batches and single questions (`hermes -q`); `automated=True` lists sub-agents, too.
+        `limit=None` gives all of them; a negative limit or offset is InvalidInput.
         """
         page = session_lists.checked_page(limit, offset)
         filters = (source, exclude_sources, include_archived, pinned, tag, model, cwd, since, until)
         narrowed = [*session_lists.conditions(*filters)]
         children, tips, by_activity = include_children, project_compression_tips, order_by_last_active
         return self._look_up(
-            session_lists.rich, narrowed, visible_to, page, children=children, tips=tips, by_activity=by_activity
-        )
+            session_lists.rich, narrowed, visible_to, page, children=children, tips=tips, by_activity=by_activity,
+            automated=automated,
+        )  # fmt: skip
+
+    def automated_count(self, *, cwd: str | None = None, visible_to: User | None = None) -> int:
+        """How many sessions, archived ones aside, `list_sessions_rich(automated=False)` leaves out (in a folder)."""
+        narrowed = [*session_lists.conditions(None, None, False, False, None, None, cwd, None, None)]
+        return self._read(session_lists.count_automated, narrowed, visible_to)
 
     def search_sessions(
         self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None

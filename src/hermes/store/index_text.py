@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -116,6 +116,19 @@ def fold(text: str) -> str:
 
 
 _ASCII = bytes(range(128))
+
+
+def keeps_ascii(text: str) -> bool:
+    """Whether no other characters of a text become ASCII letters or digits when it is folded."""
+    return text.isascii() or not _telling(text.encode("utf-8", "surrogatepass"))
+
+
+def _telling(data: bytes) -> list[str]:
+    """The distinct characters beyond ASCII of a text that may be folded to ASCII."""
+    beyond = set(data.translate(None, _ASCII).decode("utf-8", "surrogatepass"))
+    return [character for character in beyond if _FOLDS[ord(character)][:1] in _FOLDED_TO]
+
+
 # Escapes of characters that may be folded to ASCII. Dashes and quotes, arrows, boxes and Chinese are not.
 _TELLING_ESCAPE = re.compile(r"\\u(?!2(?:0[1-5]|[235-9abAB])|[4-9]|30)")
 _MANY = 100
@@ -131,9 +144,7 @@ def lacks_one(source: str, parts: Sequence[str]) -> bool:
     missing = [part for part in parts if part.encode() not in data]
     if not missing or _TELLING_ESCAPE.search(source):
         return False
-    beyond = set(data.translate(None, _ASCII).decode("utf-8", "surrogatepass"))
-    telling = [character for character in beyond if _FOLDS[ord(character)][:1] in _FOLDED_TO]
-    return not _is_beside(missing, source, telling)
+    return not _is_beside(missing, source, _telling(data))
 
 
 def _is_beside(parts: list[str], source: str, characters: list[str]) -> bool:
@@ -193,6 +204,12 @@ def index_text(text: str) -> str:
 
 
 ASCII_WORD = re.compile("[a-z0-9]+")
+
+
+def common_start(words: Collection[str]) -> str:
+    """The characters that all of these words begin with."""
+    first, last = min(words), max(words)  # what these two have in common all of them have
+    return first[: next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
 def index_words(text: str) -> list[str]:

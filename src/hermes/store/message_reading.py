@@ -183,6 +183,22 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     return None if other is None else str(other)
 
 
+def following(tx: Tx, message_id: int, limit: int, visible_to: User | None) -> list[Row]:
+    """A message and the next ones of its session, at most `limit`; [] if the caller may not see it.
+
+    One that the caller sees only in a session that carries it comes alone: what follows it elsewhere may be another user's.
+    """
+    shown_in = session_of(tx, message_id, visible_to)
+    if shown_in is None:
+        return []
+    sql = (
+        f"SELECT {ROW} FROM messages m WHERE m.session_id = ? AND m.id >= ? AND m.hidden IS NULL ORDER BY m.id LIMIT ?"
+    )
+    rows = tx.rows(sql, (shown_in, message_id, limit))
+    own = tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,)) == shown_in
+    return rows if own else rows_of(tx, message_id)
+
+
 # ---------------------------------------------------------------------------------------------- attachments of messages
 
 

@@ -1,4 +1,4 @@
-"""Session events: what happened in a session that is no message; today, that the model failed to answer.
+"""Session events: what happened in a session that is no message; that the model failed to answer, or what it recalled.
 
 An event stands between messages: it is never sent to a model, counted or searched. It is stored in a table of its
 own, created with the first event. An event is copied with the messages: to transcripts, exports, another store.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hermes.store.transcript import Entry
 
 MODEL_ERROR = "model_error"
+RECALLED = "recalled"  # its text: the ids of the messages that the model got beside the question
 MOST_CHARACTERS = 2_000  # of a text
 TABLES = schema.EVENTS
 
@@ -105,6 +106,8 @@ def woven(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[t
 def described(event: SessionEvent) -> str:
     """An event in one line for people."""
     text = " ".join(str(event["text"]).split())
+    if event["kind"] == RECALLED:
+        return f"recalled from earlier conversations: {', '.join(f'#{one}' for one in text.split())}"
     return f"the model did not answer: {text}" if event["kind"] == MODEL_ERROR else f"{event['kind']}: {text}"
 
 

@@ -15,7 +15,7 @@ from hermes.store import codec, lineage, sessions
 from hermes.store.arguments import checked_period
 from hermes.store.engines.base import Tx, rows_among
 from hermes.store.message_values import preview_of
-from hermes.store.visibility import User, in_folder, session_clause
+from hermes.store.visibility import AUTOMATED, User, in_folder, session_clause
 
 if TYPE_CHECKING:
     from hermes.store.rows import Facets, Relative, SessionRow
@@ -34,28 +34,42 @@ _CONTINUED = f"EXISTS (SELECT 1 FROM sessions c WHERE {lineage.CONTINUATION.repl
 
 def rich(
     tx: Tx, narrowed: Iterable[Condition], visible_to: User | None, page: tuple[int, int], *, children: bool, tips: bool,
-    by_activity: bool,
+    by_activity: bool, automated: bool | None,
 ) -> list[SessionRow]:  # fmt: skip
     """See SessionDB.list_sessions_rich."""
-    where, params = session_clause(visible_to)
-    for condition, values in narrowed:
-        where, params = f"{where} AND {condition}", [*params, *values]
     order = f"{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
     as_tips = tips and by_activity and not children
-    if not children:
-        hidden = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_OF_ITS_OWN}"
-        if as_tips:  # the line is the newest member itself, so older members are dropped and continuations stay
-            hidden = f"({hidden} OR ({_CONTINUES})) AND NOT {_CONTINUED}"
-        where = f"{where} AND ({hidden})"
-    rows = tx.dicts(
-        f"SELECT {sessions.LISTED} FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id AND p.purged IS NULL"
-        f" WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?",
-        [*params, *page],
-    )
+    if automated is False:
+        narrowed = [*narrowed, (f"NOT {AUTOMATED.format(s='s')}", [])]
+    lines, params = _lines(narrowed, visible_to, children=children, as_tips=as_tips, subagents=automated is True)
+    rows = tx.dicts(f"SELECT {sessions.LISTED} {lines} ORDER BY {order} LIMIT ? OFFSET ?", [*params, *page])
     sessions.put_prompts(tx, rows)
     if not children and tips:
         rows = [_as_line(tx, row, visible_to, as_tips) for row in rows]
     return [_finish(row) for row in rows]
+
+
+def count_automated(tx: Tx, narrowed: Iterable[Condition], visible_to: User | None) -> int:
+    """See SessionDB.automated_count."""
+    narrowed = [*narrowed, (AUTOMATED.format(s="s"), [])]
+    lines, params = _lines(narrowed, visible_to, children=False, as_tips=True, subagents=True)
+    return int(tx.value(f"SELECT count(*) {lines}", params))
+
+
+def _lines(
+    narrowed: Iterable[Condition], visible_to: User | None, *, children: bool, as_tips: bool, subagents: bool
+) -> Condition:
+    """The sessions that are lines of a list, from FROM on."""
+    where, params = session_clause(visible_to)
+    for condition, values in narrowed:
+        where, params = f"{where} AND {condition}", [*params, *values]
+    if not children:
+        own = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_OF_ITS_OWN}" + " OR s.kind = 'subagent'" * subagents
+        if as_tips:  # the line is the newest member itself, so older members are dropped and continuations stay
+            own = f"({own} OR ({_CONTINUES})) AND NOT {_CONTINUED}"
+        where = f"{where} AND ({own})"
+    joined = "FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id AND p.purged IS NULL"
+    return f"{joined} WHERE {where}", params
 
 
 def conditions(

@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from hermes.store.index_text import ASCII_WORD, UNSPACED, aligned, fold
+from hermes.store.index_text import ASCII_WORD, UNSPACED, aligned, common_start, fold
 from hermes.store.index_text import pieces as pieces_of
 
 BEFORE, LENGTH = 60, 240
@@ -45,10 +45,7 @@ def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle |
 
 def forms_needle(words: Sequence[str]) -> list[Needle]:
     """One needle for all forms of a word if they are plain and begin alike; else one for each."""
-    first, last = min(words), max(words)  # what these two have in common all of them have
-    start = first[
-        : next((i for i, pair in enumerate(zip(first, last, strict=False)) if len(set(pair)) > 1), len(first))
-    ]
+    start = common_start(words)
     if len(words) > 1 and len(start) > 1 and all(word.isascii() and word.isalnum() for word in words):
         return [Needle((start,), forms=frozenset(words))]
     return [one for word in words if (one := needle(word)) is not None]

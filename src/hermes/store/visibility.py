@@ -11,6 +11,8 @@ from typing import Any
 from hermes.errors import InvalidInput
 
 User = tuple[str, str]
+# Sessions that no person held: of jobs and batches, of sub-agents, and single questions that were not continued.
+AUTOMATED = "({s}.source IN ('cron', 'batch') OR coalesce({s}.kind, '') = 'subagent' OR coalesce({s}.end_reason, '') = 'oneshot')"
 SHOWN = "{s}.trashed_at IS NULL AND {s}.purged IS NULL"
 
 

@@ -64,6 +64,7 @@ class SocketLab(Lab):
         self._loop.run_until_complete(self._start())
         ready.set()
         self._loop.run_forever()
+        self._loop.close()
 
     async def _start(self) -> None:
         self._runner = web.AppRunner(self._application(), shutdown_timeout=0.2, **self.runner)

@@ -212,6 +212,9 @@ def _as_sent(message: Message, drop: set[str]) -> Message:
     sent: dict[str, Any] = {"role": role, "content": content}
     if content is None and not message.get("tool_calls"):
         sent["content"] = ""
+    if recalled := message.get("recalled"):
+        parts = [{"type": "text", "text": recalled}]
+        sent["content"] = [*parts, *content] if isinstance(content, list) else f"{recalled}\n\n{content}"
     for field in _SENT.get(role, _ANY) if len(message) > 2 else ():
         value = message.get(field)
         if value is None or field in drop:

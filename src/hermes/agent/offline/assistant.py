@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.history_text import message_text, when
 from hermes.agent.model import Message, Piece, Reply
-from hermes.agent.session_search.excerpts import EXTRACTIVE, Excerpt, excerpts
+from hermes.agent.recall import recall
+from hermes.agent.session_search.excerpts import EXTRACTIVE, Excerpt
 from hermes.store.index_text import fold
 from hermes.texts import harmless, shortened
 
@@ -36,7 +37,6 @@ _HELP = re.compile(
     r"^(?:help|help me|\?|what can you do|who are you|what are you|how does this work|"
     r"hilfe|ayuda|aide|aiuto|помощь|帮助|ヘルプ|도움말)$"
 )
-_MOST_SHOWN = 5
 
 
 class ExtractiveModel:
@@ -97,10 +97,10 @@ class ExtractiveModel:
                 f"\n\n{HOW}"
             )
         # It does not get its own conversation, so that is searched as well.
-        found = excerpts(self.db, question, visible_to=self._user, limit=_MOST_SHOWN)
-        if not found:
+        found = recall(self.db, question, current=None, visible_to=self._user, weak=True)
+        if found is None:
             return self._nothing(question)
-        listed = "\n\n".join(_shown(number, excerpt) for number, excerpt in enumerate(found, 1))
+        listed = "\n\n".join(_shown(number, excerpt) for number, excerpt in enumerate(found.passages, 1))
         return f"{I_AM} These passages fit best:\n\n{listed}\n\n{HOW}"
 
     def _nothing(self, question: str) -> str:

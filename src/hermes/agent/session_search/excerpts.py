@@ -23,6 +23,7 @@ EXTRACTIVE = "extractive"  # the name of the assistant that only quotes
 OWN_SPEAKER = "assistant (small built-in model, unreliable)"  # where a reader must not take its word for it
 GAP = "\n[…]\n"
 _TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
+_LOOKED_AT = 12  # messages in which the reply to a passage of a user is looked for
 _HITS = 60  # hits looked at, until enough conversations are among them
 
 
@@ -174,7 +175,7 @@ def place_of(text: str, snippet: str) -> int:
 
 
 def find_place(text: str, snippet: str) -> int:
-    """The same; -1 when they are not found."""
+    """The position of a snippet's first marked words in a text; -1 when they are not found."""
     start = snippet.find(">>>")
     end = snippet.find("<<<", start)
     if start < 0 or end < 0:
@@ -220,15 +221,27 @@ class Excerpt:
 
 
 def excerpts(
-    db: SessionDB, question: str, *, current: str | None = None, visible_to: User | None = None, limit: int = 5
+    db: SessionDB,
+    question: str,
+    *,
+    current: str | None = None,
+    visible_to: User | None = None,
+    limit: int = 5,
+    confident: bool = False,
 ) -> list[Excerpt]:
     """The passages that best answer a question, at most two of one conversation; the current one's are left out.
 
-    A passage of a user comes with the beginning of the reply.
+    A passage of a user comes with the beginning of the reply. `confident`: one of each conversation, none that is weak, and
+    one search alone, by the question's words.
     """
-    search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit)
+    search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit, 1 if confident else 2)
     asked = " ".join(harmless(question).split())[:400]
     plain_words = " ".join(re.findall(r"\w+", asked))
+    if confident:
+        hits = db.search_messages(
+            plain_words, limit=20, role_filter=["user", "assistant"], visible_to=visible_to, automated=False
+        )
+        return search.passages([hit for hit in hits if hit["confidence"] != "weak"], fold(asked))
     # Messages of people and models come first; a question without a match as a query is tried by its words alone.
     for roles in (["user", "assistant"], None):
         for text in filter(None, dict.fromkeys((asked, plain_words))):
@@ -243,9 +256,8 @@ def excerpts(
 class _PassageSearch:
     """From hits to passages."""
 
-    def __init__(self, db: SessionDB, chains: Chains, visible_to: User | None, limit: int) -> None:
-        self.db, self.chains, self.visible_to, self.limit = db, chains, visible_to, limit
-        self.shown: dict[str, list[MessageRow]] = {}
+    def __init__(self, db: SessionDB, chains: Chains, visible_to: User | None, limit: int, each: int) -> None:
+        self.db, self.chains, self.visible_to, self.limit, self.each = db, chains, visible_to, limit, each
 
     def passages(self, hits: Sequence[SearchHit], own_words: str) -> list[Excerpt]:
         out: list[Excerpt] = []
@@ -255,7 +267,7 @@ class _PassageSearch:
         for hit in hits:
             session_id = hit["session_id"]
             key = self.chains.tip(session_id)
-            if self.chains.is_own(session_id) or per.get(key, 0) >= 2 or hit["own_model"]:
+            if self.chains.is_own(session_id) or per.get(key, 0) >= self.each or hit["own_model"]:
                 continue
             if hit["why"] == "words" and ">>>" not in hit["snippet"]:
                 continue  # it only stands beside a match
@@ -263,7 +275,9 @@ class _PassageSearch:
                 best = max(best, hit["score"])
                 if hit["score"] < best / 2:  # shares only a word with the question
                     continue
-            text, used = _passage(self._messages(session_id), hit, taken)
+            text, used = _passage(
+                self.db.get_messages_from(hit["id"], _LOOKED_AT, visible_to=self.visible_to), hit, taken
+            )
             if not text or any(text == other.text for other in out):
                 continue
             if len(used) == 1 and hit["role"] == "user" and _asks(text, own_words):
@@ -276,11 +290,6 @@ class _PassageSearch:
             if len(out) >= self.limit:
                 break
         return out
-
-    def _messages(self, session_id: str) -> list[MessageRow]:
-        if session_id not in self.shown:
-            self.shown[session_id] = self.db.get_messages(session_id, visible_to=self.visible_to)
-        return self.shown[session_id]
 
 
 def _asks(text: str, own_words: str) -> bool:

@@ -119,8 +119,9 @@ class Lookup:
         parts: list[Part] = []
         for offset in range(0, 1000, 50):
             rows = self.db.list_sessions_rich(
-                source=source, limit=50, offset=offset, order_by_last_active=True, visible_to=self.visible_to
-            )
+                source=source, limit=50, offset=offset, order_by_last_active=True, automated=None if source else False,
+                visible_to=self.visible_to,
+            )  # fmt: skip
             for row in rows:
                 if not self.chains.is_own(row["id"]) and len(parts) < limit:
                     parts.append(_part(FoundConversation(row), key="preview", text=row["preview"] or ""))

@@ -60,7 +60,7 @@ def _agent(context: Context) -> Agent:
         home=context.home, cwd=context.cwd, user_id=parent["user_id"], parent_session_id=context.session_id,
         kind="subagent",
     )  # fmt: skip
-    agent.titles = False
+    agent.titles = agent.recalls = False
     agent.context.root = context.root
     return agent
 

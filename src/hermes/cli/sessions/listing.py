@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import ROWS, file_option, json_option, limit_option, sessions_of_file, source_option
-from hermes.cli.shared import EVERY, opened, print_json, zone
+from hermes.cli.shared import DIM, EVERY, colourful, opened, print_json, styled, zone
 from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
 from hermes.commands.session_choice import is_oneshot, message_counts
 from hermes.home import project_folder
-from hermes.texts import one_line
+from hermes.texts import counted, one_line
 from hermes.times import ago
 
 if TYPE_CHECKING:
@@ -28,46 +28,44 @@ NO_MATCH = "No session matches. `hermes sessions list --all` lists every session
 LOST = "The database has no sessions, but transcripts exist: `hermes sessions rebuild` restores them."
 
 
-@click.command("list", help="List the latest conversations by their last activity.")
+@click.command(
+    "list",
+    help=(
+        "List the latest conversations by their last activity.\n\nAutomated runs (cron, batch, sub-agents, single questions"
+        " that were not continued) are listed with --all, or where they have the --source, --tag, … that is asked for."
+    ),
+)
 @source_option("Only sessions of this source (cli, telegram, …).")
 @limit_option("How many to list.")
 @click.option("--tag", metavar="TAG", help="Only sessions with this tag.")
 @click.option("--pinned", is_flag=True, help="Only pinned sessions.")
 @click.option("--archived", is_flag=True, help="Only archived sessions.")
-@click.option("--subagents", is_flag=True, help="Only sub-agents' sessions, which are otherwise not listed.")
-@click.option("--all", "every", is_flag=True, help="All sessions, including archived ones.")
+@click.option("--all", "every", is_flag=True, help="All sessions, also archived ones and automated runs.")
 @click.option("--here", is_flag=True, help="Only sessions of this folder (its git root).")
 @file_option()
-@click.option(
-    "--oneshots/--no-oneshots", default=True, help="With or without single questions (-q) that were not continued."
-)
 @json_option(ROWS)
 def list_(
-    source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, subagents: bool, every: bool, here: bool,
-    file: str | None, oneshots: bool, as_json: bool,
+    source: str | None, limit: int, tag: str | None, pinned: bool, archived: bool, every: bool, here: bool,
+    file: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     folder = str(project_folder(Path.cwd())) if here else None
+    automated = True if every else None if source or tag or pinned or archived or file else False
 
     def is_wanted(row: SessionRow) -> bool:
-        return (
-            (oneshots or not is_oneshot(row))
-            and (not subagents or row["kind"] == "subagent")
-            and (not archived or row["archived_at"] is not None)
-            and (changed is None or row["id"] in changed)
-        )
+        return (not archived or row["archived_at"] is not None) and (changed is None or row["id"] in changed)
 
     with opened() as db:
         rows: list[SessionRow] = []
         changed = sessions_of_file(db, file)
         if changed is not None:  # a compressed conversation is listed as its newest part
             changed += [tip for one in changed if (tip := db.get_compression_tip(one)) is not None]
-        is_narrowed = every or archived or subagents or changed is not None
+        is_narrowed = every or archived or changed is not None
         wanted, size = EVERY if every else limit, EVERY if is_narrowed else limit
         offset = 0
         while len(rows) < wanted:  # one page, unless some of it is left out
             page = db.list_sessions_rich(
                 source=source, limit=size, offset=offset, order_by_last_active=True, include_archived=every or archived,
-                pinned=pinned, tag=tag, cwd=folder, include_children=subagents,
+                pinned=pinned, tag=tag, cwd=folder, automated=automated,
             )  # fmt: skip
             rows += [row for row in page if is_wanted(row)][: wanted - len(rows)]
             if len(page) < size:
@@ -77,15 +75,18 @@ def list_(
         listed: list[Mapping[str, Any]] = [
             {**row, "tags": db.get_tags(row["id"]), "messages": shown} for row, shown in zip(rows, counts, strict=True)
         ]
+        hidden = db.automated_count(cwd=folder) if automated is False and not as_json else 0
         empty = not rows and db.session_count() == 0
         is_lost = empty and not db.is_shared and not db.list_trash() and any(db.sessions_dir.glob("*.jsonl"))
     if as_json:
         print_json(listed)
-    elif not listed:
+    elif not listed and not hidden:
         nothing = LOST if is_lost else START if empty else NO_MATCH
         print(message(nothing, sys.stdout))
-    else:
+    elif listed:
         print(_screen(listed))
+    if hidden:
+        print(styled(f"{counted(hidden, 'automated run')} hidden; --all shows them", DIM, on=colourful()))
 
 
 @click.command("browse")

@@ -154,17 +154,10 @@ def _report(db: SessionDB, steps: list[str]) -> int:
 
 
 @click.command(help="Finish the full-text index and free unused disk space.")
-@click.option(
-    "--meaning",
-    is_flag=True,
-    help="Also make the vectors for search by meaning that are missing; the first time this switches it on.",
-)
-def optimize(meaning: bool) -> None:
+def optimize() -> None:
     with opened(writing=True) as db:
         before = db.size()
         indexed = index(db)
-        if meaning:
-            _index_meaning(db)
         db.vacuum()
         shared, path = db.is_shared, db.path
         after = db.size()
@@ -173,15 +166,6 @@ def optimize(meaning: bool) -> None:
     if indexed:
         print(f"indexed {counted(indexed, 'message')}")
     print(f"{size_of(before)} → {size_of(after)}")
-
-
-def _index_meaning(db: SessionDB) -> None:
-    waiting = max((one["pending"] for one in db.meaning_status()), default=0)
-    with progress("meaning", waiting) as step:
-        db.index_meaning(progress=lambda done, total: step(done))
-    for one in db.meaning_status():
-        left = f", {counted(one['pending'], 'message')} to do" if one["pending"] else ""
-        print(f"{one['model']}: {counted(one['vectors'], 'vector')}{left}")
 
 
 @click.command(

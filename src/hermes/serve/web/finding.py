@@ -50,6 +50,7 @@ class PageLists:
             source=query.get("source") or None, tag=query.get("tag") or None, model=query.get("model") or None,
             cwd=query.get("folder") or None, since=since, until=until, pinned=query.get("pinned") == "1", limit=PAGE,
             offset=number(query.get("offset")), order_by_last_active=True, include_archived=query.get("archived") == "1",
+            automated=None if any(query.get(name) for name in ("source", "tag", "pinned", "archived")) else False,
             visible_to=user,
         )  # fmt: skip
         counts = message_counts(self._db, rows)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hermes.errors import StoreCorrupt
 from hermes.store import codec
 from hermes.store.engines.base import SPEAKER, Candidate, Scope, Tx, columns_of, could_match, phrase_words
-from hermes.store.index_text import WORD_BYTES, fold, index_words, vocabulary, worth_keeping
+from hermes.store.index_text import WORD_BYTES, common_start, fold, index_words, keeps_ascii, vocabulary, worth_keeping
 from hermes.store.query import And, Leaf, Node, Not
 
 _APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
@@ -24,6 +24,7 @@ HELD_CHARACTERS = 32_000_000
 READ = 200  # messages read at once
 AT_ONCE = 500  # of those that match, compared with the scope of a search
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
+_ALPHANUMERIC = "abcdefghijklmnopqrstuvwxyz0123456789"
 _LONGEST = 1_000  # characters of a word that are compared; a longer one (base64, for example) is told by its beginning
 Columns = tuple[str, str, str]
 
@@ -58,7 +59,7 @@ def document(row: IndexedRow) -> tuple[str, str, str]:
 class UnindexedMessage:
     """One message that waits. Its words are made when a search needs them.
 
-    `raw`, where it is given, is its text in small letters before JSON in it is read: each of its words is a part of that.
+    `raw`, where it is given, is its text in small letters before JSON in it is read: each ASCII word of its is a part of that.
     """
 
     def __init__(self, message_id: int, length: int, columns: Callable[[], Columns], raw: str | None = None) -> None:
@@ -71,7 +72,13 @@ class UnindexedMessage:
 
     def could_hold(self, leaf: Leaf) -> bool:
         """A cheap necessary condition for a match."""
-        return (self._raw is None or could_match(leaf, self._raw)) and could_match(leaf, self.folded)
+        lacks = self._raw is not None and leaf.text.isascii() and not could_match(leaf, self._raw)
+        return not lacks and could_match(leaf, self.folded)
+
+    def has_part(self, part: str) -> bool:
+        """Whether this folded text occurs in it, inside of words, too."""
+        lacks = self._raw is not None and part.isascii() and part not in self._raw
+        return not lacks and part in self.folded
 
     @cached_property
     def folded(self) -> str:
@@ -101,10 +108,13 @@ class UnindexedMessage:
 
     def words_with(self, part: str) -> list[str]:
         """Its words with this part, as far as words can be searched by a part."""
-        if (self._raw is not None and part not in self._raw) or part not in self.folded:
+        if not self.has_part(part):
             return []
         if self.folded.isascii():
-            words = set(re.findall(f"[a-z0-9]*{re.escape(part)}[a-z0-9]*".encode(), self.folded.encode()))
+            words = set()
+            for found in re.finditer(f"{re.escape(part)}[a-z0-9]*", self.folded):
+                before = self.folded[max(0, found.start() - _LONGEST) : found.start()]
+                words.add(f"{before[len(before.rstrip(_ALPHANUMERIC)) :]}{found[0]}".encode())
         else:
             words = vocabulary(f"{self.columns[0]} {self.columns[2]}")
         return [word for one in worth_keeping(words) if part in (word := one.decode("utf-8", "replace"))]
@@ -148,7 +158,30 @@ def _test(tree: Node) -> Test | None:
     some = [test for child in tree.children if _single_word(child) is None and (test := _test(child)) is not None]
     if not single and not some:
         return None
-    return lambda message: not single.isdisjoint(message.words) or any(test(message) for test in some)
+    has_word = _words_test(single)
+    return lambda message: has_word(message) or any(test(message) for test in some)
+
+
+def _words_test(wanted: set[str]) -> Test:
+    """Whether a message holds one of these words. All of its words are made only where that is needed."""
+    start = common_start(wanted) if wanted else ""
+    if not start or not all(map(str.isascii, wanted)):  # an emoji is another word in the index than in the text
+        return lambda message: not wanted.isdisjoint(message.words)
+    in_ascii = re.compile(f"{_at_border(start)}[a-z0-9]*")
+
+    def test(message: UnindexedMessage) -> bool:
+        if not message.has_part(start):
+            return False
+        found = (word[:_LONGEST] for word in in_ascii.findall(message.folded))
+        return not wanted.isdisjoint(found) and (message.folded.isascii() or not wanted.isdisjoint(message.words))
+
+    return test
+
+
+def _at_border(word: str) -> str:
+    """The pattern of a word's beginning. The border before it is checked after it: a pattern that begins with plain text is
+    searched fast."""
+    return f"{re.escape(word)}(?<![a-z0-9](?s:.{{{len(word)}}}))"
 
 
 def _single_word(tree: Node) -> str | None:
@@ -165,8 +198,8 @@ def _leaf_test(leaf: Leaf) -> Test | None:
         return None
     wanted = [word[:_LONGEST] for word in words]
     needle = f" {'  '.join(wanted)}{'' if open_end else ' '}"
-    end = "" if open_end else "(?![a-z0-9])"
-    in_ascii = re.compile(f"(?<![a-z0-9]){f'[^a-z0-9{_APART}]+'.join(map(re.escape, wanted))}{end}")
+    pattern = f"[^a-z0-9{_APART}]+".join((_at_border(wanted[0]), *map(re.escape, wanted[1:])))
+    in_ascii = re.compile(pattern if open_end else f"{pattern}(?![a-z0-9])")
 
     def test(message: UnindexedMessage) -> bool:
         if not message.could_hold(leaf):
@@ -198,7 +231,7 @@ def read(tx: Tx, message_ids: Sequence[int]) -> Iterator[UnindexedMessage]:
         with suppress(StoreCorrupt):
             text = codec.joined(row.content, row.content_rest) or ""
             # In JSON, words stand as they are, unless it escapes letters; the ids of tool calls are words of their own.
-            is_plain = row.tool_calls is None and text.isascii() and "\\u" not in text
+            is_plain = row.tool_calls is None and "\\u" not in text and keeps_ascii(text)
         raw = f"{text}\n{codec.restored(row.tool_name) or ''}".lower() if is_plain else None
         yield UnindexedMessage(row.id, len(text) + len(row.tool_calls or ""), partial(document, row), raw)
 

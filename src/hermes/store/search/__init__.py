@@ -51,7 +51,8 @@ def search(
     query = parse(text)
     if query.tree is None or limit == 0:
         return []
-    hits = Hits(engine, tx, scope_of(tx, filters, visible_to), offset + limit, by)
+    people_first = filters.automated and filters.source_filter is None
+    hits = Hits(engine, tx, scope_of(tx, filters, visible_to), offset + limit, by, people_first)
     _find(hits, query, query.tree)
     return shown(tx, hits.found[offset : offset + limit], hits.needles, filters, visible_to)
 

@@ -32,6 +32,12 @@ _A_NUMBER = re.compile(
 )
 
 
+def signer(text: str) -> str | None:
+    """The folded name that a message is signed with; None without one."""
+    signed = SIGNED.match(text, 0, 60) if text.find(":", 0, 60) > 0 else None  # most texts have no colon there
+    return fold(signed[1]) if signed else None
+
+
 class ClueWeights(NamedTuple):
     """How much each clue counts for a message."""
 
@@ -54,8 +60,7 @@ class Clues:
     def value(self, text: str, *, is_question: bool) -> float:
         """How much the clues speak for a message with this text."""
         value = self._weights.asks if is_question else 0.0
-        signed = SIGNED.match(text, 0, 60)
-        if signed is not None and fold(signed[1]) in self._names:
+        if signer(text) in self._names:
             value += self._weights.signed
         if self._wants_time and _A_TIME.search(fold(text)):
             value += self._weights.time

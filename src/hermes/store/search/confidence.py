@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from hermes.store.index_text import UNSPACED, fold, pieces
-from hermes.store.search.clues import SIGNED
+from hermes.store.search.clues import signer
 from hermes.store.search.periods import MONTHS, WEEKDAYS
 from hermes.store.stems import language_of
 
@@ -55,7 +55,8 @@ class Looked(NamedTuple):
     fits: bool
     """It is of the time that the question names."""
     messages: Sequence[tuple[int, str, float]]
-    """The id, the beginning of the text, and how near it is to what the question means (0 without vectors)."""
+    """The id, the beginning of the text, and how near it is to what the question means (0 without vectors). None are needed
+    without vectors where the question can name no person."""
 
 
 class _Lead(NamedTuple):
@@ -77,7 +78,7 @@ def judged(
     has_year = _YEAR.search(folded) is not None
     if named_time and has_year and not any(session.fits for session in sessions):
         return "weak"
-    signers = [[_signer(text) for _, text, _ in session.messages] for session in sessions]
+    signers = [[signer(text) for _, text, _ in session.messages] for session in sessions]
     persons = _persons(asked, {name for names in signers for name in names if name})
     topic = [word for word in words if not word.is_name and not any(word.text in name for name in persons)]
     if persons and _is_of_others(topic, sessions, signers, persons, with_vectors=related is not None):
@@ -95,14 +96,20 @@ def _tells_names(asked: str) -> bool:
     return language_of(typed) != "german" and 2 * sum(word[:1].isupper() for word in typed) <= len(typed)
 
 
-def _signer(text: str) -> str | None:
-    signed = SIGNED.match(text, 0, 60) if text.find(":", 0, 60) > 0 else None  # most texts have no colon there
-    return fold(signed[1]) if signed else None
+def may_name(asked: str) -> bool:
+    """Whether a question may name a person: only then the messages' texts count."""
+    return bool(_capitalized(asked)) or UNSPACED.search(fold(asked)) is not None
+
+
+def _capitalized(asked: str) -> set[str]:
+    """The words written with a capital, without "I": a signature has two letters at least."""
+    words = (fold(word) for word in asked.split() if word.lstrip("¿¡(\"'")[:1].isupper())
+    return {piece for word in words for piece in pieces(word) if len(piece) > 1}
 
 
 def _persons(asked: str, signers: set[str]) -> set[str]:
     """The names in the question that messages are signed with."""
-    named = {piece for word in asked.split() if word.lstrip("¿¡(\"'")[:1].isupper() for piece in pieces(fold(word))}
+    named = _capitalized(asked)
     return {name for name in signers if name in named or (UNSPACED.match(name) and name in fold(asked))}
 
 

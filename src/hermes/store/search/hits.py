@@ -4,13 +4,14 @@ Every stage of a search adds to the hits until there are enough. Messages are ra
 score is its best message in full, each further one at half the weight of the one before. The order depends on the query and
 the store alone: each stage finds its hits in one order, and a page is a part of it whatever its size. So a stage may stop once
 it has as many hits as are needed, but nothing else may depend on that number. What the program's own assistants said comes
-after everything else that is ranked with it: it may be invented, or quoted from there.
+after everything else that is ranked with it: it may be invented, or quoted from there. Automated sessions come after the
+conversations that are ranked with them, unless a source is asked for.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from hermes.store.index_text import call_ids, fold, lacks_one, plain, plain_call
 from hermes.store.query import Leaf, Node
 from hermes.store.search.query_trees import Check
 from hermes.store.snippet import Needle
+from hermes.store.visibility import AUTOMATED
 
 if TYPE_CHECKING:
     from hermes.store.rows import Confidence
@@ -55,8 +57,9 @@ def relevance(size: int, role: str) -> float:
 class Hits:
     """The hits in order (`found`), and what is marked in their snippets (`needles`)."""
 
-    def __init__(self, engine: Engine, tx: Tx, scope: Scope, need: int, by: str = "both") -> None:
+    def __init__(self, engine: Engine, tx: Tx, scope: Scope, need: int, by: str, people_first: bool) -> None:
         self.engine, self.tx, self.scope, self.need, self.by = engine, tx, scope, need, by
+        self._people_first = people_first
         self.text = engine.fulltext
         self.found: list[Ranked] = []
         self.seen: set[int] = set()
@@ -119,7 +122,9 @@ class Hits:
                 (before, *self.scope.params),
             )
             these = passed([row[0] for row in rows])
-            self.add_ranked([Ranked(one, session_id, 0.0, reason) for one, session_id in rows if one in these])
+            self.add_ranked(
+                self.people_first([Ranked(one, session_id, 0.0, reason) for one, session_id in rows if one in these])
+            )
             read += len(rows)
             if len(rows) < RANKED or (read >= most_texts and not these):
                 return
@@ -143,6 +148,16 @@ class Hits:
         self.seen.update(hit.id for hit in fresh)
         self.found += fresh
 
+    def people_first(self, hits: list[Ranked]) -> list[Ranked]:
+        """Hits that are ranked together, those of automated sessions after the others."""
+        automated = self._automated({hit.session_id for hit in hits})
+        return sorted(hits, key=lambda hit: hit.session_id in automated) if automated else hits
+
+    def _automated(self, session_ids: Collection[str]) -> set[str]:
+        """Those of these sessions that come after conversations."""
+        sql = f"SELECT s.id FROM sessions s WHERE {{these}} AND {AUTOMATED.format(s='s')}"
+        return {row[0] for row in rows_among(self.tx, sql, [*session_ids], "s.id")} if self._people_first else set()
+
     def _ranked(self, found: Sequence[Candidate], reason: str, most: int) -> list[Ranked]:
         """The best messages in order: each counts as much as its session, less the more of that session came before it. Of
         equal ones the newest is first."""
@@ -161,6 +176,8 @@ class Hits:
                 order.append((is_others, value if is_others else min(value, score), when, message_id, session_id))
                 value *= 0.5
         order.sort(reverse=True)
+        if automated := self._automated(by_session):
+            order.sort(key=lambda one: (one[0], one[-1] not in automated), reverse=True)
         return [Ranked(one, session_id, round(value, 6), reason) for _, value, _, one, session_id in order[:most]]
 
 

@@ -23,7 +23,7 @@ from hermes.store import codec
 from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
 from hermes.store.query import Leaf
 from hermes.store.search.clues import HEAD, Clues, ClueWeights
-from hermes.store.search.confidence import Looked, Word, judged
+from hermes.store.search.confidence import Looked, Word, judged, may_name
 from hermes.store.search.hits import Ranked
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ class Message(NamedTuple):
     """A message of a session that is read."""
 
     id: int
-    text: str
-    is_question: bool
+    text: str = ""
+    is_question: bool = False
 
 
 Placed = tuple[float, int, int]  # a hit: its value, the place of its session (negative), the message
@@ -179,7 +179,7 @@ class QuestionRanking:
             order += [
                 Session(one, time=self._fits(times.get(one)), when=times.get(one, (0.0, 0.0))[1]) for one in fresh
             ]
-        sequences = self._sequences(middles)
+        sequences = self._sequences(middles, with_texts=look is not None or may_name(self._asked))
         near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
         hits = self._in_order(order, sequences, near, weights, need)
         related = None if near is None else near.related
@@ -272,22 +272,28 @@ class QuestionRanking:
         owns = ((session.id, self._by_session[session.id]) for session in sessions)
         return {one: max(own, key=lambda message_id: (own[message_id], message_id)) for one, own in owns}
 
-    def _sequences(self, middles: dict[str, int]) -> dict[str, list[Message]]:
-        """The messages of each session that may be found, in order; of a long session those around its middle one."""
+    def _sequences(self, middles: dict[str, int], *, with_texts: bool) -> dict[str, list[Message]]:
+        """The messages of each session that may be found, in order; of a long session those around its middle one. Unless
+        `with_texts`, only those that words may find have a text."""
         out: dict[str, list[Message]] = defaultdict(list)
+        texts = f"substr(m.content, 1, {HEAD}), substr(m.content, -1)"
         if middles:
             join = "JOIN sessions s ON s.id = m.session_id" if self._scope.needs_sessions else ""
             spans, params = self._tx.spans([(one, at - WINDOW // 2, at + WINDOW // 2) for one, at in middles.items()])
             rows = self._tx.rows(
-                f"SELECT m.session_id, m.id, {SPEAKER}, substr(m.content, 1, {HEAD}), substr(m.content, -1) FROM {spans}"
+                f"SELECT m.session_id, m.id, {SPEAKER}, {texts if with_texts else 'NULL, NULL'} FROM {spans}"
                 " JOIN messages m ON m.session_id = a.session_id"
                 f" AND m.id BETWEEN a.first AND a.last {join} WHERE {self._scope.where} ORDER BY m.timestamp, m.id",
                 (*params, *self._scope.params),
             )
             for session_id, message_id, speaker, head, end in rows:
                 if speaker != OWN:
-                    text = str(codec.restored(head) or "")
-                    out[session_id].append(Message(message_id, text, end in ("?", "？")))
+                    out[session_id].append(_message(message_id, head, end) if with_texts else Message(message_id))
+        if not with_texts:
+            placed = {some[at].id: (some, at) for some in out.values() for at in _around(self._own, some)}
+            for row in rows_among(self._tx, f"SELECT m.id, {texts} FROM messages m WHERE {{these}}", [*placed], "m.id"):
+                some, at = placed[row[0]]
+                some[at] = _message(*row)
         return out
 
     def _in_order(
@@ -311,7 +317,7 @@ class QuestionRanking:
             scores.update(raised)
             if kept is not None:
                 scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
-            nearest = [messages[one.id] for one in sequences.get(session.id, ()) if one.id in messages]
+            nearest = [messages[one.id] for one in sequences.get(session.id, ()) if one.id in messages] if near else []
             session.value = (
                 weights.session_words * session.words
                 + weights.session_own * session.own
@@ -360,19 +366,29 @@ class QuestionRanking:
             )
             for word, count in zip(self._words, self._counts, strict=True)
         ]
-        nearness = near.messages if near else {}
-        looked = [
-            Looked(
-                session.id,
-                session.value if near is None else session.own + 2.0 * session.words,
-                session.time > 0.0,
-                [(one.id, one.text, sum(nearness.get(one.id, (0.0, 0.0)))) for one in sequences[session.id]],
-            )
-            for session in order
-            if session.id in sequences
-        ]
+        looked = []
+        for session in order:
+            some = sequences.get(session.id, ())
+            if near is not None:
+                value = session.own + 2.0 * session.words
+                messages = [(one.id, one.text, sum(near.messages.get(one.id, (0.0, 0.0)))) for one in some]
+            else:
+                value = session.value
+                messages = [(one.id, one.text, 0.0) for one in some] if may_name(self._asked) else []
+            if some:
+                looked.append(Looked(session.id, value, session.time > 0.0, messages))
         related = None if near is None else near.related
         return judged(self._asked, words, looked, named_time=self._preference is not None, related=related)
+
+
+def _message(message_id: int, head: str | bytes | None, end: str | bytes | None) -> Message:
+    return Message(message_id, str(codec.restored(head) or ""), end in ("?", "？"))
+
+
+def _around(own: dict[int, float], sequence: Sequence[Message]) -> list[int]:
+    """The places of a sequence at which a message holds a word, and those next to them and next but one."""
+    held = [place for place, message in enumerate(sequence) if message.id in own]
+    return sorted({at for place in held for at in range(max(0, place - 2), min(len(sequence), place + 3))})
 
 
 def _place(session: Session) -> tuple[float, float]:
@@ -396,7 +412,8 @@ def _raised(
     scores: dict[int, float] = {}
     values = [own.get(message.id, 0.0) for message in sequence]
     padded = [0.0, 0.0, *values, 0.0, 0.0]
-    for number, message in enumerate(sequence):
+    for number in range(len(sequence)) if near else _around(own, sequence):
+        message = sequence[number]
         far, before, value, after, last = padded[number : number + 5]
         nearness = near.get(message.id)
         if nearness is None and far + before + value + after + last <= 0.0:

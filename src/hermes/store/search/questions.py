@@ -12,7 +12,7 @@ from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.query import And, Leaf, Node, Query
 from hermes.store.search import periods
-from hermes.store.search.hits import Hits, Ranked
+from hermes.store.search.hits import RANKED, Hits, Ranked
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
 from hermes.store.snippet import Needle, forms_needle
@@ -72,14 +72,15 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
     if look is not None or any(word.holders for word in words):
         counted = [] if hits.by == "meaning" and look is not None else words
         ranking = QuestionRanking(hits.tx, hits.scope, asked, counted, preferred, holding=holding)
-        found = ranking.best(hits.missing + len(hits.seen), look)
+        found = ranking.best(max(RANKED, hits.missing + len(hits.seen)), look)
         if preferred is not None or hits.found or _is_answered(found, asked):
-            hits.add_ranked([msgspec.structs.replace(hit, confidence=found.confidence) for hit in found.hits])
+            best = [msgspec.structs.replace(hit, confidence=found.confidence) for hit in found.hits]
+            hits.add_ranked(hits.people_first(best))
     if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
         ids = [hit.id for hit in hits.found]
         at = [row[0] for row in rows_among(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
         if not any(start <= one < end for one in at for start, end in named):
-            hits.add_ranked(_of_a_time(hits.tx, hits.scope, named, periods.PREFERRED))
+            hits.add_ranked(hits.people_first(_of_a_time(hits.tx, hits.scope, named, periods.PREFERRED)))
 
 
 def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranking | None:

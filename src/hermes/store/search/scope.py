@@ -12,7 +12,7 @@ from hermes.store import message_reading
 from hermes.store.arguments import checked_period
 from hermes.store.engines.base import Scope, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
-from hermes.store.visibility import User, in_folder, session_clause
+from hermes.store.visibility import AUTOMATED, User, in_folder, session_clause
 
 
 class Filters(msgspec.Struct, frozen=True):
@@ -31,6 +31,7 @@ class Filters(msgspec.Struct, frozen=True):
     tool: str | None = None
     cwd: str | None = None
     exclude_sessions: Sequence[str] | None = None
+    automated: bool = True
 
 
 NO_FILTERS = Filters()
@@ -63,6 +64,8 @@ def _as_list(value: Any, name: str) -> list[str]:
 def session_filter(filters: Filters, visible_to: User | None, alias: str) -> tuple[str, list[Any]]:
     """A condition on the sessions row `alias` (and its message `m`), with its parameters."""
     where, params = session_clause(visible_to, alias)
+    if not filters.automated:
+        where += f" AND NOT {AUTOMATED.format(s=alias)}"
     for name, column, negate in (
         ("source_filter", "source", ""), ("exclude_sources", "source", "NOT "), ("session_ids", "id", ""),
         ("exclude_sessions", "id", "NOT "),
