@@ -101,7 +101,7 @@ def generated(page: str) -> str:
             lines = [*internal()]
         else:
             lines = [f"- `{table}`: {', '.join(names)}" for table, names in tables.indexes.items()]
-        return "\n".join([found[1].rstrip(), *lines, found[4]])
+        return "\n".join([found[1].rstrip(), "", *lines, "", found[4]])
 
     return _BLOCK.sub(block, page)
 

@@ -136,16 +136,41 @@ def test_headings_that_are_linked_to_exist(document: Path) -> None:
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
 
 
-def test_every_module_named_in_the_architecture_exists_and_every_module_is_named() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
+ARCHITECTURE = ROOT / "docs/architecture.md"
+
+
+def test_the_tree_of_the_architecture_is_the_tree() -> None:
+    """Each folder and file that it names is there, in that place; and each package of the program is named."""
+    (tree,) = [text for _, text in blocks(ARCHITECTURE, "") if text.startswith("src/")]
+    named, above = set(), [ROOT]
+    for line in tree.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        name, _, says = line.strip().partition(" ")
+        del above[depth + 1 :]
+        if name.endswith("/"):  # a folder, whose line may name what is in it
+            above.append(above[-1] / name)
+            named.add(above[-1])
+        else:
+            says = line
+        missing = [one for one in re.findall(r"\b(\w+(?:/|\.py))(?=\W|$)", says) if not (above[-1] / one).exists()]
+        assert (above[-1].is_dir(), missing) == (True, []), line
     source = ROOT / "src/hermes"
-    platforms = source / "gateway/platforms"  # each is named as a whole
-    modules = {path.name for path in source.rglob("*.py") if platforms not in path.parents} - {"__init__.py"}
-    assert {path.stem for path in platforms.iterdir()} - {"__init__", "__pycache__"} <= set(re.findall(r"\w+", text))
-    named = set(re.findall(r"\b(\w+\.py)\b", text))
-    assert modules - named == set(), "not mentioned"
-    known = {path.name for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")}
-    assert named - known == set(), "do not exist"
+    packages = {
+        path.parent for path in source.rglob("__init__.py") if source / "gateway/platforms" not in path.parents[1:]
+    }
+    assert packages - named == set()
+
+
+def test_every_name_in_the_architecture_exists() -> None:
+    """Modules, and what is named as `code`, in the tree and in the walks."""
+    text = ARCHITECTURE.read_text()
+    sources = [path for folder in ("src", "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
+    assert set(re.findall(r"\b(\w+\.py)\b", text)) <= {path.name for path in sources}
+    code = "\n".join(path.read_text() for path in sources if (ROOT / "src") in path.parents)
+    spoken = [one.partition("(")[0] for one in re.findall(r"`([^`\n]+)`", text)]
+    names = {name for one in spoken if re.fullmatch(r"[A-Za-z_.]+", one) for name in one.split(".") if len(name) > 3}
+    assert len(names) > 60
+    assert {name for name in names if not re.search(rf"\b{re.escape(name)}", code)} <= {"python", "repaired", "rebuilt"}
 
 
 def test_every_public_call_is_in_the_guide_or_the_readme() -> None:
@@ -311,7 +336,11 @@ def test_the_schema_that_the_format_is_made_from_is_that_of_a_store(lived: Path)
     assert {name: tables.columns.get(name) for name in found} == found
     assert indexes <= {name for names in tables.indexes.values() for name in names}
     store = [path for path in (ROOT / "src/hermes/store").rglob("*.py") if "postgres" not in path.parts]
-    made = {name for path in store for name in re.findall(r"CREATE (?:VIRTUAL )?TABLE IF NOT EXISTS (\w+)", path.read_text())}
+    made = {
+        name
+        for path in store
+        for name in re.findall(r"CREATE (?:VIRTUAL )?TABLE IF NOT EXISTS (\w+)", path.read_text())
+    }
     assert made <= tables.columns.keys()
 
 
