@@ -179,7 +179,7 @@ class MessageCalls(OpenStore):
         return [message_reading.decode(row) for row in self._of(session_id, visible_to, message_reading.shown_rows)]
 
     def _of(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
-        """What a session has; [] for one that may not be seen."""
+        """The rows that `ask` finds for a session; [] for one that may not be seen."""
         return self._read(lambda tx: ask(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else [])
 
     @read_again
