@@ -310,7 +310,7 @@ class MessageCalls(OpenStore):
         """The file changes that tool calls made, newest first: all, of files with one of these names, or of a session.
 
         A name is the last component of a path; `path` is as the tool call told it, so a relative one is below `cwd` of its
-        session. Calls that failed are left out. `lines` has the hashes of the added lines (docs/format.md).
+        session. Calls that failed are left out. `lines` has the hashes of the added lines (file_edits.py).
         """
         from hermes.store.search.scope import Filters, scope_of
 
