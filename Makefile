@@ -64,8 +64,8 @@ test-all:
 	@HERMES_TEST_SIZE=all $(MAKE) --no-print-directory test
 
 lint: $(STAMP)
-	@$(BIN)/ruff check src tests benchmarks
-	@$(BIN)/ruff format --check src tests benchmarks
+	@$(BIN)/ruff check src tests benchmarks tools
+	@$(BIN)/ruff format --check src tests benchmarks tools
 
 types: $(STAMP)
 	@$(BIN)/mypy

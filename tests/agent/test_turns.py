@@ -17,6 +17,7 @@ from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Notice, Text, Thought, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput, ModelRefused, ToolError
 from tests.support.aimock import fixtures_of
+from tests.support.commits import commits
 from tests.support.wire import Wire, call, delta, end, said, sse
 
 HI = fixtures_of("Hello, I am fake.", chunkSize=4)
@@ -107,6 +108,16 @@ def test_an_ended_session_is_open_again_after_a_turn(aimock: Any, make_agent: An
     agent.db.end_session("s1", "user_exit")
     list(agent.turn("back"))
     assert agent.db.get_session("s1")["ended_at"] is None
+
+
+def test_a_question_and_its_answer_are_three_transactions(aimock: Any, make_agent: Any) -> None:
+    """The message with the lease, the reply, and the lease that goes back (docs/architecture.md)."""
+    agent = make_agent(aimock(HI))
+    agent.titles = False
+    list(agent.turn("hello"))
+    began, before = commits(agent.db.path)
+    list(agent.turn("hello again"))
+    assert commits(agent.db.path) == (began, before + 3)
 
 
 def test_a_session_is_live_until_the_agent_is_closed(aimock: Any, make_agent: Any) -> None:

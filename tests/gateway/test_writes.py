@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.commits import commits
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -18,15 +18,6 @@ from tests.support.labs.plain import PlainLab
 def model() -> Iterator[Echo]:
     with Echo() as echo:
         yield echo
-
-
-def commits(database: Path) -> tuple[bytes, int]:
-    """The commits in a database's WAL since it was last begun anew, and the salt that tells when it is."""
-    data = database.with_name(f"{database.name}-wal").read_bytes()
-    size, salt = struct.unpack(">I", data[8:12])[0], data[16:24]
-    frames = range(32, len(data) - 24 - size + 1, 24 + size)
-    ours = (frame for frame in frames if data[frame + 8 : frame + 16] == salt)
-    return salt, sum(data[frame + 4 : frame + 8] != bytes(4) for frame in ours)
 
 
 def test_a_message_costs_five_commits_at_most(model: Echo, hermes_home: Path) -> None:

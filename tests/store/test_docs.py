@@ -17,7 +17,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import pytest
 
 from hermes.store.gateway_db import GatewayDB
 from hermes_state import SessionDB
+from tools.format_tables import SHADOW, STATEMENTS, UNTYPED, Tables, generated
 
 ROOT = Path(__file__).resolve().parents[2]
 README, GUIDE, FORMAT = ROOT / "README.md", ROOT / "docs/guide/store.md", ROOT / "docs/format.md"
@@ -136,16 +136,42 @@ def test_headings_that_are_linked_to_exist(document: Path) -> None:
     assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
 
 
-def test_every_module_named_in_the_architecture_exists_and_every_module_is_named() -> None:
-    text = (ROOT / "docs/architecture.md").read_text()
+ARCHITECTURE = ROOT / "docs/architecture.md"
+
+
+def test_the_tree_of_the_architecture_is_the_tree() -> None:
+    """Each folder and file that it names is there, in that place; and each package of the program is named."""
+    (tree,) = [text for _, text in blocks(ARCHITECTURE, "") if text.startswith("src/")]
+    named, above = set(), [ROOT]
+    for line in tree.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        name, _, says = line.strip().partition(" ")
+        del above[depth + 1 :]
+        if name.endswith("/"):  # a folder, whose line may name what is in it
+            above.append(above[-1] / name)
+            named.add(above[-1])
+        else:
+            says = line
+        missing = [one for one in re.findall(r"\b(\w+(?:/|\.py))(?=\W|$)", says) if not (above[-1] / one).exists()]
+        assert (above[-1].is_dir(), missing) == (True, []), line
     source = ROOT / "src/hermes"
-    platforms = source / "gateway/platforms"  # each is named as a whole
-    modules = {path.name for path in source.rglob("*.py") if platforms not in path.parents} - {"__init__.py"}
-    assert {path.stem for path in platforms.iterdir()} - {"__init__", "__pycache__"} <= set(re.findall(r"\w+", text))
-    named = set(re.findall(r"\b(\w+\.py)\b", text))
-    assert modules - named == set(), "not mentioned"
-    known = {path.name for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")}
-    assert named - known == set(), "do not exist"
+    packages = {
+        path.parent for path in source.rglob("__init__.py") if source / "gateway/platforms" not in path.parents[1:]
+    }
+    assert packages - named == set()
+
+
+@pytest.mark.parametrize("document", [ARCHITECTURE, ROOT / "docs/platform-authors.md"], ids=lambda path: path.name)
+def test_every_name_in_the_pages_for_contributors_exists(document: Path) -> None:
+    """Modules, and what is named as `code`."""
+    text = document.read_text()
+    sources = [path for folder in ("src", "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
+    assert set(re.findall(r"\b(\w+\.py)\b", text)) <= {"acme.py", *(path.name for path in sources)}
+    code = "\n".join(path.read_text() for path in sources if path != Path(__file__))
+    spoken = [one.partition("(")[0] for one in re.findall(r"`([^`\n]+)`", text)]
+    names = {name for one in spoken if re.fullmatch(r"[A-Za-z_.]+", one) for name in one.split(".") if len(name) > 3}
+    assert len(names) > 60
+    assert {name for name in names if not re.search(rf"\b{re.escape(name)}", code)} <= {"acme"}
 
 
 def test_every_public_call_is_in_the_guide_or_the_readme() -> None:
@@ -270,58 +296,53 @@ def _live(db: SessionDB) -> None:
     GatewayDB(db)
 
 
-def _schema(path: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """(kind, name, columns) of everything in the file but the shadow tables of the indexes and SQLite's own."""
-    connection = sqlite3.connect(path)
-    try:
-        for kind, name in connection.execute("SELECT type, name FROM sqlite_master ORDER BY name").fetchall():
-            name = str(name)
-            if name.startswith("sqlite_") or re.fullmatch(
-                r"messages_fts(_trigram)?_(data|idx|docsize|config|content)", name
-            ):
+def test_the_tables_of_the_format_are_those_of_the_schema() -> None:
+    """Each table, column, type and index; `python -m tools.format_tables` writes them."""
+    page = FORMAT.read_text()
+    assert generated(page) == page
+    assert set(re.findall(r"^<!-- (.*) -->$", page, re.MULTILINE)) == {
+        "columns of sessions", "columns of messages", "columns of session_refs", "public tables", "internal tables", "indexes",
+        "end",
+    }  # fmt: skip
+
+
+def test_a_column_that_the_format_lacks_or_misnames_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = FORMAT.read_text()
+    for wrong in (
+        page.replace("| `kind` | TEXT |", "| `kind` | INTEGER |"),
+        page.replace("| `kind` | TEXT |", "| `sort` | TEXT |"),
+        page.replace("`billing_mode`, ", ""),
+        page.replace("idx_tags_tag", "idx_tags"),
+    ):
+        assert wrong != page
+        assert generated(wrong) != wrong
+    monkeypatch.setitem(STATEMENTS, "new.py", ("CREATE TABLE brand_new (id INTEGER PRIMARY KEY)",))
+    assert "`brand_new` (id)" in generated(page)
+
+
+def test_the_schema_that_the_format_is_made_from_is_that_of_a_store(lived: Path) -> None:
+    """No module makes a table that tools/format_tables.py does not know."""
+    found: dict[str, dict[str, str]] = {}
+    indexes = set()
+    with sqlite3.connect(lived / "state.db") as connection:
+        for kind, name in connection.execute("SELECT type, name FROM sqlite_master").fetchall():
+            if SHADOW.fullmatch(name):
                 continue
-            columns = []
-            if kind in ("table", "view"):
-                columns = [str(row[1]) for row in connection.execute(f"PRAGMA table_info({name})")]
-            yield str(kind), name, columns
-    finally:
-        connection.close()
-
-
-def _section(name: str) -> str:
-    """What docs/format.md has under the heading of a table or view."""
-    text = FORMAT.read_text()
-    found = re.search(rf"^(#+) `{name}`.*?(?=^#{{1,4}} |\Z)", text, re.MULTILINE | re.DOTALL)
-    return "" if found is None else found[0]
-
-
-def test_every_table_column_index_and_view_is_in_the_format(lived: Path) -> None:
-    text = FORMAT.read_text()
-    missing = []
-    for kind, name, columns in _schema(lived / "state.db"):
-        if f"`{name}`" not in text:
-            missing.append(f"{kind} {name}")
-        elif kind == "table":
-            section = _section(name)
-            missing += [f"{name}.{column}" for column in columns if f"`{column}`" not in section]
-    assert missing == []
-
-
-def test_the_format_names_no_column_that_does_not_exist(lived: Path) -> None:
-    """The first cell of each row of a column table is a column."""
-    for kind, name, columns in _schema(lived / "state.db"):
-        if kind == "table":
-            said = re.findall(r"^\| `(\w+)` \|", _section(name), re.MULTILINE)
-            assert set(said) <= set(columns), name
-            assert sorted(said) == sorted(columns) or not said, f"{name}: each column has a row of its own"
-
-
-def test_the_format_tells_the_types_of_the_two_great_tables() -> None:
-    from hermes.store.engines.sqlite import schema
-
-    for name, columns in (("sessions", schema.SESSION_COLUMNS), ("messages", schema.MESSAGE_COLUMNS)):
-        said = dict(re.findall(r"^\| `(\w+)` \| (\w+)", _section(name), re.MULTILINE))
-        assert said == {column: kind.split()[0] for column, kind in columns.items()}
+            if kind == "table":
+                rows = connection.execute(f"PRAGMA table_info({name})").fetchall()
+                found[name] = {row[1]: row[2] or UNTYPED for row in rows}
+            elif kind == "index":
+                indexes.add(name)
+    tables = Tables()
+    assert {name: tables.columns.get(name) for name in found} == found
+    assert indexes <= {name for names in tables.indexes.values() for name in names}
+    store = [path for path in (ROOT / "src/hermes/store").rglob("*.py") if "postgres" not in path.parts]
+    made = {
+        name
+        for path in store
+        for name in re.findall(r"CREATE (?:VIRTUAL )?TABLE IF NOT EXISTS (\w+)", path.read_text())
+    }
+    assert made <= tables.columns.keys()
 
 
 def test_the_numbers_of_the_format_are_those_of_the_code(lived: Path) -> None:
@@ -329,6 +350,7 @@ def test_the_numbers_of_the_format_are_those_of_the_code(lived: Path) -> None:
     from hermes.store.engines.sqlite import schema
 
     text = " ".join(FORMAT.read_text().split())
+    assert f"| table `schema_version` | `{schema.SCHEMA_VERSION}` |" in text
     with sqlite3.connect(lived / "state.db") as connection:
         for pragma, value in (
             ("application_id", schema.APPLICATION_ID),
@@ -337,32 +359,94 @@ def test_the_numbers_of_the_format_are_those_of_the_code(lived: Path) -> None:
             assert connection.execute(f"PRAGMA {pragma}").fetchone()[0] == value
             assert re.search(rf"`PRAGMA {pragma}` \| `{value}`", text), pragma
         assert connection.execute("SELECT version FROM schema_version").fetchall() == [(11,)]
-        known = {key for (key,) in connection.execute("SELECT key FROM state_meta")} - {"mine"}
-        section = _section("state_meta")
-        assert {key for key in known if f"`{key}`" not in section} == set()
     assert f"first {codec.HEAD} characters" in text
     assert f"{codec.COMPRESS_OVER} bytes" in text
     assert f'"format":"{transcript.FORMAT}","version":{transcript.VERSION}' in text
 
 
-def test_the_sql_of_the_format_runs_and_finds_something(lived: Path) -> None:
+@pytest.fixture(scope="module")
+def unindexed(lived: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of that store in which messages wait to be indexed; the file."""
+    copy = tmp_path_factory.mktemp("unindexed") / "state.db"
+    shutil.copy(lived / "state.db", copy)
+    with sqlite3.connect(copy) as connection:
+        connection.execute("UPDATE state_meta SET value = 0 WHERE key = 'fts_indexed_to'")
+    return copy
+
+
+def test_the_sql_of_the_format_runs_and_finds_something(unindexed: Path) -> None:
     found = blocks(FORMAT, "sql")
     assert len(found) >= 6
-    connection = sqlite3.connect(lived / "state.db")
+    connection = sqlite3.connect(unindexed)
     for line, sql in found:
         assert connection.execute(sql).fetchall(), f"format.md:{line} finds nothing"
     connection.close()
 
 
-def test_the_sql_of_the_format_runs_in_the_sqlite_shell(lived: Path) -> None:
+def test_the_sql_of_the_format_runs_in_the_sqlite_shell(unindexed: Path) -> None:
     shell = shutil.which("sqlite3")
     if shell is None:
         pytest.skip("there is no sqlite3 command here")
     for line, sql in blocks(FORMAT, "sql"):
-        command = [shell, "-readonly", str(lived / "state.db")]
+        command = [shell, "-readonly", str(unindexed)]
         done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, ""), f"format.md:{line}"
         assert done.stdout.strip(), f"format.md:{line}"
+
+
+def test_the_python_of_the_format_reads_a_store(lived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((line, source),) = blocks(FORMAT, "python")
+    monkeypatch.chdir(lived)
+    assert run_block(f"{source.rstrip()}\n# → (…,)\n", line, FORMAT, {}) == []
+
+
+def _reading(session_id: str) -> str:
+    (sql,) = [text for _, text in blocks(FORMAT, "sql") if "WITH shown" in text]
+    assert sql.count("'third'") == 2
+    return sql.replace("'third'", f"'{session_id}'")
+
+
+def test_the_reading_rule_of_the_format_gives_what_the_api_gives(lived: Path) -> None:
+    with SessionDB(lived / "state.db", read_only=True) as db:
+        read = {
+            row["id"]: [message["id"] for message in db.get_messages(row["id"])]
+            for row in db.sql("SELECT id FROM visible_sessions")
+        }
+        assert sum(map(bool, read.values())) > 6
+        assert {one: [row["id"] for row in db.sql(_reading(one))] for one in read} == read
+        carried = db.sql("SELECT session_id, id FROM visible_messages ORDER BY session_id, id")
+        assert [(row["session_id"], row["id"]) for row in carried] == sorted(
+            (one, message) for one, ids in read.items() for message in ids
+        )
+
+
+def test_the_example_of_the_format_is_what_happens(tmp_path: Path) -> None:
+    """Session A is compressed into B, which is rewound: ranges, ids, and the exported line."""
+    text = " ".join(FORMAT.read_text().split())
+    (told,) = [json.loads(block) for _, block in blocks(FORMAT, "text") if '"rewinds"' in block]
+    with SessionDB(tmp_path / "state.db") as db:
+        db.create_session("A", "cli")
+        said = [db.append_message("A", "user" if one % 2 else "assistant", str(one)) for one in range(1, 7)]
+        db.compress_session("A", "B", summary="summary", head_until=said[0], tail_from=said[4])
+        db.append_message("B", "user", "seven")
+        for row in db.sql("SELECT session_id, ord, from_session, first_id, last_id, after_id FROM session_refs"):
+            assert f"| {' | '.join(map(str, row.values()))} |" in text
+        assert f"`B` shows {', '.join(str(row['id']) for row in db.sql(_reading('B')))}." in text
+        db.rewind("B", said[4])
+        assert f"it shows {', '.join(str(row['id']) for row in db.sql(_reading('B')))}:" in text
+        exported = db.export_session("B")
+        assert exported is not None
+        for key in ("refs", "rewinds", "kind", "parent_session_id", "message_count"):
+            assert exported[key] == told[key], key
+        for key in ("messages", "rewound_messages"):
+            made = [{name for name, value in one.items() if value is not None} for one in exported[key]]
+            assert made == [one.keys() for one in told[key]]
+            for name in ("id", "session_id", "role", "hidden"):
+                assert [one.get(name) for one in exported[key]] == [one.get(name) for one in told[key]]
+        db.delete_session("A")
+        kept = db.sql("SELECT id, hidden FROM messages WHERE session_id = 'A' ORDER BY id")
+        assert [tuple(row.values()) for row in kept] == [(said[0], -1), (said[4], -1), (said[5], -1)]
+        assert db.sql("SELECT purged FROM sessions WHERE id = 'A'") == [{"purged": 1}]
 
 
 def test_the_rest_of_tool_output_is_unpacked_as_the_format_says(lived: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """config.yaml: every key with its default, read once, checked whole.
 
-`keys` is the list of keys; `load_config` reads the file. `${VAR}` and `${VAR:-default}` are expanded from the environment
+`settings_schema` lists the keys; `load_config` reads the file. `${VAR}` and `${VAR:-default}` are expanded from the environment
 and from `<home>/.env`; whatever is wrong (an unknown key, a value of the wrong type, broken YAML) is said with the
 file, the line and, for a misspelt key, the name that was probably meant. `editing` changes the file and keeps the rest
 of it as it was.

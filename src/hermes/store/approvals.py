@@ -45,7 +45,7 @@ class WaitingPerson(Person):
 
 
 def digest(code: str) -> str:
-    """What is stored of a code. Case and the signs people put in between don't count."""
+    """The digest that is stored of a pairing code. Case and the signs people put in between don't count."""
     plain = "".join(sign for sign in code.upper() if sign.isalnum())
     return hashlib.sha256(b"hermes pairing " + plain.encode()).hexdigest()
 

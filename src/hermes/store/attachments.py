@@ -156,7 +156,7 @@ class Attachments:
             return None
 
     def damage(self, digest: str) -> str | None:
-        """What is wrong with the bytes stored under this name, or None."""
+        """Describe the damage of the bytes stored under this name; None for sound ones."""
         try:
             return None if _hash(self.read(digest)) == digest else _DAMAGED
         except FileNotFoundError:

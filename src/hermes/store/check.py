@@ -350,7 +350,7 @@ class AgentStore:
 
 
 def agent_store(path: Path) -> AgentStore | None:
-    """What Hermes Agent keeps in a file; None where the file is missing, unreadable or another program's."""
+    """Hermes Agent's own store in a file; None where the file is missing, unreadable or another program's."""
     if not path.is_file() or not driver.is_plain(path):
         return None
     try:

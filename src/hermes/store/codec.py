@@ -130,7 +130,7 @@ def split_output(text: str) -> tuple[str, bytes | None]:
 
 
 def text_damage(head: Any, rest: bytes | None, form: Any) -> str | None:
-    """What is wrong with a stored text and its format; None for a sound one."""
+    """Describe the damage of a stored text or its format; None for a sound one."""
     try:
         whole = joined(head, rest)
     except StoreCorrupt:

@@ -284,8 +284,11 @@ class UpkeepCalls(OpenStore):
         return self.take_handoff(session_id, lease=lease) is not None
 
     def take_handoff(self, session_id: str, *, lease: float = leases.HANDOFF_SECONDS) -> int | None:
-        """As claim_handoff, with the token of the claim: `fenced("job:handoff:<id>", token)` stops a suspended process from
-        renewing, completing or failing a handoff that another process has claimed since."""
+        """Claim a pending handoff as claim_handoff does; returns the token of the claim, or None.
+
+        `fenced("job:handoff:<id>", token)` stops a suspended process from renewing, completing or failing a handoff that
+        another process has claimed since.
+        """
         return self._handoff(session_id, lambda tx: leases.claim_handoff(tx, session_id, lease))
 
     def heartbeat_handoff(self, session_id: str, *, lease: float = leases.HANDOFF_SECONDS) -> bool:

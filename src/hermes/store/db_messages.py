@@ -179,7 +179,7 @@ class MessageCalls(OpenStore):
         return [message_reading.decode(row) for row in self._of(session_id, visible_to, message_reading.shown_rows)]
 
     def _of(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
-        """What a session has; [] for one that may not be seen."""
+        """The rows that `ask` finds for a session; [] for one that may not be seen."""
         return self._read(lambda tx: ask(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else [])
 
     @read_again
@@ -310,7 +310,7 @@ class MessageCalls(OpenStore):
         """The file changes that tool calls made, newest first: all, of files with one of these names, or of a session.
 
         A name is the last component of a path; `path` is as the tool call told it, so a relative one is below `cwd` of its
-        session. Calls that failed are left out. `lines` has the hashes of the added lines (docs/format.md).
+        session. Calls that failed are left out. `lines` has the hashes of the added lines (file_edits.py).
         """
         from hermes.store.search.scope import Filters, scope_of
 

@@ -197,7 +197,7 @@ class SessionCalls(OpenStore):
         automated: bool | None = None,
         visible_to: User | None = None,
     ) -> list[SessionRow]:
-        """Sessions with `preview` and `last_active`, each conversation once, newest first (see spec and docs/format.md).
+        """Sessions with `preview` and `last_active`, each conversation once, newest first.
 
         `cwd` is a folder (and those below it), `since` and `until` bound the last activity. `automated=False` leaves out
         what no person held: jobs, batches and single questions (`hermes -q`); `automated=True` lists sub-agents, too.

@@ -61,7 +61,7 @@ class PlatformStatus(TypedDict):
 
 
 class WorkItem(NamedTuple):
-    """What a gateway needs before it answers an event."""
+    """The event to be answered, its route and its session."""
 
     event: Received | None  # None: it no longer waits
     route: Route | None
@@ -137,7 +137,7 @@ class GatewayDB:
     # ------------------------------------------------------------------------------------------ in and out
 
     def unfinished(self, platform: str) -> tuple[list[Received], list[Outgoing]]:
-        """What waits for the gateway that takes a connection: events to answer and parts to send, the oldest first."""
+        """The work that waits for the gateway that takes a connection: events to answer and parts to send, the oldest first."""
         with self._store.read() as tx:
             which = "platform = ?", (platform,)
             return gateway_inbox.waiting(tx, *which), gateway_outbox.unsent(tx, *which)
@@ -169,7 +169,7 @@ class GatewayDB:
             return ReceiveResult(key, number)
 
     def take_up(self, inbox_id: int, key: str, user: User | None) -> WorkItem:
-        """What a gateway needs before it answers an event, read in one snapshot."""
+        """Read, in one snapshot, what a gateway needs before it answers an event."""
         with self._store.read() as tx:
             found = gateway_inbox.waiting(tx, "id = ?", (inbox_id,))
             route = routes.get(tx, key)

@@ -63,7 +63,7 @@ class IncomingEvent(NamedTuple):
 
 
 class ReceiveResult(NamedTuple):
-    """Where an event is stored."""
+    """The place where an event is stored."""
 
     key: str
     id: int | None  # None: it was already answered

@@ -14,15 +14,19 @@ from collections.abc import Sequence
 from hermes.store.engines.base import Row, Tx
 
 TABLES: tuple[str, ...] = (
-    # The routing table: a session key, and its current session (NULL: the next message begins one).
+    # The routing table: a session key, and its current session (NULL: the next message begins one). `previous_id` and
+    # `reset_reason` (idle, daily) are of a reset that the user was not told yet; `user_id` is NULL where several share it.
     "CREATE TABLE IF NOT EXISTS gateway_routes (key TEXT PRIMARY KEY, session_id TEXT, previous_id TEXT, reset_reason TEXT,"
     " platform TEXT NOT NULL, chat_type TEXT NOT NULL, chat TEXT NOT NULL, display_name TEXT, user_id TEXT,"
     " shared INTEGER NOT NULL, pending_title TEXT, created_at REAL NOT NULL, updated_at REAL NOT NULL, last_user_at REAL)",
-    # The inbox. A row stays after it was answered, without its text, so that a redelivery is recognised.
+    # The inbox. A row stays after it was answered, without its text, so that a redelivery is recognised. `message_id` is the
+    # message it became; `shown` has the platform's ids of the messages that show its growing reply.
     "CREATE TABLE IF NOT EXISTS gateway_inbox (id INTEGER PRIMARY KEY, platform TEXT NOT NULL,"
     " event_id TEXT NOT NULL, key TEXT NOT NULL, event TEXT, received_at REAL NOT NULL, begun_at REAL, session_id TEXT,"
     " message_id INTEGER, shown TEXT, finished_at REAL, UNIQUE (platform, event_id))",
-    # The outbox, part by part; the text is deleted when it has been sent.
+    # The outbox, part by part; the text is deleted when it has been sent. `chat` is JSON with all that sending needs (reply
+    # context, file, buttons, session, failed tries); `edits` is the message it replaces, `begun_at` says that it may have been
+    # sent, `error` that it can't be.
     "CREATE TABLE IF NOT EXISTS gateway_outbox (id INTEGER PRIMARY KEY, inbox_id INTEGER, platform TEXT NOT NULL,"
     " chat TEXT NOT NULL, text TEXT, nonce TEXT NOT NULL, reply_to TEXT, edits TEXT, created_at REAL NOT NULL, begun_at REAL,"
     " sent_at REAL, message_id TEXT, error TEXT)",

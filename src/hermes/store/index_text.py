@@ -303,7 +303,7 @@ def _flatten(value: Any, out: list[str], named: set[str], depth: int = 0) -> Non
 
 
 def _flatten_deep(value: dict[str, Any] | list[Any], out: list[str], named: set[str]) -> None:
-    """The same without recursion: a value may be nested deeper than Python's stack is."""
+    """Flatten a value without recursion: it may be nested deeper than Python's stack is."""
     open_: list[Iterator[tuple[str | None, Any]]] = [_members(value)]
     while open_:
         key, item = next(open_[-1], _END)
@@ -423,7 +423,7 @@ def vocabulary(text: str) -> set[bytes]:
 
 
 def worth_keeping(words: set[bytes]) -> list[bytes]:
-    """Those words, sorted, that can be searched by a part: not numbers, long hashes or unspaced scripts.
+    """The words among these, sorted, that can be searched by a part: not numbers, long hashes or unspaced scripts.
 
     Words that begin with four letters are always included, so that the list has every word with such a prefix.
     """

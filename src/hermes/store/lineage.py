@@ -330,7 +330,7 @@ class StoredRow(NamedTuple):
 
     @property
     def shown(self) -> int | None:
-        """Its `hidden` once its owner shows it again."""
+        """The value of `hidden` once the owner shows the row again."""
         return None if self.hidden == KEPT else self.hidden
 
 
@@ -345,7 +345,7 @@ class StoredMessages:
         self._any = tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (owner,)) is not None
 
     def take(self, message: Mapping[str, Any], preferred: Any) -> StoredRow | None:
-        """Where this message is stored: under its expected id, else under the id of an equal message.
+        """Find the row of this message: under its expected id, else under the id of an equal message.
 
         An earlier version of a message differs only in the text: it equals no message.
         """

@@ -84,7 +84,7 @@ def carried_counts(tx: Tx, session_ids: Sequence[str]) -> dict[str, int]:
 
 
 def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
-    """Which of a session's own messages with these ids are redacted."""
+    """The redacted ones among a session's own messages with these ids."""
     sql = f"SELECT id FROM messages WHERE id = ? AND session_id = ? AND hidden = {REDACTED}"
     return {row[0] for one in ids for row in tx.rows(sql, (one, session_id))}
 

@@ -148,7 +148,7 @@ class MessageHome:
 
 
 def home_of(tx: Tx, message_id: int) -> MessageHome | None:
-    """Where a message is; None when there is none, or no session can ever show it again."""
+    """The place of a message; None when there is none, or no session can ever show it again."""
     row = tx.row(
         "SELECT m.session_id, m.hidden, s.purged FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ?",
         (message_id,),

@@ -60,7 +60,7 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 class And(msgspec.Struct, frozen=True):
-    """All of two or more different children; none of them is itself an And."""
+    """A query for texts that match all of two or more different children; none of them is itself an And."""
 
     children: tuple[Node, ...]
 
@@ -72,7 +72,7 @@ class Or(msgspec.Struct, frozen=True):
 
 
 class Not(msgspec.Struct, frozen=True):
-    """What `keep` finds, without what `drop` finds; `keep` is never itself a Not."""
+    """A query for texts that match `keep` and not `drop`; `keep` is never itself a Not."""
 
     keep: Node
     drop: Node
@@ -213,7 +213,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _pair_quotes(text: str) -> dict[int, int]:
-    """Where quotes open and close, from left to right; pairs around nothing are no pairs."""
+    """The places where quotes open and close, from left to right; pairs around nothing are no pairs."""
     spots = [found.start() for found in _QUOTE.finditer(text)]
     closing = []
     ahead: dict[str, int] = {}  # the next quote of each kind, seen from the right, so that one pass is enough
@@ -310,7 +310,7 @@ def _leaf(text: str, kind: Literal["word", "phrase"], prefix: bool = False) -> L
 
 
 class _Level:
-    """What is open between two parentheses: finished OR branches, and the unfinished AND.
+    """A parser's state between two parentheses: finished OR branches, and the unfinished AND.
 
     `factors` holds each thing to keep with the things to drop from it, so that `a NOT b NOT c` stays flat
     however long it gets. An operator waits in `pending` for its right side; if none comes, it is dropped.

@@ -40,7 +40,7 @@ def redact(text: str) -> str:
 
 
 def _find(text: str) -> list[Span]:
-    """Where the secrets are; of two that overlap the earlier in the list is the better description."""
+    """The places of secrets in a text; of two that overlap the earlier in the list is the better description."""
     raw = text.encode("latin-1", "replace")  # one byte a character, for any text
     low, spans = raw.lower(), list[Span]()
     if "PRIVATE KEY" in text:
@@ -135,7 +135,7 @@ def _arguments(text: str) -> Iterator[Span]:
 
 
 def _argument(text: str, at: int, bare: Pattern[str]) -> tuple[int, int] | None:
-    """Where the value that begins here starts and ends, without its quotes; `bare` is the shape of one that has none."""
+    """The start and end of the value that begins here, without its quotes; `bare` is the shape of one that has none."""
     if opening := rules.QUOTE.match(text, at):
         return None if opening[1] else _quoted(text, opening)
     return m.span() if (m := bare.match(text, at)) else None
@@ -237,7 +237,7 @@ def _value(text: str, name: str, m: Match[bytes]) -> tuple[str, int, int] | None
 
 
 def _quoted(text: str, opening: Match[str]) -> tuple[int, int] | None:
-    """Where the string that opens here starts and ends. None if it does not close, or is made by code.
+    """The start and end of the string that opens here. None if it does not close, or is made by code.
 
     A quote inside JSON inside JSON has 1, 3 or 7 backslashes before it; one that is part of the string has
     more. Escapes are taken whole and no quote of an outer level is passed, so the JSON around stays JSON.

@@ -319,7 +319,7 @@ def inherit_model(tx: Tx, parent: str, child: str) -> None:
 
 
 def move_choice(tx: Tx, old: str, new: str) -> None:
-    """What was chosen before the first message belongs to the session that has begun."""
+    """Move the model chosen before the first message to the session that has begun."""
     chosen = chosen_model(tx, old)
     if chosen is not None:
         choose_model(tx, old, None)

@@ -35,7 +35,7 @@ _ELSEWHERE = (
 
 @dataclass(slots=True)
 class Plan:
-    """What belongs to a conversation that is shredded, as far as it can't be looked up once its rows are gone."""
+    """The parts of a conversation that is shredded, as far as it can't be looked up once its rows are gone."""
 
     parts: list[str] = field(default_factory=list)
     messages: int = 0
@@ -94,7 +94,7 @@ def _parts(tx: Tx, session_id: str) -> list[str]:
 
 
 def _noted(tx: Tx, session_id: str) -> Plan:
-    """What an earlier try has left to do for this session; an empty plan when it was finished, or there was none."""
+    """The plan that an earlier try has left for this session; an empty one when it was finished, or there was none."""
     names = meta_names(tx, retention.SHREDDING)
     plans = (Plan(**codec.from_json(get_meta(tx, retention.SHREDDING + one))) for one in names)
     return next((plan for plan in plans if session_id in plan.parts), Plan())
@@ -119,7 +119,7 @@ def _refuse(tx: Tx, parts: Sequence[str]) -> None:
 
 
 def _typed(tx: Tx, parts: Sequence[str]) -> Iterator[str]:
-    """What the user wrote in it, and the commands that gave it its titles, as the prompt's history has them."""
+    """The user's lines in the conversation, and the commands that gave it titles, as the prompt's history has them."""
     for part in parts:
         written = "SELECT content, content_rest, content_format FROM messages WHERE session_id = ? AND role = 'user'"
         for content, rest, form in tx.rows(written, (part,)):

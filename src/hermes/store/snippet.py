@@ -1,4 +1,4 @@
-"""What a hit shows: the place of the match, with `>>>` and `<<<` around each searched word."""
+"""Snippets: the place of a match in a text, with `>>>` and `<<<` around each searched word."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ _SHARP_S = "\ue0df"  # private use
 
 @lru_cache(maxsize=8)
 def stemmer(language: str) -> Callable[[str], str]:
-    """What gives the stem of a folded word: Snowball's for this language where it is installed, else the rules below."""
+    """The function that stems a folded word: Snowball's for this language if it is installed, else the rules below."""
     try:
         import Stemmer
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a title may look like, and how a family of titles is numbered.
+"""Rules for titles: what they may look like, and how a family of titles is numbered.
 
 A title is cleaned once, when it is set: invisible characters (which could make two titles look alike, or turn
 one around) are removed, white space is folded, and everything visible stays exactly as typed. Letters are

@@ -78,7 +78,7 @@ def owners(tx: Tx, session_id: str) -> list[str]:
 
 
 def successors(tx: Tx, session_id: str, end_reason: str | None) -> dict[str, str | list[str]]:
-    """Where a conversation continues from here: the session that continues it, and its branches."""
+    """The sessions in which a conversation continues: the one that continues it, and its branches."""
     sql = "SELECT id FROM sessions WHERE parent_session_id = ? AND kind = ? AND purged IS NULL ORDER BY started_at, id"
     continued, branches = ([row[0] for row in tx.rows(sql, (session_id, kind))] for kind in ("compression", "branch"))
     found: dict[str, str | list[str]] = {"branches": branches} if branches else {}

@@ -73,7 +73,7 @@ def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool
 
 
 class SideUsage(TypedDict):
-    """What titles and summaries of a session used: no part of its counters. `cost_usd` is None when a price is unknown."""
+    """The model calls for a session's titles and summaries, not in its counters. `cost_usd` is None when a price is unknown."""
 
     calls: int
     input_tokens: int
@@ -87,7 +87,7 @@ def side_key(session_id: str) -> str:
 
 
 def side_of(tx: Tx, session_id: str) -> SideUsage | None:
-    """What the side tasks of a session used; None when there were none."""
+    """The usage of a session's side tasks; None when there were none."""
     value = get_meta(tx, side_key(session_id))
     try:
         return None if value is None else msgspec.json.decode(value, type=SideUsage)

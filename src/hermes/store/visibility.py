@@ -1,4 +1,4 @@
-"""Which user may see which session, as SQL.
+"""The visibility of sessions to users, as SQL.
 
 A user is (source, user_id). The owner (None) sees everything; any other user sees their own sessions and those shared
 with them. Sessions in the trash, or stored only for sessions that refer to them, are invisible to all.

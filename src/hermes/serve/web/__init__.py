@@ -1,1 +1,1 @@
-"""The record in a browser: `hermes web`. app.py has the routes, access.py who may ask, render.py what a message looks like."""
+"""The record in a browser: `hermes web`. app.py has the routes, visitors.py who gets in, message_html.py a message as HTML."""

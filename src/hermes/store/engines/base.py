@@ -165,7 +165,7 @@ Holder = tuple[int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which messages a search may see: portable SQL over `m` (messages) and `s` (sessions)."""
+    """The messages that a search may see: portable SQL over `m` (messages) and `s` (sessions)."""
 
     where: str = "TRUE"
     params: tuple[Any, ...] = ()
@@ -236,7 +236,7 @@ class Engine(Protocol):
         """Rows of a caller's own query, in this database's SQL; InvalidInput when it is not read-only or fails."""
 
     def searching(self) -> AbstractContextManager[Tx]:
-        """The same for a search: it finds every message stored so far."""
+        """A consistent view for a search, which finds every message stored so far."""
 
     def write(
         self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True

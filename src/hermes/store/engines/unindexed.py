@@ -30,7 +30,7 @@ Columns = tuple[str, str, str]
 
 
 class IndexedRow(NamedTuple):
-    """What the index needs of a message, as it is stored."""
+    """The columns of a message that the index needs, as they are stored."""
 
     id: int
     content: Any
@@ -67,7 +67,7 @@ class UnindexedMessage:
 
     @cached_property
     def columns(self) -> Columns:
-        """Its three index columns, not folded."""
+        """The three index columns of the message, not folded."""
         return self._columns()
 
     def could_hold(self, leaf: Leaf) -> bool:
@@ -96,7 +96,7 @@ class UnindexedMessage:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """Its distinct words."""
+        """The distinct words of the message."""
         return frozenset(word for words in self._words for word in words)
 
     @cached_property
@@ -107,7 +107,7 @@ class UnindexedMessage:
         return sum(map(len, self._words))
 
     def words_with(self, part: str) -> list[str]:
-        """Its words with this part, as far as words can be searched by a part."""
+        """The words of the message with this part, as far as words can be searched by a part."""
         if not self.has_part(part):
             return []
         if self.folded.isascii():

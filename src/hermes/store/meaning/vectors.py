@@ -69,7 +69,7 @@ class MessageWithoutVector(msgspec.Struct, frozen=True):
     form: str | None
 
     def text(self) -> str:
-        """Its beginning; empty when it has no meaning to find."""
+        """The beginning of the message; empty when it has no meaning to find."""
         if self.role not in MEANT or self.hidden in (REDACTED, REPLACED):
             return ""
         try:

@@ -38,9 +38,9 @@ class Word(NamedTuple):
 
     text: str
     is_name: bool
-    """It is written like one."""
+    """Whether the word is written like a name."""
     value: float
-    """How rare it is."""
+    """How rare the word is."""
     messages: Set[int]
     """The messages that hold it."""
     sessions: Set[str]
@@ -51,9 +51,9 @@ class Looked(NamedTuple):
 
     id: str
     value: float
-    """By words."""
+    """The score of the session by words."""
     fits: bool
-    """It is of the time that the question names."""
+    """Whether the session is of the time that the question names."""
     messages: Sequence[tuple[int, str, float]]
     """The id, the beginning of the text, and how near it is to what the question means (0 without vectors). None are needed
     without vectors where the question can name no person."""

@@ -44,7 +44,7 @@ class Ranked(msgspec.Struct, frozen=True, gc=False):
     score: float
     reason: str
     why: str = "words"
-    """What found it: words, meaning, both, or the time that was named."""
+    """How the message was found: by words, meaning, both, or the time that was named."""
     confidence: Confidence = "sure"
 
 
@@ -154,7 +154,7 @@ class Hits:
         return sorted(hits, key=lambda hit: hit.session_id in automated) if automated else hits
 
     def _automated(self, session_ids: Collection[str]) -> set[str]:
-        """Those of these sessions that come after conversations."""
+        """The automated sessions among these, which rank after conversations."""
         sql = f"SELECT s.id FROM sessions s WHERE {{these}} AND {AUTOMATED.format(s='s')}"
         return {row[0] for row in rows_among(self.tx, sql, [*session_ids], "s.id")} if self._people_first else set()
 

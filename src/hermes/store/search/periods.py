@@ -201,7 +201,7 @@ def spans(text: str, now: float) -> list[tuple[float, float]]:
 
 
 def preference(times: Sequence[tuple[float, float]]) -> Callable[[float, float], float] | None:
-    """What a session counts in addition, by when it began and was last active; None for no times."""
+    """A function that gives the additional score of a session, by when it began and was last active; None for no times."""
     if not times:
         return None
 
@@ -386,7 +386,7 @@ def _days(year: str | None, month: int, day: str | None, today: date) -> Iterato
 
 
 def _one_of(found: re.Match[str], name: str) -> str:
-    """What one of the groups with this name, in whichever language, has found; "" for none."""
+    """The text that one of the groups with this name, in whichever language, has found; "" for none."""
     for group, value in found.groupdict().items():
         if value and (group == name or group.startswith(f"{name}_")):
             return value

@@ -78,7 +78,7 @@ def widened(tree: Node, parts: Mapping[str, Sequence[Node]]) -> Node:
 
 
 class Check:
-    """What the text of a message must hold, where the index alone can't decide. See `holds` and `required`."""
+    """Checks the text of a message, where the index alone can't decide. See `holds` and `required`."""
 
     def __init__(self, tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> None:
         self._tree, self._literal, self._inside = tree, literal, inside

@@ -81,7 +81,7 @@ class QuestionWord(msgspec.Struct):
     """One word of a question, and the messages that hold a form of it."""
 
     leaves: list[Leaf]
-    """Its forms."""
+    """The forms of the word."""
     weight: float = 1.0
     """How much it counts for a session."""
     holders: Sequence[Holder] = ()
@@ -129,7 +129,7 @@ def rarity(total: float, held: float) -> float:
 
 
 class Passages(msgspec.Struct):
-    """What a question found."""
+    """The hits of a question, and how well they answer it."""
 
     hits: list[Ranked]
     held: float = 0.0
@@ -140,7 +140,7 @@ class Passages(msgspec.Struct):
 
 
 class QuestionRanking:
-    """What a question found, on its way into an order. `holding`: only messages that hold a word themselves, not those next
+    """Ranks the messages that a question found. `holding`: only messages that hold a word themselves, not those next
     to one."""
 
     def __init__(

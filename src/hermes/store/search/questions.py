@@ -106,7 +106,7 @@ def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranki
 
 
 def _of_a_time(tx: Tx, scope: Scope, spans: Sequence[tuple[float, float]], score: float) -> list[Ranked]:
-    """What a person said first in each session of these times, the last active session first.
+    """The first message of a person in each session of these times, the last active session first.
 
     For "what did we talk about last week", where nothing else of that time was found.
     """
@@ -139,7 +139,7 @@ def _some_hold_all(hits: Hits, words: Sequence[QuestionWord]) -> bool:
 
 
 def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
-    """What a question asks about: each content word with its forms, each pair of an unspaced script, and the messages that
+    """The topic words of a question: each content word with its forms, each pair of an unspaced script, and the messages that
     hold it."""
     asked = " ".join(query.words)
     typed = pieces(fold(asked))

@@ -44,7 +44,7 @@ _Vector = tuple[int, int, bytes]  # the message, of how many tokens it was made,
 
 
 class Nearness(msgspec.Struct):
-    """What the second look found."""
+    """The nearness of messages and sessions to the meaning of a question."""
 
     messages: dict[int, tuple[float, float]]
     """How near each message is, in deviations: alone, and together with the one before and the one after."""
@@ -164,7 +164,7 @@ class Reranking:
         return found
 
     def _seen(self, session_ids: Sequence[str]) -> Spans:
-        """Those of these sessions that exist and may be seen, each with its first and last message that may."""
+        """The sessions among these that exist and may be seen, each with its first and last message that may."""
         scope, tx = self._scope, self._tx
         these, params = tx.among("m.session_id" if scope.by_message else "s.id", session_ids)
         if scope.by_message:  # nearer sessions without such a message take no place of those that have one

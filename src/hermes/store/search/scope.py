@@ -1,4 +1,4 @@
-"""Which messages a search may see: what the caller narrows it to, and what the user may see, as SQL."""
+"""The scope of a search as SQL: the messages that the user may see, narrowed by the caller's filters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hermes.store.visibility import AUTOMATED, User, in_folder, session_clause
 
 
 class Filters(msgspec.Struct, frozen=True):
-    """What a caller may narrow a search to."""
+    """The filters by which a caller may narrow a search."""
 
     source_filter: Sequence[str] | None = None
     exclude_sources: Sequence[str] | None = None

@@ -1,4 +1,4 @@
-"""What a hit shows: the message's place and session, a snippet around the match, and its neighbours."""
+"""Makes hits to show: the message's place and session, a snippet around the match, and its neighbours."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class NotYet(HermesError):
 
 @dataclass(slots=True)
 class Counts:
-    """What a synchronisation has changed in a store."""
+    """The numbers of things that a synchronisation has changed in a store."""
 
     sessions: int = 0
     messages: int = 0
@@ -56,7 +56,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Applied:
-    """What a document has changed here."""
+    """The changes that a document has made here."""
 
     sessions: set[str] = field(default_factory=set)  # their transcripts are written again
     counts: Counts = field(default_factory=Counts)
@@ -319,7 +319,7 @@ class _Work:
         return entry["fields"].get("title")
 
     def _view(self, session_id: str) -> None:
-        """Which messages are hidden, and which of other sessions are shown."""
+        """Hide, show and refer to messages as the merged document says."""
         view = self.merged["sessions"][session_id].get("view", (None,))[0]
         was = self.state.local.get(session_id, {}).get("view") if session_id in self.was_here else None
         if view is None or view == was:
@@ -355,7 +355,7 @@ class _Work:
             self.done.sessions.add(session_id)
 
     def _save(self, here: Sequence[str]) -> None:
-        """What is here now is no change of this store; but a title that got another number is."""
+        """Note what is here now as no change of this store, except for a title that got another number."""
         self.state.document, self.state.local = self.merged, {}
         self.state.fingerprint = snapshots.combined(snapshots.fingerprints(self.tx, here) if here else {}, here)
         for session_id in here:

@@ -1,4 +1,4 @@
-"""What stores tell each other of a session, and how two such documents become one.
+"""Documents, by which stores tell each other of a session, and how two of them become one.
 
 A document holds one session, the messages that were ever stored in it, and its forks: where two stores went on with it
 independently. Merging is commutative, associative and idempotent, so stores that have seen the same documents, in any order
@@ -44,7 +44,7 @@ def new(tree: str) -> Document:
 
 
 def new_session() -> dict[str, Any]:
-    """What a document holds of one session."""
+    """An empty entry of a document for one session."""
     return {"fields": {}, "tags": {}, "members": {}, "usage": {}, "events": {}, "seals": {}}
 
 
@@ -198,7 +198,7 @@ def highest_clock(document: Document) -> int:
 
 @dataclass(slots=True)
 class Placement:
-    """Which session each message belongs to, and their order there."""
+    """The session that each message belongs to, and the order of messages there."""
 
     document: Document
     home: dict[str, str] = field(default_factory=dict)
@@ -303,7 +303,7 @@ def _depth(placement: Placement, session_id: str) -> int:
 def _shown_before(
     document: Document, placement: Placement, session_id: str, last: str | None, undone: Iterable[str]
 ) -> list[str]:
-    """What a session showed up to a message: what it carries, in its places, and its own."""
+    """The messages that a session showed up to one: carried ones, in their places, and its own."""
     own = placement.order[session_id]
     own = own[: own.index(last) + 1] if last in own else []
     view = document["sessions"].get(session_id, {}).get("view")

@@ -1,4 +1,4 @@
-"""What was changed in this store since the last time, put into its documents.
+"""Puts what was changed in this store since the last time into its documents.
 
 A session is compared with what it was when it was last compared; what differs was changed here, and gets a clock. So no
 write of any program has to know of synchronisation, and what another program wrote into the file counts as well.
@@ -340,7 +340,7 @@ class _Comparison:
         self._lives(session_id, [DELETED, at if trashed is None else trashed])
 
     def _seal(self, session_id: str) -> None:
-        """Where a session was compressed, what other stores say after this belongs to a fork."""
+        """Seal a session that was compressed here: what other stores say after this point belongs to a fork."""
         entry = self.document["sessions"][session_id]
         if entry["seals"] or entry["fields"].get("end_reason", [None])[0] != "compression":
             return

@@ -103,7 +103,7 @@ class Replica:
         return self._follow(done), done.attachments
 
     def _follow(self, done: Applied) -> Counts:
-        """What lies beside the rows: transcripts, sessions whose time is over."""
+        """Bring what lies beside the rows up to date: transcripts, and sessions whose time is over."""
         self._db._transcripts.rewritten(*sorted(done.sessions))
         counts = done.counts
         counts.deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
@@ -207,7 +207,7 @@ def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
 
 
 def _place_only(body: dict[str, Any]) -> dict[str, Any]:
-    """What travels of a redacted message."""
+    """The part of a redacted message that other stores get."""
     return {name: body[name] for name in ("role", "timestamp")}
 
 

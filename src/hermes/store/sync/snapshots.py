@@ -83,7 +83,7 @@ def combined(prints: dict[str, str], session_ids: Iterable[str]) -> str:
 
 
 def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
-    """What a session's values are here: all but its messages."""
+    """The values of a session here: all but its messages."""
     values, state = transcript_replay.session_columns(tx, session_id), transcript_replay.session_state(tx, session_id)
     fields = {name: values[name] for name in (*FIELDS, "system_prompt")}
     fields["title"] = values["title"] if values["trashed_at"] is None else values["trashed_title"]
@@ -101,7 +101,7 @@ def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
 
 
 def view_of(tx: Tx, state: SessionState) -> dict[str, Any]:
-    """Which messages a session hides, and which of others it shows, by their names."""
+    """The messages that a session hides, and those of others that it shows, by their names."""
     hidden = [(one, batch) for one, batch in state["hidden"] if batch > 0 or batch == COMPACTED]
     sql = f"SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? AND coalesce(hidden, 0) <> {REPLACED}"
     ranges = [[row[0] for row in tx.rows(f"{sql} ORDER BY id", ref[1:4])] for ref in state["refs"]]

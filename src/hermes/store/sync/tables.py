@@ -1,4 +1,4 @@
-"""Where a store keeps what it has sent and received: a document for each session, and the names of its messages.
+"""The tables in which a store keeps what it has sent and received: a document for each session, and the names of its messages.
 
 The tables are made with the first synchronisation. No text of a message is in them.
 """
@@ -30,7 +30,7 @@ TABLES = (
 
 @dataclass(slots=True)
 class TreeState:
-    """What this store knows of a session and its forks."""
+    """The document of a session and its forks, and what this store had when it last compared them."""
 
     document: Document
     local: dict[str, Any] = field(default_factory=dict)  # by session, its values here when they were last compared

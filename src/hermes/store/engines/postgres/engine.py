@@ -383,7 +383,7 @@ class PostgresEngine:
         return len(waiting)
 
     def problems(self, progress: Progress | None = None) -> list[Finding]:
-        """What is wrong with the index or with stored texts; the server checks its files itself."""
+        """Find damage in the index or in stored texts; the server checks its files itself."""
         from hermes.store.engines.postgres import inspection
 
         with self.searching() as tx:

@@ -87,7 +87,7 @@ def _like(part: str) -> str:
 
 
 def listed(found: set[bytes]) -> list[str]:
-    """Those of these words that belong in the list of words."""
+    """The words among these that belong in the list of words."""
     return [word.decode("utf-8", "replace") for word in worth_keeping(found)]
 
 
@@ -121,7 +121,7 @@ class PostgresFullText:
                 return
 
     def read(self, connection: PooledConnection, message_ids: Sequence[int]) -> list[Numbered]:
-        """Those of these messages that exist, as stored."""
+        """The messages with these ids that exist, as stored."""
         return self.documents(PostgresTx(connection), message_ids) if message_ids else []
 
     def _made(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[lexemes.Entry], set[bytes]]:

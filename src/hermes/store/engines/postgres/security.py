@@ -142,7 +142,7 @@ _TABLES = "SELECT tablename::text FROM pg_tables WHERE schemaname = current_sche
 
 
 def cover(run: Run) -> None:
-    """Also close tables created since it was enabled to roles that are granted a right on them by mistake."""
+    """Close tables that were created since tenants were enabled to roles that are granted a right on them by mistake."""
     for (table,) in run(_TABLES, (False,)).fetchall():
         run(SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(Identifier(table)))
 

@@ -124,7 +124,8 @@ class PostgresTx:
         return self.value("SELECT to_regclass(?) IS NOT NULL", (name,)) is True
 
     def among(self, column: str, values: Sequence[int] | Sequence[str]) -> tuple[str, list[Any]]:
-        """As one parameter: the driver takes a millisecond to read a statement with hundreds, and the server plans it again."""
+        """A condition with one array as its parameter: the driver takes a millisecond to read a statement with hundreds of
+        them, and the server plans it again."""
         if not values:
             return "FALSE", []
         kind = "bigint" if isinstance(values[0], int) else "text"

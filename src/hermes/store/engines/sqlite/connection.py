@@ -33,7 +33,7 @@ Connection = sqlite3.Connection
 Error: tuple[type[Exception], ...] = (sqlite3.Error,)
 """The errors of the drivers in use. Write `except driver.Error` (of the module): the tuple grows with sqlcipher3."""
 Failure: tuple[type[Exception], ...] = (sqlite3.Error, OSError)
-"""The same, and those of the system."""
+"""The errors of the drivers in use, and of the operating system."""
 
 
 def connect(

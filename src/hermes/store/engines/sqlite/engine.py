@@ -392,7 +392,7 @@ class SqliteEngine:
                 self.index_batch(BULK)
 
     def problems(self, progress: Progress | None = None) -> list[Finding]:
-        """What is wrong with the file itself, with its values or with its index."""
+        """Find damage in the file itself, in its values or in its index."""
         from hermes.store.engines.sqlite import inspection
 
         self._require_open()

@@ -35,7 +35,7 @@ _HINTS: dict[int, tuple[type[errors.StoreError], str]] = {
 
 
 def as_ours(error: BaseException, path: Path) -> Exception:
-    """What this program raises for an error of SQLite or of the system."""
+    """The exception that this program raises for an error of SQLite or of the system."""
     if isinstance(error, OSError):
         return from_os(error, path)
     number = code(error)
@@ -74,7 +74,7 @@ def holder_of(path: Path) -> str:
 
 
 def _repair_hint(path: Path) -> str:
-    """What to type to repair a file: a line that can be pasted into a shell as it stands."""
+    """The command that repairs a file, in a line that can be pasted into a shell as it stands."""
     if path.resolve() == default_database().resolve():
         return "`hermes sessions repair` repairs it"
     return f"`hermes sessions repair {shlex.quote(str(path))}` repairs it"

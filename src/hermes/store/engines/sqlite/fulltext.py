@@ -186,7 +186,7 @@ class SqliteFullText:
         return self.indexed and tx.row("SELECT 1 FROM changed_messages LIMIT 1") is not None
 
     def unused(self, tx: Any, words: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Those words of the list that no indexed message has."""
+        """The words of the list that no indexed message has."""
         ask = "SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? LIMIT 1"
         return [
             (number_, word)

@@ -38,7 +38,7 @@ _EXTRA = "SELECT d.id FROM messages_fts_docsize d LEFT JOIN messages m ON m.id =
 
 
 def corruption(connection: Connection, progress: Progress | None = None) -> list[Finding]:
-    """What SQLite itself finds wrong with the file."""
+    """Have SQLite check the file; its findings."""
     inside, calls = connection.in_transaction, count(1)
     if progress is not None:  # the total is not known: the share grows ever more slowly
         connection.set_progress_handler(lambda: bool(progress("file", n := next(calls), n + 100)), _STEPS)

@@ -34,7 +34,7 @@ _OURS = {statement.split("EXISTS ")[1].split(" ")[0] for statement in schema.TAB
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What kind of file this is: empty, current, old (the original program's), newer or foreign-application."""
+    """The kind of a file: empty, current, old (the original program's), newer or foreign-application."""
 
     kind: str
     version: int = 0
@@ -215,7 +215,7 @@ def sweep(connection: Connection) -> bool:
 
 
 def add_functions(connection: Connection) -> None:
-    """What the statements of this module need: the first words of a message, whichever program stored it."""
+    """Add the SQL function that gives the first words of a message, whichever program stored it."""
 
     def beginning(content: Any) -> str | None:
         try:
