@@ -39,6 +39,10 @@ class Frame:
     cursor: tuple[int, int] | None
     seconds: float
 
+    def text(self) -> str:
+        """The screen without colours."""
+        return "\n".join(text.plain.rstrip() for text in AnsiDecoder().decode("\n".join(self.lines))).rstrip()
+
 
 class Camera(Screen):
     """A terminal whose screens are kept as frames."""
@@ -72,12 +76,19 @@ class Camera(Screen):
             assert time.monotonic() < end, f"the last line never was {text!r}; the screen:\n{self.text()}"
             self.look(LOOK)
 
+    def clear(self, prompt: str) -> None:
+        """Clear the screen, and wait until only the prompt is on it."""
+        self.press("C-l")
+        while self.text().strip() != prompt:
+            time.sleep(0.02)
+
     def until_shown(self, text: str, seconds: float = 60) -> None:
         """Look again and again until this text is on the screen."""
         end = time.monotonic() + seconds
         while text not in self.text():
             assert time.monotonic() < end, f"{text!r} did not come up; the screen:\n{self.text()}"
             self.look(LOOK)
+            time.sleep(LOOK)
 
     def until_settled(self) -> None:
         """Wait until the screen has been the same for half a second."""
@@ -160,8 +171,9 @@ def _colours(palette: list[str], ground: str, edge: str, ink: str) -> str:
     return f"{rules}.g{{fill:{ground};stroke:{edge}}}text,.k{{fill:{ink}}}"
 
 
-def svg(frames: list[Frame], title: str, description: str) -> str:
-    """The frames as an animated picture that begins anew at its end."""
+def svg(frames: list[Frame], title: str) -> str:
+    """The frames as an animated picture that starts over at its end. What stays for a second is its description."""
+    description = "\n\n".join(frame.text() for frame in frames if frame.seconds >= 1)
     total = round(sum(frame.seconds for frame in frames), 3)
     width, height = round(EDGE * 2 + WIDTH * COLUMN), BAR + EDGE * 2 + LINE * HEIGHT
     rules, groups = [], []

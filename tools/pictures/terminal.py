@@ -12,25 +12,18 @@ TITLE = "hermes in a terminal"
 
 
 def recorded(repository: Path, variables: dict[str, str]) -> str:
-    """The animated picture; what it shows is its description, too."""
+    """The animated picture; what it shows for a second or longer is its description, too."""
     variables = variables | {"PS1": r"\[\e[32m\]\w\[\e[0m\] $ ", "TERM": "tmux-256color", "HISTFILE": ""}
     with Camera(["bash", "--norc", "--noprofile"], env=variables, cwd=repository) as camera:
-        shown = []
-
-        def done() -> None:
-            shown.append(camera.text())
-            camera.press("C-l")
-            camera.until_last_line(PROMPT)
-            camera.frames.pop() if len(camera.frames) > 1 else None
-
         camera.until_last_line(PROMPT)
         camera.frames.clear()
         camera.look(0.3)
         camera.command("hermes sessions import --found --yes", PROMPT, 2.5)
+        camera.clear(PROMPT)
         camera.command('hermes sessions search "memory of the parser" --limit 3', PROMPT, 3.5)
-        done()
+        camera.clear(PROMPT)
         camera.command("hermes why records/parser.py:14", PROMPT, 4.0)
-        done()
+        camera.clear(PROMPT)
         camera.keys("hermes -r @claude")
         camera.press("Enter")
         first = len(camera.frames)
@@ -43,5 +36,4 @@ def recorded(repository: Path, variables: dict[str, str]) -> str:
         camera.until_shown("2 March.")
         camera.until_settled()
         camera.look(4.0)
-        shown.append(camera.text())
-        return svg(camera.frames, TITLE, "\n\n".join(shown))
+        return svg(camera.frames, TITLE)
