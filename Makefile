@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 WORKERS ?= 4
 RUNNER = $(BIN)/python
 
-.PHONY: help chat install test test-all lint types contracts unit coverage docs bench recall clean
+.PHONY: help chat install test test-all lint types contracts unit coverage docs pictures bench recall clean
 
 help:
 	@echo "make chat    install what is needed and talk: no key, no network (ARGS='-c' continues where you were)"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench   measure against the peer and raw SQLite and print the table (SIZE=XS for a quick look)"
 	@echo "make recall  ask labelled sets of questions (six languages, friends, an assistant) and print how many were answered, and in what time"
 	@echo "make docs    build the documentation as a site in build/site"
+	@echo "make pictures  make the pictures of the README anew: the program in a terminal and in a browser (tmux, Chromium)"
 	@echo "make coverage  run the tests and report which lines they run"
 	@echo "make clean   remove the virtual environment and caches"
 
@@ -94,6 +95,9 @@ $(VENV)/.docs: pyproject.toml
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
+
+pictures: $(STAMP)
+	@$(BIN)/python -m tools.pictures
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.run $(if $(SIZE),--size $(SIZE)) $(ARGS)

@@ -9,6 +9,8 @@ from pathlib import Path
 import yaml
 
 import hermes
+from hermes.gateway.platforms import BUILT_IN
+from hermes.interop import formats
 from tests.support import program
 
 ROOT = Path(__file__).parents[2]
@@ -30,19 +32,30 @@ def test_every_make_target_that_contributing_names_exists() -> None:
     assert {name for name in named if not re.search(rf"^{name}:", rules, re.MULTILINE)} == set()
 
 
-def test_every_page_of_the_guide_is_in_the_site_and_in_its_index() -> None:
-    site = (ROOT / "mkdocs.yml").read_text()
-    index = (ROOT / "docs" / "index.md").read_text()
-    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    listed = re.findall(r"[\w/-]+\.md", str(yaml.safe_load(site)["nav"]))
-    assert sorted(listed) == sorted(pages)
-    assert [page for page in pages if page != "index.md" and f"({page})" not in index] == []
+def test_every_page_is_in_the_menu_once_and_two_steps_from_the_start_page_at_most() -> None:
+    docs = ROOT / "docs"
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    menu = re.findall(r"[\w/-]+\.md", str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
+    assert sorted(menu) == sorted(pages)
+
+    def linked(page: str) -> set[str]:
+        found = re.findall(r"\]\(([\w./-]+\.md)", (docs / page).read_text())
+        return {(docs / page).parent.joinpath(one).resolve().relative_to(docs).as_posix() for one in found}
+
+    first = linked("index.md")
+    assert pages - {"index.md"} - first - set().union(*(linked(page) for page in first)) == set()
 
 
-def test_the_index_has_the_reading_order_of_the_site() -> None:
-    menu = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    linked = re.findall(r"\(([\w/-]+\.md)\)", (ROOT / "docs/index.md").read_text())
-    assert list(dict.fromkeys(linked)) == menu[1:]  # the first is the index itself
+def test_the_numbers_of_programs_and_platforms_are_those_of_the_registries() -> None:
+    rows = re.findall(
+        r"^\| \[(.*?)\]\(import/([\w-]+)\.md\)", (ROOT / "docs/guide/import.md").read_text(), re.MULTILINE
+    )
+    others = [(name, page) for names, page in rows for name in names.split(", ") if page != "hermes"]
+    assert {page for _, page in others} == {one.name for one in formats.histories()} - {"database"}
+    for page in ("README.md", "docs/index.md"):
+        text = (ROOT / page).read_text()
+        assert set(re.findall(r"(\d+) programs", text)) == {str(len(others))}, page
+        assert set(re.findall(r"(\d+) chat platforms", text)) == {str(len(BUILT_IN))}, page
 
 
 def test_the_layout_in_contributing_is_that_of_the_import_contract() -> None:

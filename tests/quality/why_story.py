@@ -107,12 +107,13 @@ class Story:
     """The repository, and the histories that the three programs keep about it."""
 
     root: Path
+    name: str = "shop"  # of the repository, and of the folder its code is in
     repository: Path = field(init=False)
     conversations: list[Conversation] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.repository = self.root / "work" / "shop"
-        (self.repository / "shop").mkdir(parents=True)
+        self.repository = self.root / "work" / self.name
+        (self.repository / self.name).mkdir(parents=True)
         self.git("init", "-q", "-b", "main")
 
     def git(self, *words: str, day: int = 1, cwd: Path | None = None) -> str:

@@ -28,8 +28,9 @@ from hermes_state import SessionDB
 from tools.format_tables import SHADOW, STATEMENTS, UNTYPED, Tables, generated
 
 ROOT = Path(__file__).resolve().parents[2]
-README, GUIDE, FORMAT = ROOT / "README.md", ROOT / "docs/guide/store.md", ROOT / "docs/format.md"
-DOCUMENTS = [README, ROOT / "CHANGELOG.md", GUIDE, FORMAT, ROOT / "docs/architecture.md"]
+README, TOUR, GUIDE = ROOT / "README.md", ROOT / "docs/guide/python.md", ROOT / "docs/guide/store.md"
+FORMAT = ROOT / "docs/format.md"
+DOCUMENTS = [README, ROOT / "CHANGELOG.md", TOUR, GUIDE, FORMAT, ROOT / "docs/architecture.md"]
 
 
 def blocks(document: Path, language: str) -> list[tuple[int, str]]:
@@ -87,18 +88,19 @@ def run_block(source: str, first_line: int, document: Path, namespace: dict[str,
     return wrong + [f"{document.name}: {said} belongs to no statement" for said in results.values()]
 
 
-@pytest.mark.parametrize("document", [README, GUIDE], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    ("document", "least"), [(README, 1), (TOUR, 16), (GUIDE, 16)], ids=["README.md", "python.md", "store.md"]
+)
 def test_the_examples_run_and_give_what_is_shown(
-    document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    document: Path, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(part for part in sys.path if part))
     namespace: dict[str, Any] = {"__name__": "example"}
     found = blocks(document, "python")
-    assert len(found) > 5
     wrong = [fault for line, source in found for fault in run_block(source, line, document, namespace)]
     assert not wrong, "\n".join(wrong)
-    assert sum(len(shown_results(source)) for _, source in found) > 15, "hardly anything is shown"
+    assert sum(len(shown_results(source)) for _, source in found) >= least, "hardly anything is shown"
 
 
 def test_a_wrong_example_is_noticed() -> None:
@@ -116,13 +118,14 @@ def test_a_wrong_example_is_noticed() -> None:
 def test_every_make_target_named_in_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = "".join(text for _, text in blocks(README, "sh"))
-    assert set(re.findall(r"make ([a-z]+)", commands)) == {"chat", "test", "bench", "docs", "install"} <= targets
+    assert set(re.findall(r"make ([a-z]+)", commands)) == {"chat", "install"} <= targets
+    assert set(re.findall(r"`make ([a-z]+)`", README.read_text())) <= targets
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", document.read_text()):
-        if target and "://" not in target and not target.endswith("benchmarks.md"):  # made by `make bench`
+        if target and "://" not in target:
             assert (document.parent / target).exists(), target
 
 
@@ -174,15 +177,15 @@ def test_every_name_in_the_pages_for_contributors_exists(document: Path) -> None
     assert {name for name in names if not re.search(rf"\b{re.escape(name)}", code)} <= {"acme"}
 
 
-def test_every_public_call_is_in_the_guide_or_the_readme() -> None:
-    text = GUIDE.read_text() + README.read_text()
+def test_every_public_call_is_in_the_pages_of_the_python_api() -> None:
+    text = GUIDE.read_text() + TOUR.read_text()
     calls = [name for name, _ in inspect.getmembers(SessionDB) if not name.startswith("_")]
     assert len(calls) > 60
     assert [name for name in calls if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_every_keyword_of_the_public_calls_is_in_the_guide_or_the_readme() -> None:
-    text = GUIDE.read_text() + README.read_text()
+def test_every_keyword_of_the_public_calls_is_in_the_pages_of_the_python_api() -> None:
+    text = GUIDE.read_text() + TOUR.read_text()
     missing = []
     for name, call in inspect.getmembers(SessionDB, inspect.isfunction):
         if name == "__init__" or not name.startswith("_"):
