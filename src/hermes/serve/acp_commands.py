@@ -28,15 +28,15 @@ def offered() -> schema.AvailableCommandsUpdate:
     """The commands that work in an editor."""
     commands = [
         schema.AvailableCommand(
-            name=one.name,
-            description=one.help,
-            input=schema.AvailableCommandInput(schema.UnstructuredCommandInput(hint=one.arguments))
-            if one.arguments
-            else None,
+            name=one.name, description=one.help, input=_takes(one.arguments) if one.arguments else None
         )
         for one in known(EDITOR)
     ]
     return schema.AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
+
+
+def _takes(hint: str) -> schema.AvailableCommandInput:
+    return schema.AvailableCommandInput(schema.UnstructuredCommandInput(hint=hint))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import binascii
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,6 @@ _KINDS = {
     for name in names.split()
 }
 _GIST = ("command", "query", "path", "file_path", "pattern", "task", "name", "action")  # what a title says of a call
-_FILE = ("path", "file_path")
 _MOVED = re.compile(r"; now in (/[^\]\n]*)\]\Z")  # the end of a terminal's result
 
 
@@ -93,26 +92,23 @@ class Display:
             yield acp.update_tool_call(call_id, status="failed", content=_text(INTERRUPTED))
         self._running.clear()
 
-    def replayed(self, rows: Sequence[MessageRow], recalled: Mapping[int, Recalled]) -> Iterator[Any]:
-        """A history. `recalled` has what was recalled for a message, by the message's id."""
-        for row in rows:
-            if row["role"] == "user":
-                yield from map(acp.update_user_message, _blocks(row))
-            elif row["role"] == "assistant":
-                if thought := row["reasoning"] or row["reasoning_content"]:
-                    yield acp.update_agent_thought_text(thought)
-                yield from map(acp.update_agent_message, _blocks(row))
-                for number, raw in enumerate(row["tool_calls"] if isinstance(row["tool_calls"], list) else ()):
-                    call = read_call(raw, {})
-                    yield from self.updates(ToolStarted(call.id or f"{row['id']}-{number}", call.name, call.arguments))
-            elif text := content_text(row["content"]):
-                if (started := self._running.get(row["tool_call_id"] or "")) is not None:
-                    yield from self.updates(ToolFinished(started.call_id, started.name, succeeded(row), text, 0.0))
-                else:  # a note, or a result whose call is unknown
-                    yield acp.update_agent_thought_text(f"{text}\n\n")
-            if row["id"] in recalled:
-                yield from self.updates(recalled[row["id"]])
-        yield from self.stopped()
+    def message(self, row: MessageRow) -> Iterator[Any]:
+        """A message of a history."""
+        if row["role"] == "user":
+            yield from map(acp.update_user_message, _blocks(row))
+        elif row["role"] == "assistant":
+            if thought := row["reasoning"] or row["reasoning_content"]:
+                yield acp.update_agent_thought_text(thought)
+            yield from map(acp.update_agent_message, _blocks(row))
+            for number, raw in enumerate(row["tool_calls"] if isinstance(row["tool_calls"], list) else ()):
+                call = read_call(raw, {})
+                yield from self.updates(ToolStarted(call.id or f"{row['id']}-{number}", call.name, call.arguments))
+        elif text := content_text(row["content"]):
+            if (call_id := row["tool_call_id"] or "") in self._running:
+                name = self._running[call_id].name
+                yield from self.updates(ToolFinished(call_id, name, succeeded(row), text, 0.0))
+            else:  # a note, or a result whose call is unknown
+                yield from self.updates(Notice(text))
 
     def question(self, question: str, call_id: str) -> schema.ToolCallUpdate:
         """A question about a call, as the editor shows it: the call, why it is asked about, and a diff if there is one."""
@@ -125,13 +121,12 @@ class Display:
     def _about(self, call: ToolStarted) -> dict[str, Any]:
         given = call.arguments
         kind = _KINDS.get(call.name.lower(), "other")
-        gist = next((one for key in _GIST if isinstance(one := given.get(key), str) and one), "")
+        texts = {key: one for key in _GIST if isinstance(one := given.get(key), str) and one}
+        gist, path = next(iter(texts.values()), ""), texts.get("path") or texts.get("file_path")
         title = shortened_line(visible(f"{call.name}: {gist}" if gist else call.name, lines=True), _TITLE)
-        path = next((one for key in _FILE if isinstance(one := given.get(key), str) and one), None)
         at = []
         if path is not None and kind in ("read", "edit"):
-            line = given.get("offset") if kind == "read" else None
-            at = [_location(self._cwd / os.path.expanduser(path), line)]
+            at = [_location(self._cwd / os.path.expanduser(path), given.get("offset") if kind == "read" else None)]
         return {"title": title, "kind": kind, "locations": at, "raw_input": given}
 
     def _finished(self, event: ToolFinished) -> schema.ToolCallProgress:
@@ -165,15 +160,18 @@ def _card(name: str) -> str:
     return f"{name}-{secrets.token_hex(8)}"
 
 
-def history(db: SessionDB, session_id: str) -> tuple[list[MessageRow], dict[int, Recalled]]:
-    """The messages of a session and of those it continues, with their pictures, and what was recalled for each."""
-    rows = db.get_messages(session_id, include_ancestors=True)
-    found = {}
-    for one in dict.fromkeys(row["session_id"] for row in rows):
-        for event in db.get_session_events(one):
-            if event["kind"] == RECALLED and (recalled := recalled_by(db, event)) is not None:
-                found[event["after"]] = recalled
-    return [db.resolve_attachments(row) if isinstance(row["content"], list) else row for row in rows], found
+def replayed(db: SessionDB, session_id: str) -> list[Any]:
+    """The updates that show a session and those it continues, with what was recalled for each message."""
+    row, messages, recalled = db.get_session(session_id), db.get_messages(session_id, include_ancestors=True), {}
+    for one in dict.fromkeys(message["session_id"] for message in messages):
+        events = [event for event in db.get_session_events(one) if event["kind"] == RECALLED]
+        recalled.update({event["after"]: found for event in events if (found := recalled_by(db, event)) is not None})
+    display = Display(db, Path((row["cwd"] if row is not None else None) or "/"))
+    out: list[Any] = []
+    for message in messages:
+        out += display.message(db.resolve_attachments(message) if isinstance(message["content"], list) else message)
+        out += display.updates(recalled[message["id"]]) if message["id"] in recalled else ()
+    return [*out, *display.stopped()]
 
 
 def _blocks(message: MessageRow) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
 import acp
 import msgspec
@@ -38,8 +38,9 @@ from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
 from hermes.serve import acp_choices
 from hermes.serve.acp_choices import refusal
 from hermes.serve.acp_commands import EditorHost, offered
-from hermes.serve.acp_messages import Display, history, mcp_servers_of, question_of
+from hermes.serve.acp_messages import Display, mcp_servers_of, question_of, replayed
 from hermes.serve.models import Models
+from hermes.texts import encodable
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -53,16 +54,13 @@ _ALLOW, _ALWAYS, _REJECT = "yes", "always", "no"
 _log = logging.getLogger("hermes.acp")
 
 
-T = TypeVar("T")
-
-
 @dataclass(slots=True)
 class _EditorSession:
     agent: Agent
     toolbox: Toolbox
     display: Display
     host: EditorHost
-    stop: Stop | None = None  # of the prompt that is worked on
+    announcing: asyncio.Task[None] | None = None
     allowed: set[str] = field(default_factory=set)  # questions that the user answered with "always"
 
 
@@ -85,14 +83,14 @@ class _Lines:
             await self.send({"jsonrpc": "2.0", "id": None, "error": error})
 
     async def send(self, message: dict[str, Any]) -> None:
-        self._writer.write(json.dumps(message).encode() + b"\n")
+        self._writer.write(json.dumps(encodable(message)).encode() + b"\n")
         await self._writer.drain()
 
     async def close(self) -> None:
         """Do nothing: the streams are those of the program."""
 
 
-class EditorAgent(acp.Agent):
+class EditorAgent:
     """What an editor can ask for."""
 
     def __init__(self, db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
@@ -100,8 +98,7 @@ class EditorAgent(acp.Agent):
         self._keep_model = keep_model  # sessions open with this model, not with the one chosen for them
         self._models = Models(model)
         self._sessions: dict[str, _EditorSession] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._router = build_agent_router(self, use_unstable_protocol=True)
+        self._router = build_agent_router(cast("acp.Agent", self), use_unstable_protocol=True)
 
     async def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve the editor at the other end until it closes its end."""
@@ -124,8 +121,8 @@ class EditorAgent(acp.Agent):
             raise refusal(str(error), -32602 if isinstance(error, InvalidInput) else -32603) from None
 
     async def _send(self, session_id: str, update: Any) -> None:
-        notification = schema.SessionNotification(session_id=session_id, update=update)
-        await notify_model(self._editor, "session/update", notification)
+        told = schema.SessionNotification(session_id=session_id, update=update)
+        await notify_model(self._editor, "session/update", told)
 
     async def initialize(
         self, protocol_version: int, client_capabilities: Any = None, client_info: Any = None, **kwargs: Any
@@ -167,23 +164,14 @@ class EditorAgent(acp.Agent):
         """An editor may show the mode, the option of the same meaning, or both: each is updated."""
         agent = self._known(session_id).agent
         acp_choices.choose_mode(agent, mode)
-        mode_update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
-        await self._send(session_id, mode_update)
+        update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
+        await self._send(session_id, update)
         await self._send_options(session_id, agent)
 
     async def _send_options(self, session_id: str, agent: Agent) -> None:
         options = await acp_choices.options(agent, self._models)
         update = schema.ConfigOptionUpdate(session_update="config_option_update", config_options=options)
         await self._send(session_id, update)
-
-    def on_connect(self, conn: acp.Client) -> None:
-        """Do nothing: `listen` has the connection."""
-
-    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        raise acp.RequestError.method_not_found(method)
-
-    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Notifications that are no part of the protocol are ignored."""
 
     async def authenticate(self, method_id: str, **kwargs: Any) -> None:
         return None
@@ -204,7 +192,7 @@ class EditorAgent(acp.Agent):
         """A session of the record, wherever it began; its history is replayed to the editor."""
         tip = await asyncio.to_thread(self._tip, session_id)
         await asyncio.to_thread(self._open, session_id, tip, cwd, mcp_servers)
-        for update in await asyncio.to_thread(self._replayed, tip):
+        for update in await asyncio.to_thread(replayed, self._db, tip):
             await self._send(session_id, update)
         return schema.LoadSessionResponse(**await self._choices(session_id))
 
@@ -248,8 +236,8 @@ class EditorAgent(acp.Agent):
     async def close_session(self, session_id: str, **kwargs: Any) -> schema.CloseSessionResponse:
         """The editor is done with a session; it stays in the record."""
         if (known := self._sessions.pop(session_id, None)) is not None:
-            if known.stop is not None:
-                known.stop.want()
+            if known.host.stop is not None:
+                known.host.stop.want()
             await asyncio.to_thread(_close, known)
         return schema.CloseSessionResponse()
 
@@ -260,11 +248,11 @@ class EditorAgent(acp.Agent):
         return known
 
     async def _choices(self, session_id: str) -> dict[str, Any]:
-        agent = self._sessions[session_id].agent
-        try:
-            return {"modes": acp_choices.modes(agent), "config_options": await acp_choices.options(agent, self._models)}
-        finally:
-            self._later(self._send(session_id, offered()))  # after the answer, which tells the editor the session's id
+        known = self._sessions[session_id]
+        chosen = await acp_choices.options(known.agent, self._models)
+        # sent after the answer, which tells the editor the session's id
+        known.announcing = asyncio.create_task(self._send(session_id, offered()))
+        return {"modes": acp_choices.modes(known.agent), "config_options": chosen}
 
     def _tip(self, session_id: str) -> str:
         found = self._db.resolve_session_id(session_id)
@@ -275,7 +263,7 @@ class EditorAgent(acp.Agent):
     def _open(self, name: str, session_id: str, cwd: str, servers: Any) -> None:
         folder = _folder(cwd)
         if (known := self._sessions.get(name)) is not None:
-            if known.stop is not None:
+            if known.host.stop is not None:
                 raise refusal(f"a turn is under way in session {name}; wait for it or cancel it", -32600)
             _close(self._sessions.pop(name))
         config = self._config
@@ -298,18 +286,8 @@ class EditorAgent(acp.Agent):
             show=lambda turn: self._wait_for(self._show(name, self._known(name), turn)),
         )  # fmt: skip
 
-    def _wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+    def _wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _replayed(self, session_id: str) -> list[Any]:
-        row = self._db.get_session(session_id)
-        display = Display(self._db, Path((row["cwd"] if row is not None else None) or "/"))
-        return list(display.replayed(*history(self._db, session_id)))
 
     def close(self) -> None:
         """End every session's agent."""
@@ -322,10 +300,10 @@ class EditorAgent(acp.Agent):
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> schema.PromptResponse:
         """One turn, or a slash command: what it shows goes to the editor as it happens."""
         known = self._known(session_id)
-        if known.stop is not None:
+        if known.host.stop is not None:
             raise refusal("a turn is under way in this session; wait for it or cancel it", -32600)
-        stop = known.stop = known.host.stop = Stop()
-        agent = known.agent
+        stop, agent = Stop(), known.agent
+        known.host.stop = stop
         try:
             content = await asyncio.to_thread(question_of, prompt, agent.cwd)
             line = content.strip() if isinstance(content, str) and len(prompt) == 1 else ""
@@ -336,6 +314,7 @@ class EditorAgent(acp.Agent):
                     await self._send_options(session_id, agent)
             else:
                 await self._show(session_id, known, agent.turn(sent_text(line) if line else content))
+            await asyncio.to_thread(known.host.name_it)
             return schema.PromptResponse(stop_reason="cancelled" if stop.wanted else "end_turn")
         except (Fenced, SessionNotFound):
             if await asyncio.to_thread(self._db.get_session, agent.session_id) is None:
@@ -343,14 +322,14 @@ class EditorAgent(acp.Agent):
                 raise refusal(reason, -32603) from None
             raise
         finally:
-            known.stop = known.host.stop = None
+            known.host.stop = None
             await asyncio.to_thread(agent.let_go)
 
     async def _show(self, session_id: str, known: _EditorSession, turn: Turn) -> None:
         """Show a turn to the editor."""
         agent, toolbox = known.agent, known.toolbox
-        if known.stop is not None:
-            known.stop.bind(turn)
+        if known.host.stop is not None:
+            known.host.stop.bind(turn)
         if not agent.tools and agent.model.calls_tools:
             agent.tools = {tool.name: tool for tool in await asyncio.to_thread(toolbox.tools)}
             for problem in toolbox.problems:
@@ -365,27 +344,23 @@ class EditorAgent(acp.Agent):
                         asking.cancel()  # without an answer: the turn was stopped
                 elif not isinstance(event, Done):
                     await self._update(session_id, known, event)
-                    if known.host.pending_title is not None:
-                        await asyncio.to_thread(known.host.name_it)
         finally:
             for update in known.display.stopped():
                 await self._send(session_id, update)
 
     async def _update(self, session_id: str, known: _EditorSession, event: Event) -> None:
-        for update in await asyncio.to_thread(lambda: list(known.display.updates(event))):
+        for update in known.display.updates(event):
             await self._send(session_id, update)
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Stop the turn; what was said is kept."""
-        if (known := self._sessions.get(session_id)) is not None and known.stop is not None:
-            known.stop.want()
+        if (known := self._sessions.get(session_id)) is not None and known.host.stop is not None:
+            known.host.stop.want()
 
     async def _ask(self, session_id: str, known: _EditorSession, request: PermissionRequest) -> None:
         request.answer(await self._answer(session_id, known, request.question, request.call_id))
 
-    async def _answer(
-        self, session_id: str, known: _EditorSession, question: str, call_id: str = ""
-    ) -> bool | Answer:  # fmt: skip
+    async def _answer(self, session_id: str, known: _EditorSession, question: str, call_id: str = "") -> bool | Answer:
         """Ask the editor's user."""
         if question in known.allowed:
             return True
@@ -394,16 +369,15 @@ class EditorAgent(acp.Agent):
             schema.PermissionOption(option_id=_ALWAYS, name="Allow in this session", kind="allow_always"),
             schema.PermissionOption(option_id=_REJECT, name="Reject", kind="reject_once"),
         ]
-        call = known.display.question(question, call_id)
-        request = schema.RequestPermissionRequest(session_id=session_id, tool_call=call, options=options)
+        request = schema.RequestPermissionRequest(
+            session_id=session_id, tool_call=known.display.question(question, call_id), options=options
+        )
         try:
-            answer = await request_model(
-                self._editor, "session/request_permission", request, schema.RequestPermissionResponse
-            )
+            asked = request_model(self._editor, "session/request_permission", request, schema.RequestPermissionResponse)
+            outcome = (await asked).outcome
         except Exception as error:  # the editor is gone, or does not know how to ask: then the answer is no
             _log.warning("the editor could not ask: %s", error)
             return False
-        outcome = answer.outcome
         if isinstance(outcome, schema.DeniedOutcome):  # the protocol's word for: the user stopped the turn
             await self.cancel(session_id)
             return False
