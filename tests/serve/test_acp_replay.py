@@ -204,3 +204,22 @@ def test_a_call_whose_process_was_killed_is_shown_as_failed(server: ModelServer,
     session = asyncio.run(killed())
     ((_, call),) = shown(asyncio.run(loaded(home, tmp_path, session)))
     assert call["status"] == "failed" and call["raw_input"] == {"command": "sleep 600"}
+
+
+def test_a_question_of_a_sub_agent_belongs_to_the_call_that_began_it(
+    server: ModelServer, home: Path, tmp_path: Path
+) -> None:
+    (folder := tmp_path / "project").mkdir()
+    (folder / "x").write_text("x")
+    server.scripts = [
+        [Call("delegate", task="remove x")],
+        [Call("terminal", command="rm x")],
+        ["It is gone."],
+        ["Done."],
+    ]
+    _, editor = asyncio.run(talked(home, folder, "have x removed"))
+    assert not (folder / "x").exists()
+    (question,) = editor.requests
+    (started,) = [one for _, one in editor.updates if one.session_update == "tool_call"]
+    assert question.tool_call_id == started.tool_call_id and started.kind == "think"
+    assert "rm x" in question.content[0].content.text
