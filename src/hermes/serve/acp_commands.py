@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from acp import schema
 
-from hermes.commands.registry import EDITOR, known
+from hermes.commands.registry import EDITOR, Command, known
 from hermes.store.sessions import CONFIGURED
 
 if TYPE_CHECKING:
@@ -27,16 +27,14 @@ if TYPE_CHECKING:
 def offered() -> schema.AvailableCommandsUpdate:
     """The commands that work in an editor."""
     commands = [
-        schema.AvailableCommand(
-            name=one.name, description=one.help, input=_takes(one.arguments) if one.arguments else None
-        )
-        for one in known(EDITOR)
+        schema.AvailableCommand(name=one.name, description=one.help, input=_input(one)) for one in known(EDITOR)
     ]
     return schema.AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
 
 
-def _takes(hint: str) -> schema.AvailableCommandInput:
-    return schema.AvailableCommandInput(schema.UnstructuredCommandInput(hint=hint))
+def _input(command: Command) -> schema.AvailableCommandInput | None:
+    hint = schema.UnstructuredCommandInput(hint=command.arguments)
+    return schema.AvailableCommandInput(hint) if command.arguments else None
 
 
 @dataclass(slots=True)
@@ -70,7 +68,6 @@ class EditorHost:
         self.db.choose_model(self.session_id, name or CONFIGURED)
 
     def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
-        self.say("\n".join([question, "", *options]))
         return None
 
     def switch(self, session_id: str | None, *, ending: str | None) -> None:

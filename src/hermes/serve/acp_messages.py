@@ -101,14 +101,15 @@ class Display:
                 yield acp.update_agent_thought_text(thought)
             yield from map(acp.update_agent_message, _blocks(row))
             for number, raw in enumerate(row["tool_calls"] if isinstance(row["tool_calls"], list) else ()):
-                call = read_call(raw, {})
-                yield from self.updates(ToolStarted(call.id or f"{row['id']}-{number}", call.name, call.arguments))
-        elif text := content_text(row["content"]):
-            if (call_id := row["tool_call_id"] or "") in self._running:
-                name = self._running[call_id].name
-                yield from self.updates(ToolFinished(call_id, name, succeeded(row), text, 0.0))
-            else:  # a note, or a result whose call is unknown
-                yield from self.updates(Notice(text))
+                if isinstance(raw, dict):
+                    made = read_call(raw, {})
+                    yield from self.updates(ToolStarted(made.id or f"{row['id']}-{number}", made.name, made.arguments))
+        elif (call := self._running.get(row["tool_call_id"] or "")) is not None:
+            yield self._finished(
+                ToolFinished(call.call_id, call.name, succeeded(row), content_text(row["content"]), 0.0)
+            )
+        elif text := content_text(row["content"]):  # a note, or a result whose call is unknown
+            yield from self.updates(Notice(text))
 
     def question(self, question: str, call_id: str) -> schema.ToolCallUpdate:
         """A question about a call, as the editor shows it: the call, why it is asked about, and a diff if there is one."""
@@ -141,15 +142,13 @@ class Display:
             content = [acp.tool_diff_content(str(change.path), after, None if change.was is None else before)]
             lines = enumerate(zip_longest(before.splitlines(), after.splitlines()), 1)
             at = [_location(change.path, next((number for number, (old, new) in lines if old != new), None))]
-        return acp.update_tool_call(
-            event.call_id, status="completed" if event.ok else "failed", content=content, locations=at
-        )
+        ended: schema.ToolCallStatus = "completed" if event.ok else "failed"
+        return acp.update_tool_call(event.call_id, status=ended, content=content, locations=at)
 
 
 def _location(path: Path, line: Any = None) -> schema.ToolCallLocation:
-    return schema.ToolCallLocation(
-        path=os.path.normpath(path), line=line if isinstance(line, int) and line > 0 else None
-    )
+    known = isinstance(line, int) and line > 0
+    return schema.ToolCallLocation(path=os.path.normpath(path), line=line if known else None)
 
 
 def _text(text: str) -> list[Any]:

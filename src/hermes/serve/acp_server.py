@@ -124,9 +124,7 @@ class EditorAgent:
         told = schema.SessionNotification(session_id=session_id, update=update)
         await notify_model(self._editor, "session/update", told)
 
-    async def initialize(
-        self, protocol_version: int, client_capabilities: Any = None, client_info: Any = None, **kwargs: Any
-    ) -> schema.InitializeResponse:
+    async def initialize(self, protocol_version: int, **kwargs: Any) -> schema.InitializeResponse:
         """What this agent can do."""
         able = schema.AgentCapabilities(
             load_session=True,
@@ -178,34 +176,30 @@ class EditorAgent:
 
     # ------------------------------------------------------------------------------------------ sessions
 
-    async def new_session(
-        self, cwd: str, additional_directories: Any = None, mcp_servers: Any = None, **kwargs: Any
-    ) -> schema.NewSessionResponse:
+    async def new_session(self, cwd: str, mcp_servers: Any = None, **kwargs: Any) -> schema.NewSessionResponse:
         """A session that begins; its row is made with the first prompt."""
         session_id = new_session_id()
         await asyncio.to_thread(self._open, session_id, session_id, cwd, mcp_servers)
         return schema.NewSessionResponse(session_id=session_id, **await self._choices(session_id))
 
     async def load_session(
-        self, cwd: str, session_id: str, mcp_servers: Any = None, additional_directories: Any = None, **kwargs: Any
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
     ) -> schema.LoadSessionResponse:
         """A session of the record, wherever it began; its history is replayed to the editor."""
-        tip = await asyncio.to_thread(self._tip, session_id)
-        await asyncio.to_thread(self._open, session_id, tip, cwd, mcp_servers)
+        tip = await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
         for update in await asyncio.to_thread(replayed, self._db, tip):
             await self._send(session_id, update)
         return schema.LoadSessionResponse(**await self._choices(session_id))
 
     async def resume_session(
-        self, session_id: str, cwd: str, additional_directories: Any = None, mcp_servers: Any = None, **kwargs: Any
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
     ) -> schema.ResumeSessionResponse:
-        """The same without the replay."""
-        tip = await asyncio.to_thread(self._tip, session_id)
-        await asyncio.to_thread(self._open, session_id, tip, cwd, mcp_servers)
+        """A session of the record, without its history: the editor has kept it."""
+        await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
         return schema.ResumeSessionResponse(**await self._choices(session_id))
 
     async def fork_session(
-        self, session_id: str, cwd: str, additional_directories: Any = None, mcp_servers: Any = None, **kwargs: Any
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
     ) -> schema.ForkSessionResponse:
         """A branch of a session, from its end."""
         tip = await asyncio.to_thread(self._tip, session_id)
@@ -259,6 +253,11 @@ class EditorAgent:
         if found is None:
             raise refusal(f"no session matches {session_id}")
         return self._db.get_compression_tip(found)
+
+    def _reopen(self, session_id: str, cwd: str, servers: Any) -> str:
+        tip = self._tip(session_id)
+        self._open(session_id, tip, cwd, servers)
+        return tip
 
     def _open(self, name: str, session_id: str, cwd: str, servers: Any) -> None:
         folder = _folder(cwd)
