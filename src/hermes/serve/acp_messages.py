@@ -22,7 +22,7 @@ from acp import schema
 
 from hermes.agent.history_text import message_text
 from hermes.agent.recall import Recalled, recalled_by
-from hermes.agent.tool_calls import INTERRUPTED, read_call, succeeded
+from hermes.agent.tool_calls import read_call, succeeded
 from hermes.agent.tools import file_snapshots
 from hermes.agent.tools.file_tools import texts_of_call
 from hermes.agent.tools.permission import visible
@@ -89,7 +89,7 @@ class Display:
     def stopped(self) -> Iterator[Any]:
         """The end: calls without a result have failed."""
         for call_id in self._running:
-            yield acp.update_tool_call(call_id, status="failed", content=_text(INTERRUPTED))
+            yield acp.update_tool_call(call_id, status="failed", content=_text("No result: the turn ended before it."))
         self._running.clear()
 
     def message(self, row: MessageRow) -> Iterator[Any]:
@@ -124,7 +124,7 @@ class Display:
         kind = _KINDS.get(call.name.lower(), "other")
         texts = {key: one for key in _GIST if isinstance(one := given.get(key), str) and one}
         gist, path = next(iter(texts.values()), ""), texts.get("path") or texts.get("file_path")
-        title = shortened_line(visible(f"{call.name}: {gist}" if gist else call.name, lines=True), _TITLE)
+        title = shortened_line(visible(f"{call.name}: {gist}" if gist else call.name or "tool", lines=True), _TITLE)
         at = []
         if path is not None and kind in ("read", "edit"):
             at = [_location(self._cwd / os.path.expanduser(path), given.get("offset") if kind == "read" else None)]
