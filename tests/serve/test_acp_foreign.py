@@ -175,4 +175,5 @@ async def loaded(home: Path, session: str, folder: Path) -> list[tuple[str, str]
     async with connected(home, editor) as (agent, _):
         await agent.load_session(cwd=str(folder), session_id=session, mcp_servers=[])
     roles = {"user_message_chunk": "user", "agent_message_chunk": "assistant"}
-    return [(roles[one.session_update], one.content.text) for _, one in editor.updates]
+    shown = [one for _, one in editor.updates if one.session_update in roles]
+    return [(roles[one.session_update], one.content.text) for one in shown]

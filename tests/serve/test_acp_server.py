@@ -27,10 +27,13 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
 class Editor:  # what acp.Client asks for, without loading it for every test process
     """An editor that keeps what it is shown."""
 
-    def __init__(self, answer: str = "yes") -> None:
+    def __init__(self, answer: str | list[str] | None = "yes") -> None:
+        """`answer` is that to a question, or to each: an option, "no: REASON", "cancelled", or None for none at all."""
         self.updates: list[tuple[str, Any]] = []
         self.asked: list[str] = []
         self.calls: list[str] = []  # the tool calls that the questions are about
+        self.requests: list[Any] = []
+        self.is_asked = asyncio.Event()
         self.answer = answer
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
@@ -39,9 +42,17 @@ class Editor:  # what acp.Client asks for, without loading it for every test pro
     async def request_permission(self, session_id: str, tool_call: Any, options: Any, **kwargs: Any) -> Any:
         self.asked.append(tool_call.title)
         self.calls.append(tool_call.tool_call_id)
-        return acp.RequestPermissionResponse(
-            outcome=acp.schema.AllowedOutcome(outcome="selected", option_id=self.answer)
-        )
+        self.requests.append(tool_call)
+        self.is_asked.set()
+        answer = self.answer.pop(0) if isinstance(self.answer, list) else self.answer
+        if answer is None:
+            await asyncio.Event().wait()
+        if answer == "cancelled":
+            return acp.RequestPermissionResponse(outcome=acp.schema.DeniedOutcome(outcome="cancelled"))
+        option, _, reason = str(answer).partition(": ")
+        meta = {"reason": reason} if reason else None
+        outcome = acp.schema.AllowedOutcome(outcome="selected", option_id=option, field_meta=meta)
+        return acp.RequestPermissionResponse(outcome=outcome)
 
     def shown(self, kind: str = "agent_message_chunk") -> str:
         return "".join(one.content.text for _, one in self.updates if one.session_update == kind)

@@ -25,6 +25,7 @@ from hermes.tokens import text_tokens
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.store.db import SessionDB
+    from hermes.store.rows import SessionEvent
     from hermes.store.visibility import User
 
 CONVERSATIONS = 3
@@ -109,18 +110,24 @@ def last_recalled(agent: Agent) -> list[Excerpt]:
     db, session_id = agent.db, agent.session_id
     asked = [row["id"] for row in db.get_messages(session_id) if row["role"] == "user"][-1:]
     events = [one for one in db.get_session_events(session_id) if one["kind"] == RECALLED and one["after"] in asked]
+    recorded = recalled_by(db, events[-1], agent.context.user) if events else None
+    return list(recorded.passages) if recorded is not None else []
+
+
+def recalled_by(db: SessionDB, event: SessionEvent, visible_to: User | None = None) -> Recalled | None:
+    """The notice that an event recorded, with the whole messages; None when all of them are gone."""
     found = []
-    for message_id in (int(word) for event in events[-1:] for word in event["text"].split() if word.isdigit()):
-        owner = db.session_of_message(message_id, visible_to=agent.context.user)
+    for message_id in (int(word) for word in event["text"].split() if word.isdigit()):
+        owner = db.session_of_message(message_id, visible_to=visible_to)
         row = db.get_session(owner) if owner is not None else None
         if row is None:
             continue
-        for message in db.get_messages_from(message_id, 1, visible_to=agent.context.user):
+        for message in db.get_messages_from(message_id, 1, visible_to=visible_to):
             text = harmless(message_text(message, calls=False))
             found.append(
                 Excerpt(row["id"], row["title"], row["source"], message["timestamp"], message_id, message["role"], text)
             )
-    return found
+    return Recalled(_line(found), tuple(found)) if found else None
 
 
 def switch_recall(agent: Agent, *, on: bool) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hermes.agent.tools.permission import NOBODY, Answer
+from hermes.agent.tools.running import current_id
 from hermes.agent.turn import Event
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class PermissionRequest:
     """A tool asks the user whether it may do something; it waits until `answer` is called, or the turn is interrupted."""
 
     question: str
+    call_id: str = ""  # the tool call that asks
     id: str = field(default_factory=lambda: secrets.token_urlsafe(6))
     _answer: Future[bool | Answer] = field(default_factory=Future)
 
@@ -93,7 +95,7 @@ def stream_turn(agent: Agent, turn: Turn, *, patience: float = PATIENCE) -> Asyn
     def confirm(question: str) -> bool | Answer:
         if not patience:
             return NOBODY
-        request = PermissionRequest(question)
+        request = PermissionRequest(question, current_id())
         tell(request)
         answer = request.wait(turn, patience)
         tell(PermissionDecided(request, bool(answer)))

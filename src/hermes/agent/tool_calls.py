@@ -17,6 +17,7 @@ from hermes.agent.turn import ToolFinished, ToolProgress, ToolStarted
 from hermes.errors import ToolDeclined, ToolError
 
 INTERRUPTED = "error: interrupted by the user before it had finished"
+OUTCOME = "outcome"  # the key in a stored result's `meta`: how the call ended, when it was no success
 AT_ONCE = 16  # calls of one message that run in parallel; the others wait
 _GRACE = 2.0  # seconds an interrupted tool has to return
 
@@ -55,19 +56,24 @@ def read_call(raw: Mapping[str, Any], tools: Mapping[str, Tool]) -> Call:
     function = function if isinstance(function, Mapping) else {}
     name, text = str(function.get("name") or ""), function.get("arguments")
     call = Call(str(raw.get("id") or ""), name, {})
-    if name not in tools:
-        call.problem = f"there is no tool called {name!r}; available: {', '.join(sorted(tools)) or 'none'}"
-        return call
     try:
         arguments = json.loads(text) if isinstance(text, str) and text.strip() else text or {}
     except ValueError as error:
         call.problem = f"the arguments of {name} are not JSON ({error})"
-        return call
-    if not isinstance(arguments, dict):
-        call.problem = f"the arguments of {name} are an object, not {type(arguments).__name__}"
-        return call
-    call.arguments = arguments
+    else:
+        if isinstance(arguments, dict):
+            call.arguments = arguments
+        else:
+            call.problem = f"the arguments of {name} are an object, not {type(arguments).__name__}"
+    if name not in tools:
+        call.problem = f"there is no tool called {name!r}; available: {', '.join(sorted(tools)) or 'none'}"
     return call
+
+
+def succeeded(row: Mapping[str, Any]) -> bool:
+    """Whether a stored result is that of a call that succeeded; by its text where the row does not say."""
+    meta, text = row.get("meta") or {}, row.get("content")
+    return not (meta.get(OUTCOME) or meta.get("failed") or (isinstance(text, str) and text.startswith("error: ")))
 
 
 def run_calls(
@@ -159,7 +165,7 @@ class _Crew:
             result = Reported(INTERRUPTED, outcome=STOPPED)
             waited = 0.0
             if not self._context.cancelled():
-                with running_call(partial(self._report, number)) as running:
+                with running_call(partial(self._report, number), call.id) as running:
                     result = run_one(call, self._tools, self._context)
                 waited = running.waited
             seconds = max(0.0, time.monotonic() - begun - waited)

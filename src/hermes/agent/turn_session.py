@@ -21,7 +21,7 @@ from hermes.agent.endpoint.servers import without_password
 from hermes.agent.leases import SessionLease
 from hermes.agent.model import Message, Model, Reply, price_of
 from hermes.agent.prompt_messages import last_question, prepared
-from hermes.agent.tool_calls import Result
+from hermes.agent.tool_calls import OUTCOME, Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
@@ -341,7 +341,8 @@ def keep_result(db: SessionDB, session_id: str, result: Result) -> tuple[int, Me
     """Store the result of a call; returns its id, and the message for the model."""
     call = result.call
     message: Message = {"role": "tool", "tool_call_id": call.id, "tool_name": call.name, "content": result.text}
-    return Transactions(db).store_message(session_id, {**message, "tool_name": call.name or None}), message
+    stored = {**message, "tool_name": call.name or None, "meta": {OUTCOME: result.outcome} if result.outcome else None}
+    return Transactions(db).store_message(session_id, stored), message
 
 
 def recover(db: SessionDB, session_id: str) -> bool:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hermes.commands.registry import CHATS_ONLY, TERMINAL, Host, command
+from hermes.commands.registry import CHATS_ONLY, EDITOR, TERMINAL, Host, command
 from hermes.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def handoff(host: Host, arguments: str) -> None:
     done = f"↻ Handoff complete. The session is now active on {platform}."
     if host.where == TERMINAL:
         host.say(f"{done}\nResume it on this CLI later with:\n\n  /resume {name}\n")
+    elif host.where == EDITOR:
+        host.say(f"{done}\nIt can still be continued here; load it again to see what was said there.")
     else:
         host.say(f"{done}\nYour next message here begins a new session; `/resume {name}` returns to this one.")
     host.leave(ending=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.commands.registry import ALIASES, CHATS_ONLY, TERMINAL, Host, command, known
+from hermes.commands.registry import ALIASES, CHATS_ONLY, EDITOR, NOT_IN_EDITORS, TERMINAL, Host, command, known
 from hermes.commands.session_choice import message_count, tool_call_count
 from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted, harmless, one_line, shortened_line
@@ -191,7 +191,7 @@ def whole_number(words: str, name: str, *, default: int) -> int:
     return int(words)
 
 
-@command("sessions", "[words]", "list recent sessions, or search them")
+@command("sessions", "[words]", "list recent sessions, or search them", NOT_IN_EDITORS)
 def sessions(host: Host, arguments: str) -> None:
     if arguments:
         host.say(_search(host, arguments))
@@ -274,4 +274,7 @@ def _search(host: Host, words: str) -> str:
     for session_id, (hit, *_) in found.items():
         lines.append(_entry(host, session_id, hit["timestamp"], shortened_line(hit["title"] or "—", 48)))
         lines.append("    " + shortened_line(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
-    return "\n".join(lines) + "\n\n/resume with an id (or its first characters) continues one of them."
+    continuing = (
+        "" if host.where == EDITOR else "\n\n/resume with an id (or its first characters) continues one of them."
+    )
+    return "\n".join(lines) + continuing

@@ -1,7 +1,7 @@
-"""Slash commands: one list for the terminal and the gateway.
+"""Slash commands: one list for the terminal, the gateway and editors.
 
 A line that begins with a slash and a word is a command; `//` sends a text that begins with a slash, and so does a first
-word with a second slash in it (a path). A command does its work through a Host: the terminal is one, the gateway another.
+word with a second slash in it (a path). A command does its work through a Host: the terminal, the gateway or an editor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 TERMINAL = "cli"
 GATEWAY = "gateway"
-EVERYWHERE = frozenset({TERMINAL, GATEWAY})
+EDITOR = "acp"
+EVERYWHERE = frozenset({TERMINAL, GATEWAY, EDITOR})
+NOT_IN_EDITORS = frozenset({TERMINAL, GATEWAY})  # an editor has its own list of sessions, and opens them itself
 TERMINAL_ONLY, CHATS_ONLY = frozenset({TERMINAL}), frozenset({GATEWAY})
 _ORDER = (
     "new clear title resume sessions search why recall branch undo retry compress handoff sethome save model context history show"
@@ -36,7 +38,7 @@ _COMMAND = re.compile(r"/([^\s/]*)(?:\s+(.*))?", re.DOTALL)
 class Host(Protocol):
     """The place where a command was typed, and what it may do there."""
 
-    where: str  # TERMINAL or GATEWAY
+    where: str  # TERMINAL, GATEWAY or EDITOR
     platform: str  # the source of the sessions made here: "cli", "telegram", …
     config: Config
     db: SessionDB
@@ -208,4 +210,6 @@ def _unknown(name: str, where: str) -> str:
 
 
 def _places(where: frozenset[str]) -> str:
-    return " and ".join({TERMINAL: "the terminal", GATEWAY: "chat apps"}[place] for place in sorted(where))
+    return " and ".join(
+        {TERMINAL: "the terminal", GATEWAY: "chat apps", EDITOR: "editors"}[place] for place in sorted(where)
+    )

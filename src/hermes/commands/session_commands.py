@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes.commands.info_commands import recent, session_lines
-from hermes.commands.registry import GATEWAY, TERMINAL, TERMINAL_ONLY, Host, command
+from hermes.commands.registry import GATEWAY, NOT_IN_EDITORS, TERMINAL, TERMINAL_ONLY, Host, command
 from hermes.commands.session_choice import continued, find, message_count
 from hermes.errors import InvalidInput
 from hermes.store.title_rules import MAX_TITLE
@@ -13,7 +13,7 @@ USER_EXIT = "user_exit"
 BRANCHED = "branched"
 
 
-@command("new", "", "start a new session; this one is kept")
+@command("new", "", "start a new session; this one is kept", NOT_IN_EDITORS)
 def new(host: Host, arguments: str) -> None:
     kept = host.db.get_session(host.session_id) is not None
     old = host.session_id
@@ -32,7 +32,9 @@ def _names(host: Host) -> list[str]:
     return [row["title"] or row["id"] for row in recent(host, 200)]
 
 
-@command("resume", "[id | title | @program]", "continue another session, or choose one", complete=_names)
+@command(
+    "resume", "[id | title | @program]", "continue another session, or choose one", NOT_IN_EDITORS, complete=_names
+)
 def resume(host: Host, arguments: str) -> None:
     target = _named(host, arguments) if arguments else _chosen(host)
     if target is None:
@@ -93,7 +95,7 @@ def _chosen(host: Host) -> str | None:
     return None if place is None else continued(host.db, rows[place]["id"])
 
 
-@command("branch", "[message]", "branch off here, or after that message")
+@command("branch", "[message]", "branch off here, or after that message", NOT_IN_EDITORS)
 def branch(host: Host, arguments: str) -> None:
     old = host.session_id
     row = host.db.get_session(old)

@@ -8,30 +8,39 @@ tool would do that could cause harm, the editor asks its user about.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import json
 import logging
 import math
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import acp
 import msgspec
 from acp import schema
+from acp.agent.router import build_agent_router
+from acp.connection import Connection
+from acp.utils import notify_model, request_model
+from pydantic import ValidationError
 
 from hermes import __version__
 from hermes.agent.conversations import new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.model_choice import model_of_choice
 from hermes.agent.stream import PermissionDecided, PermissionRequest, stream_turn
+from hermes.agent.tools.permission import Answer
 from hermes.agent.tools.toolbox import Toolbox
-from hermes.agent.turn import Done, Event, Notice, ToolFinished, ToolStarted, Turn
-from hermes.errors import HermesError
+from hermes.agent.turn import Done, Event, Notice, Stop, Turn
+from hermes.commands.registry import parse, run_command, sent_text
+from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
 from hermes.serve import acp_choices
 from hermes.serve.acp_choices import refusal
-from hermes.serve.acp_messages import mcp_servers_of, question_of, replayed, updates_of
+from hermes.serve.acp_commands import EditorHost, offered
+from hermes.serve.acp_messages import Display, mcp_servers_of, question_of, replayed
 from hermes.serve.models import Models
+from hermes.texts import encodable
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
 
 SOURCE = "acp"
 _PAGE = 50
+_LONGEST_LINE = 50_000_000  # bytes of one message of the editor
 _ALLOW, _ALWAYS, _REJECT = "yes", "always", "no"
 _log = logging.getLogger("hermes.acp")
 
@@ -48,28 +58,73 @@ _log = logging.getLogger("hermes.acp")
 class _EditorSession:
     agent: Agent
     toolbox: Toolbox
-    turn: Turn | None = None  # the one that runs
-    calls: dict[str, str] = field(default_factory=dict)  # the commands of the tool calls that run
+    display: Display
+    host: EditorHost
+    announcing: asyncio.Task[None] | None = None
     allowed: set[str] = field(default_factory=set)  # questions that the user answered with "always"
 
 
-class EditorAgent(acp.Agent):
+class _Lines:
+    """JSON-RPC messages, one a line; a line that is none gets an error and is skipped."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def receive(self) -> dict[str, Any] | None:
+        while True:
+            try:
+                if not (line := await self._reader.readline()):
+                    return None
+                if isinstance(message := json.loads(line), dict):
+                    return message
+            except (ValueError, RecursionError):  # no JSON, or too long
+                pass
+            error = {"code": -32700, "message": "a line is not a JSON-RPC message; it was skipped"}
+            await self.send({"jsonrpc": "2.0", "id": None, "error": error})
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self._writer.write(json.dumps(encodable(message)).encode() + b"\n")
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """Do nothing: the streams are those of the program."""
+
+
+class EditorAgent:
     """What an editor can ask for."""
 
     def __init__(self, db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
         self._db, self._config, self._model = db, config, model
         self._keep_model = keep_model  # sessions open with this model, not with the one chosen for them
         self._models = Models(model)
-        self._questions = itertools.count(1)
         self._sessions: dict[str, _EditorSession] = {}
-        self._client: acp.Client
+        self._router = build_agent_router(cast("acp.Agent", self), use_unstable_protocol=True)
 
-    def on_connect(self, conn: acp.Client) -> None:
-        self._client = conn
+    async def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve the editor at the other end until it closes its end."""
+        self._loop = asyncio.get_running_loop()
+        self._editor = Connection(self._handle, _Lines(reader, writer), listening=False)
+        try:
+            await self._editor.main_loop()
+        finally:
+            await asyncio.shield(self._editor.close())
 
-    async def initialize(
-        self, protocol_version: int, client_capabilities: Any = None, client_info: Any = None, **kwargs: Any
-    ) -> schema.InitializeResponse:
+    async def _handle(self, method: str, params: Any, is_notification: bool) -> Any:
+        """Handle a message; an error reaches the editor as one line."""
+        try:
+            return await self._router(method, params, is_notification)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "its parameters"
+            raise refusal(f"{method}: {place} is {'missing' if first['type'] == 'missing' else 'not valid'}") from None
+        except HermesError as error:
+            raise refusal(str(error), -32602 if isinstance(error, InvalidInput) else -32603) from None
+
+    async def _send(self, session_id: str, update: Any) -> None:
+        told = schema.SessionNotification(session_id=session_id, update=update)
+        await notify_model(self._editor, "session/update", told)
+
+    async def initialize(self, protocol_version: int, **kwargs: Any) -> schema.InitializeResponse:
         """What this agent can do."""
         able = schema.AgentCapabilities(
             load_session=True,
@@ -107,55 +162,48 @@ class EditorAgent(acp.Agent):
         """An editor may show the mode, the option of the same meaning, or both: each is updated."""
         agent = self._known(session_id).agent
         acp_choices.choose_mode(agent, mode)
+        update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
+        await self._send(session_id, update)
+        await self._send_options(session_id, agent)
+
+    async def _send_options(self, session_id: str, agent: Agent) -> None:
         options = await acp_choices.options(agent, self._models)
-        for update in (
-            schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode),
-            schema.ConfigOptionUpdate(session_update="config_option_update", config_options=options),
-        ):
-            await self._client.session_update(session_id, update)
-
-    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        raise acp.RequestError.method_not_found(method)
-
-    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """Notifications that are no part of the protocol are ignored."""
+        update = schema.ConfigOptionUpdate(session_update="config_option_update", config_options=options)
+        await self._send(session_id, update)
 
     async def authenticate(self, method_id: str, **kwargs: Any) -> None:
         return None
 
     # ------------------------------------------------------------------------------------------ sessions
 
-    async def new_session(
-        self, cwd: str, additional_directories: Any = None, mcp_servers: Any = None, **kwargs: Any
-    ) -> schema.NewSessionResponse:
+    async def new_session(self, cwd: str, mcp_servers: Any = None, **kwargs: Any) -> schema.NewSessionResponse:
         """A session that begins; its row is made with the first prompt."""
         session_id = new_session_id()
         await asyncio.to_thread(self._open, session_id, session_id, cwd, mcp_servers)
         return schema.NewSessionResponse(session_id=session_id, **await self._choices(session_id))
 
     async def load_session(
-        self, cwd: str, session_id: str, mcp_servers: Any = None, additional_directories: Any = None, **kwargs: Any
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
     ) -> schema.LoadSessionResponse:
         """A session of the record, wherever it began; its history is replayed to the editor."""
-        tip = await asyncio.to_thread(self._tip, session_id)
-        await asyncio.to_thread(self._open, session_id, tip, cwd, mcp_servers)
-        for update in replayed(await asyncio.to_thread(self._db.get_messages_as_conversation, tip, True)):
-            await self._client.session_update(session_id, update)
+        tip = await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
+        for update in await asyncio.to_thread(replayed, self._db, tip):
+            await self._send(session_id, update)
         return schema.LoadSessionResponse(**await self._choices(session_id))
 
     async def resume_session(
-        self, session_id: str, cwd: str, additional_directories: Any = None, mcp_servers: Any = None, **kwargs: Any
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
     ) -> schema.ResumeSessionResponse:
-        """The same without the replay."""
-        tip = await asyncio.to_thread(self._tip, session_id)
-        await asyncio.to_thread(self._open, session_id, tip, cwd, mcp_servers)
+        """A session of the record, without its history: the editor has kept it."""
+        await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
         return schema.ResumeSessionResponse(**await self._choices(session_id))
 
     async def fork_session(
-        self, session_id: str, cwd: str, additional_directories: Any = None, mcp_servers: Any = None, **kwargs: Any
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
     ) -> schema.ForkSessionResponse:
         """A branch of a session, from its end."""
         tip = await asyncio.to_thread(self._tip, session_id)
+        _folder(cwd)
         branch = await asyncio.to_thread(self._db.branch_session, tip, new_session_id())
         await asyncio.to_thread(self._open, branch, branch, cwd, mcp_servers)
         return schema.ForkSessionResponse(session_id=branch, **await self._choices(branch))
@@ -182,8 +230,8 @@ class EditorAgent(acp.Agent):
     async def close_session(self, session_id: str, **kwargs: Any) -> schema.CloseSessionResponse:
         """The editor is done with a session; it stays in the record."""
         if (known := self._sessions.pop(session_id, None)) is not None:
-            if known.turn is not None:
-                known.turn.interrupt()
+            if known.host.stop is not None:
+                known.host.stop.want()
             await asyncio.to_thread(_close, known)
         return schema.CloseSessionResponse()
 
@@ -194,8 +242,11 @@ class EditorAgent(acp.Agent):
         return known
 
     async def _choices(self, session_id: str) -> dict[str, Any]:
-        agent = self._sessions[session_id].agent
-        return {"modes": acp_choices.modes(agent), "config_options": await acp_choices.options(agent, self._models)}
+        known = self._sessions[session_id]
+        chosen = await acp_choices.options(known.agent, self._models)
+        # sent after the answer, which tells the editor the session's id
+        known.announcing = asyncio.create_task(self._send(session_id, offered()))
+        return {"modes": acp_choices.modes(known.agent), "config_options": chosen}
 
     def _tip(self, session_id: str) -> str:
         found = self._db.resolve_session_id(session_id)
@@ -203,9 +254,17 @@ class EditorAgent(acp.Agent):
             raise refusal(f"no session matches {session_id}")
         return self._db.get_compression_tip(found)
 
+    def _reopen(self, session_id: str, cwd: str, servers: Any) -> str:
+        tip = self._tip(session_id)
+        self._open(session_id, tip, cwd, servers)
+        return tip
+
     def _open(self, name: str, session_id: str, cwd: str, servers: Any) -> None:
-        if (known := self._sessions.pop(name, None)) is not None:
-            _close(known)
+        folder = _folder(cwd)
+        if (known := self._sessions.get(name)) is not None:
+            if known.host.stop is not None:
+                raise refusal(f"a turn is under way in session {name}; wait for it or cancel it", -32600)
+            _close(self._sessions.pop(name))
         config = self._config
         if servers:
             config = msgspec.structs.replace(config, mcp_servers={**config.mcp_servers, **mcp_servers_of(servers)})
@@ -213,8 +272,21 @@ class EditorAgent(acp.Agent):
         toolbox.start()
         chosen = None if self._keep_model else self._db.chosen_model(session_id)
         model = model_of_choice(config, chosen, self._model)
-        agent = Agent(self._db, config, model, session_id=session_id, source=SOURCE, cwd=Path(cwd))
-        self._sessions[name] = _EditorSession(agent, toolbox)
+        agent = Agent(self._db, config, model, session_id=session_id, source=SOURCE, cwd=folder)
+        agent.expected_tools = toolbox.known
+        self._sessions[name] = _EditorSession(agent, toolbox, Display(self._db, folder), self._host(name, agent))
+
+    def _host(self, name: str, agent: Agent) -> EditorHost:
+        """The host of a session's commands, which run in threads."""
+        return EditorHost(
+            agent, self._db, self._config, self._model,
+            say=lambda text: self._wait_for(self._send(name, acp.update_agent_message_text(f"{text}\n\n"))),
+            ask=lambda question: bool(self._wait_for(self._answer(name, self._known(name), question))),
+            show=lambda turn: self._wait_for(self._show(name, self._known(name), turn)),
+        )  # fmt: skip
+
+    def _wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
         """End every session's agent."""
@@ -225,89 +297,99 @@ class EditorAgent(acp.Agent):
     # ------------------------------------------------------------------------------------------ talking
 
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> schema.PromptResponse:
-        """One turn: its events go to the editor as they happen."""
+        """One turn, or a slash command: what it shows goes to the editor as it happens."""
         known = self._known(session_id)
-        if known.turn is not None:
+        if known.host.stop is not None:
             raise refusal("a turn is under way in this session; wait for it or cancel it", -32600)
-        agent = known.agent
+        stop, agent = Stop(), known.agent
+        known.host.stop = stop
         try:
-            known.turn = agent.turn(question_of(prompt, agent.cwd))
-        except ValueError as error:
-            raise refusal(str(error)) from None
-        try:
-            return schema.PromptResponse(stop_reason=await self._show(session_id, known, known.turn))
-        except HermesError as error:
-            raise refusal(str(error), -32603) from None
+            content = await asyncio.to_thread(question_of, prompt, agent.cwd)
+            line = content.strip() if isinstance(content, str) and len(prompt) == 1 else ""
+            if parse(line) is not None:
+                model = agent.model
+                await asyncio.to_thread(run_command, known.host, line)
+                if agent.model is not model:
+                    await self._send_options(session_id, agent)
+            else:
+                await self._show(session_id, known, agent.turn(sent_text(line) if line else content))
+            await asyncio.to_thread(known.host.name_it)
+            return schema.PromptResponse(stop_reason="cancelled" if stop.wanted else "end_turn")
+        except (Fenced, SessionNotFound):
+            if await asyncio.to_thread(self._db.get_session, agent.session_id) is None:
+                reason = f"session {agent.session_id} was deleted, or moved to the trash, by another process; begin a new one"
+                raise refusal(reason, -32603) from None
+            raise
         finally:
-            known.turn = None
+            known.host.stop = None
             await asyncio.to_thread(agent.let_go)
 
-    async def _show(self, session_id: str, known: _EditorSession, turn: Turn) -> Any:
-        """Show a turn to the editor; returns why it stopped."""
+    async def _show(self, session_id: str, known: _EditorSession, turn: Turn) -> None:
+        """Show a turn to the editor."""
         agent, toolbox = known.agent, known.toolbox
+        if known.host.stop is not None:
+            known.host.stop.bind(turn)
         if not agent.tools and agent.model.calls_tools:
             agent.tools = {tool.name: tool for tool in await asyncio.to_thread(toolbox.tools)}
             for problem in toolbox.problems:
-                await self._update(session_id, Notice(problem))
-        interrupted = False
+                await self._update(session_id, known, Notice(problem))
         asking: asyncio.Task[None] | None = None
-        async for event in stream_turn(agent, turn, patience=math.inf):
-            if isinstance(event, PermissionRequest):
-                asking = asyncio.create_task(self._ask(session_id, known, event))
-                continue
-            if isinstance(event, PermissionDecided):
-                if asking is not None:
-                    asking.cancel()  # without an answer: the turn was stopped
-                continue
-            if isinstance(event, ToolStarted):
-                known.calls[event.call_id] = str(event.arguments.get("command") or "")
-            elif isinstance(event, ToolFinished):
-                known.calls.pop(event.call_id, None)
-            elif isinstance(event, Done):
-                interrupted = event.interrupted
-            await self._update(session_id, event)
-        known.calls.clear()
-        return "cancelled" if interrupted else "end_turn"
+        try:
+            async for event in stream_turn(agent, turn, patience=math.inf):
+                if isinstance(event, PermissionRequest):
+                    asking = asyncio.create_task(self._ask(session_id, known, event))
+                elif isinstance(event, PermissionDecided):
+                    if asking is not None:
+                        asking.cancel()  # without an answer: the turn was stopped
+                elif not isinstance(event, Done):
+                    await self._update(session_id, known, event)
+        finally:
+            for update in known.display.stopped():
+                await self._send(session_id, update)
 
-    async def _update(self, session_id: str, event: Event) -> None:
-        for update in updates_of(event):
-            await self._client.session_update(session_id, update)
+    async def _update(self, session_id: str, known: _EditorSession, event: Event) -> None:
+        for update in known.display.updates(event):
+            await self._send(session_id, update)
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Stop the turn; what was said is kept."""
-        if (known := self._sessions.get(session_id)) is not None and known.turn is not None:
-            known.turn.interrupt()
+        if (known := self._sessions.get(session_id)) is not None and known.host.stop is not None:
+            known.host.stop.want()
 
     async def _ask(self, session_id: str, known: _EditorSession, request: PermissionRequest) -> None:
+        request.answer(await self._answer(session_id, known, request.question, request.call_id))
+
+    async def _answer(self, session_id: str, known: _EditorSession, question: str, call_id: str = "") -> bool | Answer:
         """Ask the editor's user."""
-        question = request.question
         if question in known.allowed:
-            request.answer(True)
-            return
+            return True
         options = [
             schema.PermissionOption(option_id=_ALLOW, name="Allow", kind="allow_once"),
             schema.PermissionOption(option_id=_ALWAYS, name="Allow in this session", kind="allow_always"),
             schema.PermissionOption(option_id=_REJECT, name="Reject", kind="reject_once"),
         ]
-        call = schema.ToolCallUpdate(tool_call_id=self._call_of(known, question), title=question, kind="execute")
+        request = schema.RequestPermissionRequest(
+            session_id=session_id, tool_call=known.display.question(question, call_id), options=options
+        )
         try:
-            outcome = (await self._client.request_permission(session_id, call, options)).outcome
+            asked = request_model(self._editor, "session/request_permission", request, schema.RequestPermissionResponse)
+            outcome = (await asked).outcome
         except Exception as error:  # the editor is gone, or does not know how to ask: then the answer is no
             _log.warning("the editor could not ask: %s", error)
-            request.answer(False)
-            return
-        answer = getattr(outcome, "option_id", None)
-        if answer == _ALWAYS:
+            return False
+        if isinstance(outcome, schema.DeniedOutcome):  # the protocol's word for: the user stopped the turn
+            await self.cancel(session_id)
+            return False
+        if outcome.option_id == _ALWAYS:
             known.allowed.add(question)  # this command, in this folder
-        request.answer(answer in (_ALLOW, _ALWAYS))
+        reason = str((outcome.field_meta or {}).get("reason") or "")
+        return Answer(outcome.option_id in (_ALLOW, _ALWAYS), reason=reason)
 
-    def _call_of(self, known: _EditorSession, question: str) -> str:
-        """The tool call that a question is about, as the editor knows it."""
-        calls = known.calls
-        of_command = [one for one, command in calls.items() if command and command.strip() in question]
-        if len(of_command) == 1:
-            return of_command[0]
-        return next(iter(calls)) if len(calls) == 1 else f"confirmation-{next(self._questions)}"
+
+def _folder(cwd: str) -> Path:
+    if not Path(cwd).is_absolute():
+        raise refusal(f"cwd must be an absolute path, not {cwd!r}")
+    return Path(cwd)
 
 
 def _close(known: _EditorSession) -> None:
@@ -326,8 +408,9 @@ def _iso(at: float) -> str | None:
 async def serve(db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
     """Serve one editor until it closes its end. `keep_model`: the model answers also where another one was chosen."""
     agent = EditorAgent(db, config, model, keep_model=keep_model)
+    reader, writer = await acp.stdio_streams(limit=_LONGEST_LINE)
     try:
-        await acp.run_agent(agent, use_unstable_protocol=True)
+        await agent.listen(reader, writer)
     finally:
         agent.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput, StoreError, StoreUnreachable
@@ -174,9 +175,18 @@ class MessageCalls(OpenStore):
         self._transcripts.edited(place.owner, message_id, version, keeper)
         return True
 
-    def get_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
-        """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""
-        return [message_reading.decode(row) for row in self._of(session_id, visible_to, message_reading.shown_rows)]
+    def get_messages(
+        self, session_id: str, include_ancestors: bool = False, *, visible_to: User | None = None
+    ) -> list[MessageRow]:
+        """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session.
+
+        With ancestors as in get_messages_as_conversation.
+        """
+        ask: Callable[[Tx, str], list[Any]] = message_reading.shown_rows
+        if include_ancestors:
+            ask = partial(lineage.with_ancestors, columns=message_reading.ROW, visible_to=visible_to)
+        rows = [message_reading.decode(row) for row in self._of(session_id, visible_to, ask)]
+        return message_reading.asked_once(rows) if include_ancestors else rows
 
     def _of(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
         """The rows that `ask` finds for a session; [] for one that may not be seen."""

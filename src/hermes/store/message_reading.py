@@ -6,9 +6,9 @@ A session shows its own rows and, by reference, ranges of other sessions' rows (
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hermes.store import codec
 from hermes.store.attachments import PREFIX, listed
@@ -31,6 +31,7 @@ NEEDED = (
 )
 # Rows that a deletion still has to process: all but those that stay only for other sessions (of a redacted one: its place).
 UNSETTLED = f"NOT (coalesce(m.hidden, 0) IN ({KEPT}, {REDACTED}) AND {NEEDED})"
+M = TypeVar("M", bound=Mapping[str, Any])
 _OWN = ("writer", "hidden", "content_format", "content_rest")
 SHOWN = tuple(name for name in MESSAGE_COLUMNS if name not in _OWN)
 ROW = ", ".join(f"m.{name}" for name in (*SHOWN, "content_format", "content_rest"))
@@ -137,9 +138,9 @@ def as_turn(row: Row) -> ChatMessage:
     return turn  # type: ignore[no-any-return]
 
 
-def asked_once(turns: Iterable[ChatMessage]) -> list[ChatMessage]:
+def asked_once(turns: Iterable[M]) -> list[M]:
     """Drop user messages that repeat one since the last reply: a compression carries them over."""
-    out: list[ChatMessage] = []
+    out: list[M] = []
     waiting: set[str] = set()
     for turn in turns:
         content = turn["content"]

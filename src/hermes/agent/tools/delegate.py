@@ -7,6 +7,7 @@ parent except this one, asks through its parent, and may touch the same files.
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ from hermes.texts import counted, shortened_line, without_middle
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
+    from hermes.agent.tools.permission import Answer
     from hermes.agent.turn import Event
 
 NAME: Final = "delegate"
@@ -54,9 +56,14 @@ def _agent(context: Context) -> Agent:
     model, tools = context.state.get("model"), context.state.get("tools")
     if parent is None or model is None or tools is None:
         raise ToolError("a sub-task can only be given in a conversation")
+    here = copy_context()
+
+    def asks_here(question: str) -> bool | Answer:  # its questions belong to this call, which the user sees
+        return here.run(context.confirm, question)
+
     agent = Agent(
         context.db, context.config, model, session_id=new_session_id(), source=parent["source"],
-        tools=[tool for name, tool in tools.items() if name != NAME], confirm=context.confirm, user=context.user,
+        tools=[tool for name, tool in tools.items() if name != NAME], confirm=asks_here, user=context.user,
         home=context.home, cwd=context.cwd, user_id=parent["user_id"], parent_session_id=context.session_id,
         kind="subagent",
     )  # fmt: skip

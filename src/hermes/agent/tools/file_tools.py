@@ -122,8 +122,13 @@ def diff_of(old: str, new: str, name: str) -> str:
     return "\n".join(list(lines)[2:])
 
 
-def diff_of_call(db: SessionDB, name: str, arguments: dict[str, Any], result: Mapping[str, Any]) -> str | None:
-    """The diff of a finished write_file or edit_file, made again from the kept old text; None where that can't be done."""
+def texts_of_call(
+    db: SessionDB, name: str, arguments: dict[str, Any], result: Mapping[str, Any]
+) -> tuple[file_snapshots.Change, str, str] | None:
+    """The change of a finished write_file or edit_file, made again from the kept old text: the text before and after.
+
+    None where that can't be done.
+    """
     for change in file_snapshots.changes_in([result]):
         try:
             before = file_snapshots.text_before(db, change)
@@ -136,8 +141,14 @@ def diff_of_call(db: SessionDB, name: str, arguments: dict[str, Any], result: Ma
         except (HermesError, OSError):
             return None
         if file_snapshots.hashed(after.encode("utf-8", "surrogateescape")) == change.after:
-            return diff_of(before, after, change.path.name)
+            return change, before, after
     return None
+
+
+def diff_of_call(db: SessionDB, name: str, arguments: dict[str, Any], result: Mapping[str, Any]) -> str | None:
+    """The diff of a finished write_file or edit_file; None where it can't be made again."""
+    found = texts_of_call(db, name, arguments, result)
+    return None if found is None else diff_of(found[1], found[2], found[0].path.name)
 
 
 def _numbered(content: str) -> str:
