@@ -90,7 +90,7 @@ def test_a_new_file_has_the_entry_and_loses_it_again(name: str, user: Path) -> N
     assert words[-1] == "mcp" and os.access(words[0], os.X_OK) and os.path.isabs(words[0])
     assert "env" not in found and "environment" not in found
     before = path.read_bytes()
-    assert "already" in done(user, name) and path.read_bytes() == before
+    assert "nothing to do" in done(user, name) and path.read_bytes() == before
     done(user, name, "--remove")
     assert "hermes" not in path.read_text()
     assert "no entry" in done(user, name, "--remove")
@@ -172,6 +172,10 @@ def test_a_home_of_its_own_is_in_the_entry(user: Path, tmp_path: Path) -> None:
     done(user, "cursor", "opencode", "codex", home=home)
     for name, key in (("cursor", "env"), ("opencode", "environment"), ("codex", "env")):
         assert entry(user / FILES[name][0], FILES[name][1])[key] == {"HERMES_HOME": str(home)}
+    done(user, "cursor", home=home / "moved")
+    assert entry(user / ".cursor/mcp.json", "mcpServers")["env"] == {"HERMES_HOME": str(home / "moved")}
+    done(user, "cursor")
+    assert not entry(user / ".cursor/mcp.json", "mcpServers")["env"]
 
 
 def test_without_a_name_it_lists_what_is_there(user: Path, tmp_path: Path) -> None:

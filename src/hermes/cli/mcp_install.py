@@ -10,7 +10,7 @@ import difflib
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,17 +42,19 @@ class Program:
         """Its settings file."""
         return SettingsFile(self.path(), self.section, NAME)
 
-    def entry(self) -> dict[str, Any]:
-        """The entry that starts `hermes mcp` with this home."""
+    def entry(self, there: Mapping[str, Any]) -> dict[str, Any]:
+        """The entry that starts `hermes mcp` with this home. The options and settings of the one that is `there` stay."""
         from hermes.chat.resume import command_words
 
         # Programs started from the desktop do not have the shell's PATH.
-        command, *arguments = [*command_words(os.defpath), "mcp"]
-        home = get_hermes_home().absolute()
-        env = {} if home == Path.home() / ".hermes" else {"HERMES_HOME": str(home)}
-        if self.key == "opencode":
-            return {**self.more, "command": [command, *arguments], **({"environment": env} if env else {})}
-        return {**self.more, "command": command, "args": arguments, **({"env": env} if env else {})}
+        own = _words(there)
+        words = [*command_words(os.defpath), "mcp", *(own[own.index("mcp") + 1 :] if own else [])]
+        in_one, variables = (True, "environment") if self.key == "opencode" else (False, "env")
+        made = {**self.more, **there, **({"command": words} if in_one else {"command": words[0], "args": words[1:]})}
+        env = {name: value for name, value in (there.get(variables) or {}).items() if name != "HERMES_HOME"}
+        if (home := get_hermes_home().absolute()) != Path.home() / ".hermes":
+            env["HERMES_HOME"] = str(home)
+        return {**made, variables: env} if env or variables in there else made
 
 
 def _under(variable: str, default: str, *parts: str) -> Callable[[], Path]:
@@ -83,7 +85,8 @@ PROGRAMS = {one.key: one for one in (
     Program("gemini", "Gemini CLI", ("gemini",), _under("GEMINI_CLI_HOME", "~", ".gemini", "settings.json")),
     Program("opencode", "OpenCode", ("opencode",), _opencode, "mcp", {"type": "local", "enabled": True}),
     Program("qwen", "Qwen Code", ("qwen",), _under("QWEN_HOME", "~/.qwen", "settings.json")),
-    Program("vscode", "VS Code", ("code",), _application("Code", "User", "mcp.json"), "servers", _STDIO),
+    Program("vscode", "VS Code", ("code", "/Applications/Visual Studio Code.app"), _application("Code", "User", "mcp.json"),
+            "servers", _STDIO),
     Program("windsurf", "Windsurf", ("windsurf", "~/.codeium/windsurf"),
             _under("", "~", ".codeium", "windsurf", "mcp_config.json")),
     Program("zed", "Zed", ("zed", "zeditor", "~/.config/zed"), _under(_LINUX, "~/.config", "zed", "settings.json"),
@@ -152,25 +155,18 @@ def install(names: tuple[str, ...], remove: bool, is_dry: bool) -> int:
 
 def _change(program: Program, remove: bool, is_dry: bool) -> str:
     """Put the entry in, bring it up to date, or take it out; returns what to tell the user."""
-    file, wanted = program.file(), None if remove else program.entry()
-    there, words = file.entry, _words(file.entry)
+    file = program.file()
+    there = file.entry
     if there is not None and not _is_ours(there):
-        does = " ".join(words) or "no command"
+        does = " ".join(_words(there)) or "no command"
         raise InvalidInput(f"{file.path} has another entry {NAME} ({does}); rename or remove it there first")
-    if there is None and wanted is None:
-        return f"{program.title}: {file.path} has no entry {NAME}."
-    if there is not None and wanted is not None:
-        if words[: len(_words(wanted))] == _words(wanted):
-            return f"{program.title}: already in {file.path}."
-        # The command has moved; its options and what else the user wrote stay.
-        options = words[words.index("mcp") + 1 :]
-        key = "command" if isinstance(wanted["command"], list) else "args"
-        wanted = {**there, **wanted, key: [*wanted[key], *options]}
+    wanted = None if remove else program.entry(there or {})
+    if wanted == there:
+        return f"{program.title}: nothing to do, {file.path} has {'no' if remove else 'this'} entry {NAME}."
     text = file.text_with(wanted)
     if is_dry:
         before, after = (one.splitlines(keepends=True) for one in (file.text, text))
         return "".join(difflib.unified_diff(before, after, str(file.path), str(file.path))).rstrip("\n")
     file.write(text)
-    if wanted is None:
-        return f"{program.title}: removed from {file.path}."
-    return f"{program.title}: added to {file.path}. It is there from the program's next start."
+    does = "removed from" if wanted is None else "added to" if there is None else "brought up to date in"
+    return f"{program.title}: {does} {file.path}. This counts from the program's next start."

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -79,8 +80,7 @@ def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> M
     async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
         if not isinstance(ref, ResourceTemplateReference) or argument.name != "session_id":
             return None
-        ids = await anyio.to_thread.run_sync(record.ids_beginning, argument.value)
-        return Completion(values=ids)
+        return Completion(values=await anyio.to_thread.run_sync(record.ids_beginning, argument.value))
 
     @made.prompt(title="Catch me up")
     def catch_me_up(topic: str) -> str:
@@ -142,9 +142,8 @@ async def _requests() -> AsyncIterator[str]:
 
 def _tool(function: Callable[..., str], *, reads: bool) -> Tool:
     """A tool as a model sees it; this program's errors become one line that a model can act on."""
-    import functools
 
-    @functools.wraps(function)
+    @wraps(function)
     def run(*args: Any, **kwargs: Any) -> str:
         try:
             return function(*args, **kwargs)
