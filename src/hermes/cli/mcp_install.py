@@ -12,13 +12,14 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hermes.cli.table import Column, printed
-from hermes.errors import HermesError, InvalidInput
+from hermes.errors import HermesError, InvalidInput, MissingExtra
 from hermes.home import get_hermes_home
 from hermes.interop.settings_files import SettingsFile
 
@@ -123,15 +124,15 @@ def state(program: Program) -> str:
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[PROGRAM]...", type=click.Choice(list(PROGRAMS)))
+@click.argument("program", nargs=-1, metavar="[PROGRAM]...", type=click.Choice(list(PROGRAMS)))
 @click.option("--remove", is_flag=True, help="Take the entry out.")
 @click.option("--print", "is_dry", is_flag=True, help="Show what would change in the file; write nothing.")
-def install(names: tuple[str, ...], remove: bool, is_dry: bool) -> int:
+def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
     """Connect other programs to the record: put `hermes mcp` into their settings.
 
     Without PROGRAM: list the programs found on this machine and whether they are connected.
     """
-    if not names:
+    if not program:
         if remove or is_dry:
             raise click.UsageError(f"name a program: {', '.join(PROGRAMS)}")
         home = f"{Path.home()}/"
@@ -144,7 +145,7 @@ def install(names: tuple[str, ...], remove: bool, is_dry: bool) -> int:
         click.echo(printed(columns, rows) if rows else f"Found none of {', '.join(PROGRAMS)}.")
         return 0
     status = 0
-    for name in names:
+    for name in program:
         try:
             click.echo(_change(PROGRAMS[name], remove, is_dry))
         except HermesError as error:
@@ -160,6 +161,8 @@ def _change(program: Program, remove: bool, is_dry: bool) -> str:
     if there is not None and not _is_ours(there):
         does = " ".join(_words(there)) or "no command"
         raise InvalidInput(f"{file.path} has another entry {NAME} ({does}); rename or remove it there first")
+    if not remove and find_spec("mcp") is None:
+        raise MissingExtra("hermes mcp", "chat")
     wanted = None if remove else program.entry(there or {})
     if wanted == there:
         return f"{program.title}: nothing to do, {file.path} has {'no' if remove else 'this'} entry {NAME}."
