@@ -210,7 +210,7 @@ files = st.builds(
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]')
 
 
-@settings(max_examples=size(80, 1_000), deadline=None)
+@settings(max_examples=size(40, 300), deadline=None)
 @given(st.data())
 def test_any_file_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     held = data.draw(files)
