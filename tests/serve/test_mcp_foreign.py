@@ -122,7 +122,7 @@ def stdio(home: Path, *options: str) -> list[str]:
 def test_the_inspector_finds_and_reads(home: Path, served: Served) -> None:
     target = [served.url]
     tools = inspect(home, target, "tools/list", "--strict")["tools"]
-    reading = {"search_sessions", "read_session", "list_sessions", "session_stats", "why"}
+    reading = {"recall", "search_sessions", "read_session", "list_sessions", "session_stats", "why"}
     assert {one["name"]: one["annotations"]["readOnlyHint"] for one in tools} == {
         **dict.fromkeys(reading, True), **dict.fromkeys(("tag_session", "set_title", "append_note"), False),
     }  # fmt: skip
@@ -169,12 +169,8 @@ def test_the_inspector_starts_it_as_a_command_which_only_reads(home: Path, era: 
     if THOROUGH:
         tools = inspect(home, stdio(home), "tools/list", "--protocol-era", era)["tools"]
         assert {one["name"] for one in tools} == {
-            "search_sessions",
-            "read_session",
-            "list_sessions",
-            "session_stats",
-            "why",
-        }
+            "recall", "search_sessions", "read_session", "list_sessions", "session_stats", "why",
+        }  # fmt: skip
 
 
 def test_the_conformance_checks_that_apply_pass(home: Path, served: Served, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes.store.index_text import plain, plain_calls, plain_content
-from hermes.texts import harmless
+from hermes.texts import encodable, harmless
 from hermes.times import clock
 
 OPEN, CLOSE = "<quoted-history>", "</quoted-history>"
@@ -74,4 +74,4 @@ def when(timestamp: Any) -> str:
 
 def as_json(value: Any) -> str:
     """JSON for a model to read: letters of every script as they are."""
-    return json.dumps(value, ensure_ascii=False)
+    return str(encodable(json.dumps(value, ensure_ascii=False)))

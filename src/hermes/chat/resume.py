@@ -278,16 +278,22 @@ def resume_line(session_id: str) -> str:
 def program() -> str:
     """The shell words that start this program: its name where the shell finds this one under it, else its path."""
     import shlex
+
+    words = command_words()
+    inside = words[0].removeprefix(os.path.expanduser("~") + os.sep)
+    is_below = len(words) == 1 and os.sep in words[0] and not os.path.isabs(inside)
+    return f"~/{shlex.quote(inside)}" if is_below else shlex.join(words)
+
+
+def command_words(search: str | None = None) -> list[str]:
+    """The words that start this program: its name where PATH (`search`, if given) has this one under it, else its path."""
     import shutil
 
     path = os.path.abspath(sys.argv[0])
     if os.path.basename(path) not in ("hermes", "hermes-sessions"):  # python -m
         path = os.path.join(os.path.dirname(sys.executable), "hermes")
     if not os.access(path, os.X_OK):
-        return f"{shlex.quote(sys.executable)} -m hermes.cli.main"
-    name, home = os.path.basename(path), os.path.expanduser("~")
-    found = shutil.which(name)
-    if found is not None and os.path.realpath(found) == os.path.realpath(path):
-        return name
-    inside = path.removeprefix(home + os.sep)
-    return f"~/{shlex.quote(inside)}" if home != os.sep and inside != path else shlex.quote(path)
+        return [sys.executable, "-m", "hermes.cli.main"]
+    found = shutil.which(os.path.basename(path), path=search)
+    is_found = found is not None and os.path.realpath(found) == os.path.realpath(path)
+    return [os.path.basename(path) if is_found else path]

@@ -279,8 +279,8 @@ def model_files(config: Config) -> Found:
 
 # ------------------------------------------------------------------------------------------------ around it
 
-# Programs that can use the record (`hermes mcp`) or the agent (`hermes acp`): protocol, name, what shows that one is installed
-# (programs, or a folder in the user's home), and the line that connects it. The guide (mcp.md, acp.md) has the same lines.
+# Programs that can use the agent (`hermes acp`): name, what shows that one is installed (programs, or a folder in the user's
+# home), and the line that connects it. The guide (acp.md) has the same lines.
 _ZED = ("zed", "zeditor", "~/.config/zed")
 _JETBRAINS = (
     "idea",
@@ -295,16 +295,11 @@ _JETBRAINS = (
     "~/.jetbrains",
 )
 CLIENTS = (
-    ("mcp", "Claude Code", ("claude",), "claude mcp add --scope user hermes -- hermes mcp"),
-    ("mcp", "Codex", ("codex",), "codex mcp add hermes -- hermes mcp"),
-    ("mcp", "VS Code", ("code",), """code --add-mcp '{"name":"hermes","command":"hermes","args":["mcp"]}'"""),
-    ("mcp", "Zed", _ZED,
-     'in ~/.config/zed/settings.json: "context_servers": {"hermes": {"command": "hermes", "args": ["mcp"]}}'),
-    ("acp", "Zed", _ZED, 'in ~/.config/zed/settings.json: "agent_servers": {"Hermes": {"type": "custom",'
+    ("Zed", _ZED, 'in ~/.config/zed/settings.json: "agent_servers": {"Hermes": {"type": "custom",'
      ' "command": "hermes", "args": ["acp"]}}'),
-    ("acp", "JetBrains", _JETBRAINS,
+    ("JetBrains", _JETBRAINS,
      'in ~/.jetbrains/acp.json: "agent_servers": {"Hermes": {"command": "hermes", "args": ["acp"]}}'),
-    ("acp", "Neovim (avante)", ("nvim",), "in avante's setup{…}: "
+    ("Neovim (avante)", ("nvim",), "in avante's setup{…}: "
      'provider = "hermes", acp_providers = { hermes = { command = "hermes", args = { "acp" } } }'),
 )  # fmt: skip
 
@@ -321,21 +316,23 @@ def watch(_: Config) -> Found:
 
 
 def clients(config: Config) -> Found:
-    """Other agents and editors on this machine, each with the line that connects it."""
+    """Other agents and editors on this machine: whether they are connected, and how to connect them."""
     from hermes.cli.gateway_setup import guide_page
+    from hermes.cli.mcp_install import PROGRAMS, is_there, state
 
-    def is_there(sign: str) -> bool:
-        return os.path.isdir(os.path.expanduser(sign)) if sign.startswith("~") else shutil.which(sign) is not None
-
-    for protocol, what in (("mcp", "lets other agents search the record"), ("acp", "is the agent for editors")):
-        known = [one for one in CLIENTS if one[0] == protocol]
-        found = [(name, line) for _, name, signs, line in known if any(map(is_there, signs))]
-        for name, line in found:
-            yield well(f"{name}: {line}", protocol)
-        if not found:
-            page = guide_page(f"{protocol}.md") or Path(f"docs/guide/{protocol}.md")
-            names = ", ".join(one[1] for one in known)
-            yield well(f"`hermes {protocol}` {what}: {names}; {page} has the line for each", protocol)
+    agents = [one for one in PROGRAMS.values() if is_there(one.signs)]
+    for one in agents:
+        yield well(f"{one.title}: {state(one).replace('not connected', f'hermes mcp install {one.key}')}", "mcp")
+    if not agents:
+        names = ", ".join(one.title for one in PROGRAMS.values())
+        yield well(f"`hermes mcp` lets other agents search the record: {names}", "mcp")
+    editors = [(name, line) for name, signs, line in CLIENTS if is_there(signs)]
+    for name, line in editors:
+        yield well(f"{name}: {line}", "acp")
+    if not editors:
+        page = guide_page("acp.md") or Path("docs/guide/acp.md")
+        names = ", ".join(name for name, *_ in CLIENTS)
+        yield well(f"`hermes acp` is the agent for editors: {names}; {page} has the line for each", "acp")
 
 
 def terminal(config: Config) -> Found:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import user_option
+from hermes.cli.groups import CommandGroup
+from hermes.cli.mcp_install import install
 from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened, serve_http
 from hermes.errors import ConfigError, MissingExtra
 
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-@click.command(
+@click.group(
+    cls=CommandGroup,
+    invoke_without_command=True,
     help="Let other agents search, read and list conversations, by the Model Context Protocol.\n\nOver HTTP,"
-    " clients send the token of mcp.token in config.yaml; without one, a token is made for this run and printed."
+    " clients send the token of mcp.token in config.yaml; without one, a token is made for this run and printed.",
 )
 @click.option(
     "--http", "port", type=click.IntRange(0, 65535), metavar="PORT", help="Over HTTP (path /mcp), not stdio; 0: a free port."
@@ -27,7 +31,19 @@ if TYPE_CHECKING:
 @click.option("--no-token", is_flag=True, help="Every program and user of this machine may use it; 127.0.0.1 alone.")
 @click.option("--write", is_flag=True, help="Also offer tools that tag, title and add notes.")
 @user_option("Only what this user may see, such as telegram:42.")
-def command(port: int | None, host: str | None, no_token: bool, write: bool, user: tuple[str, str] | None) -> None:
+@click.pass_context
+def command(
+    context: click.Context,
+    port: int | None,
+    host: str | None,
+    no_token: bool,
+    write: bool,
+    user: tuple[str, str] | None,
+) -> None:
+    if context.invoked_subcommand is not None:
+        if port is not None or host or no_token or write or user:
+            raise click.UsageError(f"`hermes mcp {context.invoked_subcommand}` goes without the options of the server")
+        return
     try:
         from hermes.serve.mcp_server import server
     except ModuleNotFoundError as error:
@@ -50,6 +66,9 @@ def command(port: int | None, host: str | None, no_token: bool, write: bool, use
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"http://{shown}:{listening.getsockname()[1]}/mcp{_hint(token)}", err=True)
         serve_http(app, listening)
+
+
+command.add_command(install)
 
 
 def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:

@@ -267,11 +267,11 @@ def _entry(host: Host, session_id: str, when: float | None, name: str, width: in
 def _search(host: Host, words: str) -> str:
     from hermes.agent.session_search.excerpts import hits_by_session
 
-    found = hits_by_session(host.db, words, LISTED, 50, visible_to=host.user)
+    found, _ = hits_by_session(host.db, words, LISTED, 50, visible_to=host.user)
     if not found:
         return f'No messages match "{shortened_line(words, 60)}".'
     lines = []
-    for session_id, (hit, *_) in found.items():
+    for session_id, (hit, *_) in list(found.items())[:LISTED]:
         lines.append(_entry(host, session_id, hit["timestamp"], shortened_line(hit["title"] or "—", 48)))
         lines.append("    " + shortened_line(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))
     continuing = (

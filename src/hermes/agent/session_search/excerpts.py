@@ -98,15 +98,20 @@ def search_rounds(db: SessionDB, query: str, size: int, **filters: Any) -> Itera
         seen.update((hit["session_id"], None) for hit in hits)
 
 
-def hits_by_session(db: SessionDB, query: str, sessions: int, size: int, **filters: Any) -> dict[str, list[SearchHit]]:
-    """The hits of the best `sessions` sessions, best first, by session."""
+def hits_by_session(
+    db: SessionDB, query: str, sessions: int, size: int, **filters: Any
+) -> tuple[dict[str, list[SearchHit]], bool]:
+    """The hits by session, the best session first, until there are `sessions` of them; and whether these are all hits."""
     grouped: dict[str, list[SearchHit]] = {}
-    for hits in search_rounds(db, query, size, **filters):
+    for number, hits in enumerate(search_rounds(db, query, size, **filters)):
         for hit in hits:
             grouped.setdefault(hit["session_id"], []).append(hit)
+        is_all = (
+            not number and len(hits) < size
+        )  # a later round knows nothing of further hits in the sessions before it
         if len(grouped) >= sessions:
             break
-    return dict(list(grouped.items())[:sessions])
+    return grouped, is_all
 
 
 def find_conversations(
