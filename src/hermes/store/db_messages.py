@@ -178,6 +178,10 @@ class MessageCalls(OpenStore):
         """Every message a session shows, in order, with all columns; JSON fields decoded. [] for an unknown session."""
         return [message_reading.decode(row) for row in self._of(session_id, visible_to, message_reading.shown_rows)]
 
+    def get_undone_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
+        """The messages that the last rewind hid and `unrewind` would show again, in order."""
+        return [message_reading.decode(row) for row in self._of(session_id, visible_to, lineage.undone)]
+
     def _of(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
         """What a session has; [] for one that may not be seen."""
         return self._read(lambda tx: ask(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else [])

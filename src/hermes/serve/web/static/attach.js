@@ -1,0 +1,57 @@
+// Files that go with the next message: chosen by a button, dropped on the page, or pasted.
+import { button, make, plural } from "./dom.js";
+
+// `box` takes what is pasted, `form` what is dropped; `changed` is called when there are more or fewer files.
+export function attachments(box, form, changed) {
+  let files = [];
+  const chosen = make("input", { type: "file", multiple: true, hidden: true });
+  const list = make("ul", { className: "files", ariaLabel: "Files that go with the message" });
+  const clip = button("Attach", () => chosen.click(), { className: "plain", title: "Attach files or pictures" });
+
+  function draw() {
+    list.replaceChildren(...files.map(file => make("li", {}, make("bdi", {}, file.name), " ", make("span", { className: "dim" }, size(file.size)),
+      button("×", () => { files = files.filter(one => one !== file); draw(); }, { className: "plain", ariaLabel: `Remove ${file.name}` }))));
+    changed();
+  }
+  function add(more) {
+    files = [...files, ...more];
+    draw();
+  }
+  chosen.addEventListener("change", () => { add(chosen.files); chosen.value = ""; box.focus(); });
+  box.addEventListener("paste", event => {
+    if (!event.clipboardData.files.length) return;
+    event.preventDefault();
+    add(event.clipboardData.files);
+  });
+  form.addEventListener("dragover", event => {
+    if (!event.dataTransfer.types.includes("Files")) return;
+    event.preventDefault();
+    form.classList.add("dropping");
+  });
+  form.addEventListener("dragleave", () => form.classList.remove("dropping"));
+  form.addEventListener("drop", event => {
+    form.classList.remove("dropping");
+    if (!event.dataTransfer.files.length) return;
+    event.preventDefault();
+    add(event.dataTransfer.files);
+  });
+  return {
+    list, clip, chosen, add,
+    count: () => files.length,
+    names: () => files.map(file => file.name),
+    take() { const taken = files; files = []; draw(); return taken; },
+  };
+}
+
+export const encoded = files => Promise.all(files.map(async file => ({ name: file.name, type: file.type, data: await base64(file) })));
+export const described = names => names.length ? `${plural(names.length, "file")}: ${names.join(", ")}` : "";
+
+function base64(file) {
+  return new Promise((done, failed) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => failed(new Error(`${file.name} can't be read; attach it again`));
+    reader.readAsDataURL(file);
+  });
+}
+const size = bytes => bytes < 1000 ? `${bytes} bytes` : bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
