@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hermes.agent.model_choice import named_model
 from hermes.errors import HermesError
 from hermes.store.attachments import mime_of
+from hermes.texts import content_text
 
 if TYPE_CHECKING:
     from hermes.agent.model import Model
@@ -137,8 +138,10 @@ def joined(spoken: str, notes: list[str], parts: list[Any]) -> str | list[Any]:
     return [{"type": "text", "text": words}, *parts] if parts else words
 
 
-def separated(text: str) -> tuple[str, list[str]]:
-    """The words of a message without the notes about its files, and those notes."""
+def separated(content: Any) -> tuple[str, list[str]]:
+    """What was written in a message, without the notes about its files; and those notes."""
+    parts = content if isinstance(content, list) else [{"text": content_text(content)}]
+    text = "\n\n".join(str(part["text"]) for part in parts if isinstance(part, dict) and part.get("text"))
     notes = [found[0] for found in NOTE.finditer(text)]
     return (re.sub(r"\n{3,}", "\n\n", NOTE.sub("", text)).strip(), notes) if notes else (text, [])
 

@@ -93,7 +93,11 @@ class ConversationView:
     def undone(self, request: Request) -> Response:
         """The messages that were undone last and can be brought back."""
         session_id, user = self.found(request)
-        return self._piece(request, [dict(row) for row in self._db.get_undone_messages(session_id, visible_to=user)])
+        return self._piece(request, self._undone_rows(session_id, user))
+
+    def _undone_rows(self, session_id: str, user: User | None) -> list[Row]:
+        rows = self._db.get_undone_messages(session_id, visible_to=user)
+        return [{**row, "undone_in": session_id} for row in rows]
 
     def _rows(self, session_id: str, user: User | None) -> list[Row]:
         return [dict(row) for row in self._db.get_messages(session_id, visible_to=user)]
@@ -133,10 +137,11 @@ class ConversationView:
 
     def _message(self, request: Request) -> tuple[Row, User | None]:
         user, message_id = visitor_of(request).user, number(request.path_params["message_id"])
-        session_id = self._db.session_of_message(message_id, visible_to=user)
-        rows = self._rows(session_id, user) if session_id is not None else []
-        if session_id is not None:
-            rows += [dict(row) for row in self._db.get_undone_messages(session_id, visible_to=user)]
+        if "undone_in" in request.query_params:
+            rows = self._undone_rows(request.query_params["undone_in"], user)
+        else:
+            session_id = self._db.session_of_message(message_id, visible_to=user)
+            rows = self._rows(session_id, user) if session_id is not None else []
         row = next((one for one in rows if one["id"] == message_id), None)
         if row is None:
             raise HTTPException(404, "no such message")
@@ -177,8 +182,9 @@ class ConversationView:
     def text(self, request: Request) -> Response:
         """The whole text of a message, to download; with `?said` what was written there alone: to copy, or to edit."""
         row, _ = self._message(request)
-        text = content_text(row["content"])
-        told = [separated(text)[0]] if "said" in request.query_params else [row.get("reasoning"), text]
+        content = row["content"]
+        is_whole = "said" not in request.query_params
+        told = [row.get("reasoning"), content_text(content)] if is_whole else [separated(content)[0]]
         data = "\n\n".join(str(encodable(one)) for one in told if one).encode()
         name = f'attachment; filename="message-{row["id"]}.txt"'
         return Response(data, media_type="text/plain; charset=utf-8", headers={"content-disposition": name})

@@ -17,11 +17,8 @@ _LONGEST_CODE = 20_000  # that is highlighted
 _LONGEST_LINE = 5_000  # of code that is highlighted
 _LONGEST_FORMULA = 2_000
 # The end of a text that is still being written and may turn into something else: marks without a word (a list item or the
-# line under a heading may begin so), the head of a table, and a formula that has begun.
-_UNDECIDED = re.compile(
-    r"(?:(?:\A|\n[ \t]*\n)\|[^\n]*(?:\n[^\w\n]*)?|(?:\A|\n)[^\w\n]*"
-    r"|(?:\A|\n)[ \t]*(?:\$\$|\\\[)(?:(?!\$\$|\\\]|\n\n)[\s\S]){0,2000})\Z"
-)
+# line under a heading may begin so), and the head of a table.
+_UNDECIDED = re.compile(r"(?:(?:\A|\n[ \t]*\n)\|[^\n]*(?:\n[^\w\n]*)?|(?:\A|\n)[^\w\n]*)\Z")
 
 
 def blocks(text: str) -> list[str]:
@@ -41,7 +38,15 @@ def blocks(text: str) -> list[str]:
 
 def decided(text: str) -> str:
     """The part of an unfinished text that will not turn into something else by what comes next."""
-    return _UNDECIDED.sub("", text)
+    text = _UNDECIDED.sub("", text)
+    for place, is_open in (
+        (text.rfind("$$"), text.count("$$") % 2 == 1),
+        (text.rfind(r"\["), text.rfind(r"\[") > text.rfind(r"\]")),
+    ):
+        begun = text[place:] if is_open and not text[:place].rpartition("\n")[2].strip() else ""
+        if 0 < len(begun) < _LONGEST_FORMULA and "\n\n" not in begun:
+            return text[:place]  # a formula that has begun
+    return text
 
 
 @cache

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
+from urllib.parse import quote
 
 from hermes.agent.attached_files import NOTE
 from hermes.serve.web import markdown_html
@@ -26,13 +27,19 @@ def _clean(text: Any) -> str:
     return cleaned
 
 
+def place_of(row: Mapping[str, Any], what: str, name: str = "") -> str:
+    """The address of the text of a message, or of a file in it; of an undone one it names the session that can bring it back."""
+    undone = row.get("undone_in")
+    return f"/{what}/{row['id']}{name}" + (f"?undone_in={quote(str(undone), safe='')}" if undone else "")
+
+
 def _cut(text: str, row: Mapping[str, Any]) -> tuple[str, str]:
     """The part of a text that is in the page, and a link to the whole of it."""
     if len(text) <= _LONGEST:
         return text, ""
     return text[:_LONGEST], (
         f'<p class="cut">… {len(text) - _LONGEST:,} more characters: '
-        f'<a href="/text/{row["id"]}" download>download the whole text</a></p>'
+        f'<a href="{place_of(row, "text")}" download>download the whole text</a></p>'
     )
 
 
@@ -69,6 +76,7 @@ class HtmlRenderer:
             "cost": row.get("cost_usd"),
             "ended": row.get("finish_reason"),
             "html": self._body(row, results, asked),
+            "said": place_of(row, "text"),
         }
 
     def _body(self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], asked: str | None) -> str:
@@ -117,7 +125,7 @@ class HtmlRenderer:
 
     def _attachment(self, digest: str, kind: str, name: str, row: Mapping[str, Any]) -> str:
         """A picture, a recording, or a link to the file."""
-        place = f"/attachment/{row['id']}/{digest}"
+        place = place_of(row, "attachment", f"/{digest}")
         told = escape(name or kind.replace("_", " ") or "attachment", quote=True)
         mime = self._type_of(digest)
         family = (mime or "").partition("/")[0]

@@ -25,7 +25,7 @@ from hermes.serve.models import Models
 from hermes.serve.web.message_html import written
 from hermes.store.db import Transactions
 from hermes.store.sessions import CONFIGURED
-from hermes.texts import content_text, encodable, shortened
+from hermes.texts import encodable, shortened
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
@@ -296,7 +296,7 @@ class Talks:
         self._db.record_audit("branch", session_id, by=by, detail=f"new session {new_id}")
         content = rows[place]["content"]
         parts = [part for part in content if "text" not in part] if isinstance(content, list) else []
-        return separated(content_text(content))[1], parts
+        return separated(content)[1], parts
 
     def _name(self, session_id: str) -> str:
         return self._db.get_compression_chain(session_id)[0]

@@ -35,7 +35,7 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   }
   function write(text) { box.value = text; typed(); }
   async function edit(message) {
-    const text = await said(message.id);
+    const text = await said(message);
     instead = message.id;
     editing.hidden = false;
     write(text);
