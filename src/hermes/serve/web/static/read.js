@@ -53,9 +53,10 @@ export async function showSession(id) {
   const list = make("section", { id: "messages", ariaLabel: "Messages" }), hint = make("div", { className: "hint" });
   open = { id, list, hint, undone: 0, first: told.from, last: told.from + told.messages.length, total: told.total, session };
   list.append(...told.messages.map(draw));
-  main.replaceChildren(...[head(session, doing), compressed(session), list, hint].filter(Boolean));
-  drawUndone(told.undone);
+  main.replaceChildren(...[head(session, doing), compressed(session), list].filter(Boolean));
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
+  if (readOnly) main.append(hint); else document.getElementById("talk").before(hint); // below a reply that is being written
+  drawUndone(told.undone);
   if (target) aim(target[0].slice(1)); else toEnd();
   position(true);
   watch();
