@@ -162,7 +162,7 @@ class _TalkRoutes:
 
     async def models(self, request: Request) -> Response:
         """The models that can be chosen for a conversation, or the choice of one."""
-        told = await told_in(request) if request.method == "POST" else {}
+        told = await told_in(request)
         session_id = await self._named(request)
         if session_id is not None:
             session_id = await run_in_threadpool(self._db.get_compression_tip, session_id)

@@ -7,12 +7,13 @@ A reply that is still being written is rendered by the same code, so that nothin
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from html import escape, unescape
 from typing import Any
 
 _LONGEST_MARKDOWN = 40_000  # longer texts are shown as they are: parsing them takes too long
 _MOST_BRACKETS = 2_000  # each may begin a link, which is looked for up to the end of the text
+_MOST_LINKS = 300  # bare ones; with more of them, looking for their ends takes too long
 _LONGEST_CODE = 20_000  # that is highlighted
 _LONGEST_LINE = 5_000  # of code that is highlighted
 _LONGEST_FORMULA = 2_000
@@ -25,7 +26,7 @@ def blocks(text: str) -> list[str]:
     """The HTML of each block of a text (a paragraph, a list, a table …), in order; each is one element."""
     if len(text) > _LONGEST_MARKDOWN or text.count("[") > _MOST_BRACKETS:
         return [f"<pre class=text>{escape(text)}</pre>"]
-    parser, env = _markdown(), dict[str, Any]()
+    parser, env = _markdown(text.count("://") <= _MOST_LINKS), dict[str, Any]()
     made: list[str] = []
     begun = 0
     tokens = parser.parse(text, env)
@@ -50,12 +51,12 @@ def decided(text: str) -> str:
 
 
 @cache
-def _markdown() -> Any:
+def _markdown(bare_links: bool) -> Any:
     from markdown_it import MarkdownIt
     from mdit_py_plugins.dollarmath import dollarmath_plugin
     from mdit_py_plugins.tasklists import tasklists_plugin
 
-    made: Any = MarkdownIt("commonmark", {"html": False, "linkify": True, "highlight": _highlighted})
+    made: Any = MarkdownIt("commonmark", {"html": False, "linkify": bare_links, "highlight": _highlighted})
     made.enable(["table", "strikethrough", "linkify"])
     made.use(dollarmath_plugin, allow_labels=False, allow_space=False, allow_digits=False, allow_blank_lines=False)
     made.use(tasklists_plugin)
@@ -118,7 +119,6 @@ _MATH_TAGS = frozenset(
     "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mmultiscripts mprescripts"
     " mtable mtr mtd mstyle mpadded mphantom".split()
 )
-_SCRIPTS = {"msub": 2, "msup": 2, "munder": 2, "mover": 2, "msubsup": 3, "munderover": 3}  # how many parts they have
 _MATH_ATTRIBUTES = frozenset(
     "display mathvariant stretchy fence form separator accent accentunder displaystyle scriptlevel columnalign linethickness"
     " largeop movablelimits symmetric minsize maxsize width height depth lspace rspace voffset".split()
@@ -160,16 +160,20 @@ def _bracketed(state: Any, silent: bool) -> bool:
 def _formula(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
     """A formula as MathML; one that can't be read, as it was written."""
     token = tokens[index]
-    latex = token.content.strip()
+    shown = _mathml_of(token.content.strip(), bool(token.block))
+    return f"<div class=formula>{shown}</div>\n" if token.block else shown
+
+
+@lru_cache(maxsize=2000)  # a reply that is being written is rendered again and again
+def _mathml_of(latex: str, block: bool) -> str:
     try:
         if len(latex) > _LONGEST_FORMULA or _MACROS.search(latex):
             raise ValueError("too much to expand")
         from latex2mathml.converter import Converter
 
-        shown = _mathml(Converter(display="block" if token.block else "inline").convert_to_element(latex))
+        return _mathml(Converter(display="block" if block else "inline").convert_to_element(latex))
     except Exception:  # the library raises many, also RecursionError
-        shown = f"<code>{escape(latex)}</code>"
-    return f"<div class=formula>{shown}</div>\n" if token.block else shown
+        return f"<code>{escape(latex)}</code>"
 
 
 def _mathml(element: Any) -> str:
@@ -180,9 +184,16 @@ def _mathml(element: Any) -> str:
         for name, value in element.attrib.items()
         if name in _MATH_ATTRIBUTES and _MATH_VALUE.fullmatch(value)
     )
-    inner = [*map(_mathml, element)]
-    if len(inner) > (
-        wanted := _SCRIPTS.get(tag, len(inner))
-    ):  # the library forgets the row around a matrix in brackets
-        inner = [f"<mrow>{''.join(inner[: 1 - wanted])}</mrow>", *inner[1 - wanted :]]
+    inner, tags = [*map(_mathml, element)], [one.tag for one in element]
+    for at in range(len(inner) - 2, 0, -1):  # the library forgets the row around a matrix and its brackets
+        if (
+            tags[at] == "mtable"
+            and tags[at - 1] == tags[at + 1] == "mo"
+            and _is_fence(element[at - 1], element[at + 1])
+        ):
+            inner[at - 1 : at + 2] = [f"<mrow>{''.join(inner[at - 1 : at + 2])}</mrow>"]
     return f"<{tag}{given}>{escape(unescape(element.text or ''))}{''.join(inner)}</{tag}>"
+
+
+def _is_fence(*operators: Any) -> bool:
+    return all(unescape(one.text or "") in "()[]{}|‖∣∥" for one in operators)

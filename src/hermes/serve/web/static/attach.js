@@ -54,4 +54,4 @@ function base64(file) {
     reader.readAsDataURL(file);
   });
 }
-const size = bytes => bytes < 1000 ? `${bytes} bytes` : bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+const size = bytes => bytes < 1000 ? plural(bytes, "byte") : bytes < 1e6 ? `${Math.round(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;

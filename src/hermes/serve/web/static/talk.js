@@ -6,6 +6,7 @@ import { said } from "./message.js";
 import { replyView } from "./reply.js";
 
 let shown = null; // the box in the page
+let begun = null; // the turn that began another session, which the page opens next: it may be over by then, with an error
 export function detachTalk() { shown?.stopListening(); shown = null; }
 export const shownStored = () => shown?.view.stored();
 export const editMessage = message => shown?.edit(message);
@@ -14,7 +15,7 @@ document.addEventListener("visibilitychange", () => shown?.listen());
 
 // `id` null: a new conversation. `refresh` shows what was stored since.
 export function attachTalk(id, { refresh, go, turn = null, other = null }) {
-  let source = null, current = turn, sending = false, instead = null;
+  let source = null, current = null, sending = false, instead = null, chosen = "";
   const view = replyView();
   const problem = make("p", { className: "problem", role: "alert" });
   const box = make("textarea", { id: "prompt", rows: 2, placeholder: id ? "Reply…" : "Ask anything…", maxLength: 200000 });
@@ -55,6 +56,7 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     model.hidden = told.models.length < 2;
   }
   model.addEventListener("change", async () => {
+    chosen = model.value;
     if (!id) return; // it goes with the first message
     try { await ask("/api/models/" + path(id), { model: model.value }); say(`From now on ${model.value} answers here.`, 5); } catch (error) { problem.textContent = error.message; }
   });
@@ -69,10 +71,10 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     if (!more.again) { if (edited) stopEditing(); else write(""); }
     view.begin(text, described([...taken].map(file => file.name)));
     try {
-      const body = { ...more, text, files: await encoded(taken), ...(edited ? { instead_of: edited } : {}), ...(id ? {} : { model: model.value }) };
+      const body = { ...more, text, files: await encoded(taken), ...(edited ? { instead_of: edited } : {}), ...(id ? {} : { model: chosen }) };
       const told = await ask(id ? "/api/talk/" + path(id) : "/api/talk", body);
       if (!place.isConnected) return; // its reader went elsewhere meanwhile
-      if (told.session !== id) { moveDraft(told.session); go("/s/" + path(told.session)); return; }
+      if (told.session !== id) { begun = told; if (!edited) moveDraft(told.session); go("/s/" + path(told.session)); return; }
       follow(told.turn);
       await refresh();
     } catch (error) {
@@ -140,6 +142,8 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   shown = { view, listen, stopListening, edit, send };
   write(draft(id));
   drawModels().catch(() => {}); // the endpoint does not say which models it has: the one in use answers
+  if (begun?.session === id) turn = begun.turn;
+  begun = null;
   if (turn) follow(turn);
   else if (other) problem.textContent = `Another process (${other}) is answering here at the moment.`;
   const both = document.createDocumentFragment();
