@@ -59,7 +59,7 @@ def model() -> Iterator[Echo]:
 @pytest.fixture(scope="module")
 def home(model: Echo, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("conversation") / "home"
-    talkative(home, model.base_url, "memory: {recall: 'off'}\n")
+    talkative(home, model.base_url)
     fill(home)
     return home
 

@@ -30,7 +30,7 @@ async def told_in(request: Request, files: int = 0) -> dict[str, Any]:
     """
     if visitor_of(request).read_only:
         raise HTTPException(403, "this page is read-only")
-    told = parse_json(await read_body(request, _LONGEST + files, _SLOWEST) or b"{}")
+    told = parse_json(await read_body(request, _LONGEST + files, _SLOWEST + files / 100_000) or b"{}")
     if not isinstance(told, dict):
         raise HTTPException(400, "the request is not a JSON object")
     return told

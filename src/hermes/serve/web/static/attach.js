@@ -1,7 +1,18 @@
 // Files that go with the next message: chosen by a button, dropped on the page, or pasted.
 import { button, make, plural } from "./dom.js";
 
-// `box` takes what is pasted, `form` what is dropped; `changed` is called when there are more or fewer files.
+let target = null; // the form that takes what is dropped, anywhere on the page
+function dropping(event, over) {
+  if (!target?.form.isConnected || !event.dataTransfer?.types.includes("Files")) return false;
+  event.preventDefault(); // else the browser would leave the page and open the file
+  target.form.classList.toggle("dropping", over);
+  return true;
+}
+addEventListener("dragover", event => dropping(event, true));
+addEventListener("dragleave", event => dropping(event, false));
+addEventListener("drop", event => { if (dropping(event, false)) target.add(event.dataTransfer.files); });
+
+// `box` takes what is pasted; `changed` is called when there are more or fewer files.
 export function attachments(box, form, changed) {
   let files = [];
   const chosen = make("input", { type: "file", multiple: true, hidden: true });
@@ -23,18 +34,7 @@ export function attachments(box, form, changed) {
     event.preventDefault();
     add(event.clipboardData.files);
   });
-  form.addEventListener("dragover", event => {
-    if (!event.dataTransfer.types.includes("Files")) return;
-    event.preventDefault();
-    form.classList.add("dropping");
-  });
-  form.addEventListener("dragleave", () => form.classList.remove("dropping"));
-  form.addEventListener("drop", event => {
-    form.classList.remove("dropping");
-    if (!event.dataTransfer.files.length) return;
-    event.preventDefault();
-    add(event.dataTransfer.files);
-  });
+  target = { form, add };
   return {
     list, clip, chosen, add,
     count: () => files.length,

@@ -17,16 +17,30 @@ function tags(session, change, act) {
 }
 
 function actions(session, change, act) {
+  const done = async (action, body) => { await change(action, body); await act.again(); };
+  async function rename() {
+    const title = await question("Rename", { label: "Title", value: session.title || "" });
+    if (title === null) return;
+    await done("title", { title });
+    say("Renamed.", 4);
+  }
+  async function tag() {
+    const word = await question("Tag", { label: "Tag", value: "" });
+    if (!word) return;
+    await done("tag", { tag: word });
+    say("Tagged.", 4);
+  }
   const resume = "hermes -r " + (/^[\w.:@%+,=/][\w.:@%+,=/-]*$/.test(session.id) ? session.id : `'${session.id.replaceAll("'", "'\\''")}'`); // pasted into a shell
   const all = make("div", { className: "actions" }, button("Resume in terminal", () => copy(resume, `Copied: ${resume}`), { title: `Copies the command: ${resume}` }));
   if (!readOnly) all.append(
-    button("Rename", async () => { const title = await question("Rename", { label: "Title", value: session.title || "" }); if (title !== null) { await change("title", { title }); await act.again(); say("Renamed.", 4); } }),
-    button("Tag", async () => { const tag = await question("Tag", { label: "Tag", value: "" }); if (tag) { await change("tag", { tag }); await act.again(); say("Tagged.", 4); } }),
-    button(session.pinned_at ? "Unpin" : "Pin", async () => { await change(session.pinned_at ? "unpin" : "pin"); await act.again(); }),
-    button(session.archived_at ? "Unarchive" : "Archive", async () => { await change(session.archived_at ? "unarchive" : "archive"); await act.again(); }),
+    button("Rename", rename),
+    button("Tag", tag),
+    button(session.pinned_at ? "Unpin" : "Pin", () => done(session.pinned_at ? "unpin" : "pin")),
+    button(session.archived_at ? "Unarchive" : "Archive", () => done(session.archived_at ? "unarchive" : "archive")),
     button("Branch", act.branch, { title: "A new conversation that begins with this one" }));
-  const forms = [["HTML", "html"], ["Markdown", "markdown"], ["JSON lines", "jsonl"]];
-  all.append(make("details", { className: "menu" }, make("summary", { className: "button" }, "Export"), make("div", { className: "choices" }, ...forms.map(([text, form]) => make("a", { href: `/export/${form}/${path(session.id)}`, download: "" }, text)))));
+  const forms = [["HTML", "html"], ["Markdown", "markdown"], ["JSON lines", "jsonl"]]
+    .map(([text, form]) => make("a", { href: `/export/${form}/${path(session.id)}`, download: "" }, text));
+  all.append(make("details", { className: "menu" }, make("summary", { className: "button" }, "Export"), make("div", { className: "choices" }, ...forms)));
   if (!readOnly) all.append(button("Trash", () => trash(change, act), { className: "danger" }));
   return all;
 }

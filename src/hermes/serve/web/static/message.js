@@ -84,7 +84,8 @@ function frameCode(block) {
 function diagramLink(block) {
   const state = new TextEncoder().encode(JSON.stringify({ code: block.textContent, mermaid: '{"theme": "default"}' }));
   const packed = btoa(Array.from(state, byte => String.fromCharCode(byte)).join(""));
-  return make("a", { href: "https://mermaid.live/edit#base64:" + packed, target: "_blank", rel: "noopener noreferrer", title: "Opens mermaid.live, which draws the diagram in your browser" }, "Draw ↗");
+  const title = "Opens mermaid.live, which draws the diagram in your browser";
+  return make("a", { href: "https://mermaid.live/edit#base64:" + packed, target: "_blank", rel: "noopener noreferrer", title }, "Draw ↗");
 }
 
 function place(block) {

@@ -3,8 +3,10 @@
 import { ask, atEnd, button, make, toEnd } from "./dom.js";
 import { drawMessage, replaceBlocks } from "./message.js";
 
-// `flow` stands below the stored messages, `questions` above the prompt, where they are always seen.
+// `flow` stands below the stored messages, `questions` above the prompt, where they are always seen. `notices` come after the
+// reply and stay until the next one, so that its end moves nothing.
 export function replyView() {
+  const notices = make("div", { className: "notices", ariaLive: "polite" });
   const flow = make("section", { className: "reply", ariaLabel: "Reply in progress", ariaBusy: "false" });
   const questions = make("div", { className: "questions", ariaLive: "assertive" });
   let sent = null, text = null, thoughts = null, before = 0;
@@ -21,6 +23,7 @@ export function replyView() {
   // At once, before the server has said anything.
   function begin(words, files) {
     clear();
+    notices.replaceChildren();
     before = lastStored();
     sent = article("user");
     sent.querySelector(".body").append(make("p", { className: "plainly" }, words), files ? make("p", { className: "dim" }, files) : "");
@@ -69,8 +72,7 @@ export function replyView() {
     if (text && fresh.some(one => one.matches(".assistant"))) { text.remove(); thoughts?.remove(); text = thoughts = null; }
   }
   function notice(words) {
-    wait();
-    text.before(make("p", { className: "notice dim" }, words));
+    notices.append(make("p", { className: "notice dim" }, words));
   }
   function asking(event, turn) {
     const answer = yes => button(yes ? "Allow" : "Decline", () => ask("/api/answer/" + turn, { question: event.id, yes }), { className: yes ? "danger" : "primary" });
@@ -87,5 +89,5 @@ export function replyView() {
     change();
     if (low) toEnd();
   }
-  return { flow, questions, clear, begin, wait, html, thought, next, stored, notice, asking, answered, following, isEmpty: () => !flow.childElementCount };
+  return { flow, notices, questions, clear, begin, wait, html, thought, next, stored, notice, asking, answered, following };
 }

@@ -24,7 +24,9 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   const model = make("select", { ariaLabel: "Model", title: "The model that answers in this conversation", hidden: true });
   const form = make("form", { className: "talk" });
   const files = attachments(box, form, () => { problem.textContent = ""; });
-  const editing = make("p", { className: "editing", hidden: true }, make("span", {}, "Editing a message: it is sent in a branch, and this conversation stays as it is. "), button("Cancel", stopEditing, { className: "plain" }));
+  const editing = make("p", { className: "editing", hidden: true },
+    make("span", {}, "Editing a message: it is sent in a branch, and this conversation stays as it is. "),
+    button("Cancel", stopEditing, { className: "plain" }));
   form.append(make("label", { className: "hidden", htmlFor: "prompt" }, "Message"), files.list, box,
     make("div", { className: "under" }, files.clip, files.chosen, model, make("div", { className: "actions" }, stop, sendButton)));
   const place = make("div", { id: "talk" }, view.questions, problem, editing, form);
@@ -58,7 +60,10 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   model.addEventListener("change", async () => {
     chosen = model.value;
     if (!id) return; // it goes with the first message
-    try { await ask("/api/models/" + path(id), { model: model.value }); say(`From now on ${model.value} answers here.`, 5); } catch (error) { problem.textContent = error.message; }
+    try {
+      await ask("/api/models/" + path(id), { model: chosen });
+      say(`From now on ${chosen} answers here.`, 5);
+    } catch (error) { problem.textContent = error.message; }
   });
 
   // ---------------------------------------------------------------------------------------------- sending
@@ -71,17 +76,18 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     if (!more.again) { if (edited) stopEditing(); else write(""); }
     view.begin(text, described([...taken].map(file => file.name)));
     try {
-      const body = { ...more, text, files: await encoded(taken), ...(edited ? { instead_of: edited } : {}), ...(id ? {} : { model: chosen }) };
+      const body = { ...more, text, files: await encoded(taken), instead_of: edited, model: id ? "" : chosen };
       const told = await ask(id ? "/api/talk/" + path(id) : "/api/talk", body);
       if (!place.isConnected) return; // its reader went elsewhere meanwhile
-      if (told.session !== id) { begun = told; if (!edited) moveDraft(told.session); go("/s/" + path(told.session)); return; }
-      follow(told.turn);
-      await refresh();
+      if (told.session === id) { follow(told.turn); await refresh(); return; }
+      begun = told;
+      if (!edited) moveDraft(told.session);
+      go("/s/" + path(told.session));
     } catch (error) {
       view.clear();
       if (taken.length) files.add(taken);
       if (edited) { instead = edited; editing.hidden = false; }
-      if (!more.again) write([text, box.value].filter(Boolean).join("\n"));
+      if (!more.again) write(edited ? text : [text, box.value].filter(Boolean).join("\n"));
       problem.textContent = error.message;
     } finally { sending = sendButton.disabled = false; }
   }
@@ -90,8 +96,10 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     keepDraft(id, "");
   }
   form.addEventListener("submit", event => { event.preventDefault(); send(); });
-  box.addEventListener("keydown", event => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } });
-  box.addEventListener("keydown", event => { if (event.key === "Escape" && instead) { event.stopPropagation(); stopEditing(); } });
+  box.addEventListener("keydown", event => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
+    if (event.key === "Escape" && instead) { event.stopPropagation(); stopEditing(); }
+  });
   box.addEventListener("input", typed);
 
   // ---------------------------------------------------------------------------------------------- a turn
@@ -105,13 +113,19 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     stopListening();
     if (!current || document.hidden) return;
     view.questions.replaceChildren();
+    view.notices.replaceChildren();
     view.wait();
     const mine = source = new EventSource("/api/turn/" + current);
     let queue = Promise.resolve();
+    const taken = event => source === mine || event.kind === "done" ? take(event) : null;
     mine.onmessage = message => {
-      for (const event of JSON.parse(message.data)) queue = queue.then(() => source === mine || event.kind === "done" ? take(event) : null).catch(error => { problem.textContent = error.message; });
+      for (const event of JSON.parse(message.data)) queue = queue.then(() => taken(event)).catch(error => { problem.textContent = error.message; });
     };
-    mine.onerror = () => { if (mine.readyState === EventSource.CLOSED && source === mine) { problem.textContent = "The connection to this turn is lost; the record has what was said."; end(); } };
+    mine.onerror = () => {
+      if (mine.readyState !== EventSource.CLOSED || source !== mine) return;
+      problem.textContent = "The connection to this turn is lost; the record has what was said.";
+      end();
+    };
   }
   async function take(event) {
     switch (event.kind) {
@@ -147,6 +161,6 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   if (turn) follow(turn);
   else if (other) problem.textContent = `Another process (${other}) is answering here at the moment.`;
   const both = document.createDocumentFragment();
-  both.append(view.flow, place);
+  both.append(view.flow, view.notices, place);
   return both;
 }
