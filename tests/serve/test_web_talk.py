@@ -216,13 +216,18 @@ def test_a_conversation_is_not_trashed_while_a_reply_is_written(home: Path, page
 
 
 def test_a_call_that_waits_for_the_user_says_so(home: Path, page: Page, tmp_path: Path) -> None:
-    begun = page.do("/api/talk", text=f'call=terminal {{"command": "rm -rf {tmp_path}/x"}}').json()
+    lost = {"id": "lost", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
+    with SessionDB(home / "state.db") as db:
+        db.create_session("waiting", "cli")
+        db.append_message("waiting", "user", "before")
+        db.append_message("waiting", "assistant", "", tool_calls=[lost])  # by a program that was killed
+    begun = page.do("/api/talk/waiting", text=f'call=terminal {{"command": "rm -rf {tmp_path}/x"}}').json()
 
     def how() -> str:
-        found = re.findall(
-            'class="state [a-z]*">([^<]*)<', page.get(f"/api/messages/{begun['session']}")["messages"][1]["html"]
-        )
-        return str(found[0])
+        shown = "".join(one["html"] for one in page.get("/api/messages/waiting")["messages"])
+        before, now = re.findall('class="state [a-z]*">([^<]*)<', shown)
+        assert before == "no result"
+        return str(now)
 
     for event in page.turn(begun["turn"]):
         if event["kind"] == "question":

@@ -117,7 +117,10 @@ class ConversationView:
             start = max(0, place_of.get(wanted, later) - PAGE // 2)
         else:
             start = number(query["from"]) if "from" in query else max(0, len(entries) - PAGE)
-        some = [self._renderer.message(row, results, asked) for row in entries[start : start + PAGE]]
+        some = [
+            self._renderer.message(row, results, asked if row is entries[-1] else None)  # only the last one's calls run
+            for row in entries[start : start + PAGE]
+        ]
         return AsciiJson(
             {"from": start, "total": len(entries), "stored": len(rows), "undone": undone, "messages": some}
         )

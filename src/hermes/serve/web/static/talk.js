@@ -138,7 +138,7 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
       case "answered": view.answered(event.id); await refresh(); break;
       case "followed": moveDraft(event.session); go("/s/" + path(event.session), true); break;
       case "error": await end(); failed(event.text); break;
-      case "done": await end(); if (event.interrupted) say("Stopped; what had arrived is kept.", 6); break;
+      case "done": await end(); say(event.interrupted ? "Stopped; what had arrived is kept." : "The reply is complete.", 6); break;
     }
   }
   function failed(text) {
