@@ -37,6 +37,12 @@ def test_a_branch_without_a_message_carries_everything(parent):
     assert shown(db, "b") == list(TEXTS)
 
 
+def test_a_branch_may_carry_nothing(parent):
+    db, _ = parent
+    db.branch_session("p", "b", at_message=0)
+    assert shown(db, "b") == [] and db.get_session("b")["parent_session_id"] == "p"
+
+
 def test_parent_and_branch_go_separate_ways(parent):
     db, message_ids = parent
     db.branch_session("p", "b", at_message=message_ids[1])
@@ -227,6 +233,21 @@ def test_unrewinding_brings_everything_back(parent):
     assert contents(db.get_messages("p")) == contents(before) and ids(db.get_messages("p")) == ids(before)
     assert found(db, "three") == {message_ids[2]}
     assert db.unrewind("p") == 0
+
+
+def test_what_was_undone_last_can_be_read(parent):
+    db, message_ids = parent
+    assert db.get_undone_messages("p") == []
+    db.branch_session("p", "b")
+    own = db.append_message("b", "user", "five")
+    db.rewind("b", own)  # hides nothing
+    db.rewind("b", message_ids[2])
+    assert contents(db.get_undone_messages("b")) == ["four", "five"]
+    db.rewind("b", message_ids[0])
+    assert contents(db.get_undone_messages("b")) == ["two", "three"]
+    assert db.get_undone_messages("b", visible_to=("telegram", "8")) == [] == db.get_undone_messages("p")
+    assert db.unrewind("b") == 2
+    assert contents(db.get_undone_messages("b")) == ["four", "five"]
 
 
 def test_rewinding_to_the_last_message_hides_nothing(parent):

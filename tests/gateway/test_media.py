@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.agent.attached_files import MOST_TEXT, image_type, text_in
 from hermes.agent.offline.assistant import ExtractiveModel
-from hermes.gateway import media
-from hermes.gateway.media import image_type, text_in
 from hermes.store.db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -299,7 +298,7 @@ def test_several_attachments_come_together_and_share_the_room(lab: PlainLab, mod
         assert words.startswith("three things\n\n[Picture a.png")
         assert words.index("[Picture a.png") < words.index("[File b.txt") < words.index("[File c.pdf")
         assert "(its first 30,000 characters of 130,000)" in words
-        assert len(words) < media.MOST_TEXT
+        assert len(words) < MOST_TEXT
         assert sorted(saved(gateway).values(), key=len) == sorted([PNG, PDF, long.encode()], key=len)
 
 

@@ -334,8 +334,8 @@ def test_talk_in_a_new_conversation_and_go_on(browser: Browser, page: Page, home
     browser.wait("document.activeElement.id === 'prompt'")
     browser.type("hello there")
     browser.key("Enter")
-    browser.wait("location.pathname.startsWith('/s/') && document.querySelectorAll('.message').length === 2")
-    assert browser.value("document.querySelectorAll('.message .body')[1].innerText.trim()") == "echo: hello there"
+    browser.wait("location.pathname.startsWith('/s/') && document.querySelectorAll('#messages .message').length === 2")
+    assert browser.value("document.querySelectorAll('#messages .body')[1].innerText.trim()") == "echo: hello there"
     browser.wait("!document.querySelector('.talk .primary').hidden && !document.querySelector('.streaming')")
     browser.click("#prompt")
     browser.type("long=3000 slow=60")

@@ -47,6 +47,7 @@ def window(page: Page) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(window: Browser) -> Iterator[Browser]:
+    window.value("localStorage.clear()")  # the drafts of other tests
     yield window
     assert window.problems() == []
 
@@ -134,6 +135,9 @@ def test_folds_stay_open_and_the_prompt_keeps_its_text_while_others_write(
     browser.click("a.brand")
     browser.wait("location.pathname === '/' && !!document.querySelector('.row')")
     browser.click(".row[href='/s/folds']")
+    browser.wait("document.getElementById('prompt')?.value === 'half a sentence'")
+    browser.open(page.address + "/", 1280)  # the page is left altogether
+    browser.open(page.address + "/s/folds", 1280)
     browser.wait("document.getElementById('prompt')?.value === 'half a sentence'")
 
 

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hermes.serve.web import message_html
+from hermes.serve.web import markdown_html, message_html
 from tests.support.page import HOSTILE
 from tests.support.sizes import size
 
 TAGS = set(
     "p a pre code span em strong del blockquote ul ol li h1 h2 h3 h4 h5 h6 hr br table thead tbody tr th td details summary b div"
-    " img audio video".split()
+    " img audio video input math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd"
+    " mstyle mpadded mphantom".split()
 )
-ATTRIBUTES = set("class href target rel id src alt loading controls preload aria-label download start style".split())
+ATTRIBUTES = set("class href target rel id src alt loading controls preload aria-label download start".split())
+OF_INPUTS = {"class": "task-list-item-checkbox", "type": "checkbox", "disabled": "disabled", "checked": "checked"}
+OF_MATH = set(
+    "display mathvariant stretchy fence form separator accent accentunder displaystyle scriptlevel columnalign linethickness largeop"
+    " movablelimits symmetric minsize maxsize width height depth lspace rspace voffset".split()
+)
 PIECES = [
     "<script>", "</pre>", "</details>", '"onload="x"', "<img src=x>", "[x](javascript:x)", "[x](data:text/html,x)", "![p](http://a.b/c)",
     "`", "```html\n<b>\n```", "```\n", "|a|\n|-|\n", "<http://a.b?x=\">", "&lt;", "\n\n", "    ", "* ", "> ", "\x1b[1m", "\u202e", "\0",
+    "$", "$$", "\n$$\n", r"\(", r"\)", "\n\\[\n", "\n\\]\n", r"\text{<script>}", r"\href{javascript:x}{y}", r"\style{color:red}{x}", r"\class{a}{b}",
+    r"\unicode{x3c}", "&#x3c;", r"\frac{a}{b}", r"\rule{9999em}{9999em}", r"\color{red}", r"\newcommand{\a}{\a\a}", "_", "^", "{", "}",
+    "- [ ] ", "- [x] ", "https://a.b/?x=<i>", "javascript:alert(1)", "JAVASCRIPT://a.b/%0aalert(1)", "ftp://a.b", "//a.b", "data:text/html,x",
+    "file:///etc/passwd", "```mermaid\nclick A href \"javascript:x\"\n", "[Picture a<b>, saved as /x (attachment:sha256:" + "b" * 64 + ")]\n",
+    "[File x, saved as attachment:sha256:" + "c" * 64 + ":]\n<attached-file>\n<script>\n</attached-file>\n",
     "attachment:sha256:" + "a" * 64, ">>>", "<<<", "\ud800", "<!--", "]]>", "<a\thref='x'>",
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=8), max_size=12).map("".join)
@@ -46,7 +59,11 @@ class _Seen(HTMLParser):
             self.strange.append(tag)
         for name, value in attrs:
             place = value or ""
-            if name not in ATTRIBUTES or (name == "style" and not place.startswith("text-align:")):
+            if tag == "input":
+                allowed = OF_INPUTS.get(name) == place
+            else:
+                allowed = name in ATTRIBUTES or (tag.startswith("m") and name in OF_MATH)
+            if not allowed or (any(sign in place for sign in "();") and name in OF_MATH):
                 self.strange.append((tag, name, value))
             if name == "href" and not place.startswith(("http:", "https:", "mailto:", "/text/", "/attachment/")):
                 self.strange.append((tag, name, value))
@@ -80,6 +97,95 @@ def test_only_what_the_renderer_makes_is_in_the_page(
     json.dumps(shown).encode()
 
 
+@settings(max_examples=size(40, 800), deadline=None)
+@given(texts)
+def test_the_blocks_of_a_text_are_one_element_each(text: str) -> None:
+    """The page replaces the blocks that have changed, and counts elements to find them."""
+
+    class Outside(HTMLParser):
+        depth = elements = 0
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.elements += self.depth == 0
+            self.depth += tag not in ("br", "hr", "img", "input")
+
+        def handle_endtag(self, tag: str) -> None:
+            self.depth -= 1
+
+        def handle_data(self, data: str) -> None:
+            assert self.depth or not data.strip(), data
+
+    for block in message_html.written(text):
+        seen = Outside()
+        seen.feed(block)
+        seen.close()
+        assert (seen.elements, seen.depth) == (1, 0), block
+
+
+def test_a_finished_reply_is_its_blocks() -> None:
+    text = "# One\n\nTwo [x].\n\n- a\n- b\n\n| a |\n|--:|\n| 1 |\n\n$$x^2$$\n\n```py\n1\n```\n\n[x]: https://a.b"
+    assert "".join(markdown_html.blocks(text)) == message_html.markdown(text, {"id": 1})
+
+
+def test_formulas_are_mathml_and_what_is_none_stays_text() -> None:
+    for text in ("$x^2$", r"\(x^2\)", "$$\nx^2\n$$", "\\[\nx^2\n\\]", "a $x^2$, b"):
+        shown = "".join(markdown_html.blocks(text))
+        assert "<msup><mi>x</mi><mn>2</mn></msup>" in shown, text
+    for text in (
+        "it costs $5 and $6",
+        "echo $HOME and $PATH",
+        "`$x^2$`",
+        "```\n$$x$$\n```",
+        r"an array \\[0]",
+        "$ x $",
+    ):
+        assert "<math" not in "".join(markdown_html.blocks(text)), text
+    for broken in (r"$x^$", r"$\newcommand{\a}{\b\b}\a$", "${" + "{" * 900 + "$", "$" + "x" * 3000 + "$"):
+        assert "<code>" in "".join(markdown_html.blocks(broken)), broken[:40]
+
+
+def test_a_formula_takes_no_room_beyond_its_own() -> None:
+    assert "9999" not in "".join(markdown_html.blocks(r"$\rule{9999em}{9999em}\hspace{-9999em}$"))
+
+
+def test_bare_addresses_are_links_and_names_of_files_are_not() -> None:
+    shown = "".join(markdown_html.blocks("see https://a.b/c?d=1. and main.py, ftp://x.y, javascript:x, a.b.com"))
+    assert re.findall('href="([^"]*)"', shown) == ["https://a.b/c?d=1"]
+
+
+def test_tables_are_aligned_by_classes() -> None:
+    shown = "".join(markdown_html.blocks("|a|b|c|\n|:-|:-:|-:|\n|1|2|3|"))
+    assert (
+        "style" not in shown
+        and "<td class=left>" in shown
+        and "<td class=center>" in shown
+        and "<td class=right>" in shown
+    )
+
+
+@pytest.mark.parametrize("text", ["- [ ] <b>x</b>", "- [x] done", "1. [X] done"])
+def test_task_lists_are_boxes_that_nobody_can_tick(text: str) -> None:
+    shown = "".join(markdown_html.blocks(text))
+    assert 'type="checkbox"' in shown and "disabled" in shown and "<b>" not in shown
+    assert ("checked" in shown) == ("x]" in text.lower())
+
+
+def test_what_may_still_become_something_else_waits() -> None:
+    decided = markdown_html.decided
+    for text in (
+        "one\n",
+        "one\n-",
+        "one\n--",
+        "one\n\n| a | b |",
+        "one\n\n| a | b |\n|--",
+        "one\n$$\nx = ",
+        "one\n\\[ x",
+    ):
+        assert decided(text).strip() == "one", text
+    for text in ("one\n- two", "one\n\n| a | b |\n|--|--|\n| 1", "one\n$$\nx\n$$\ntwo", "你好", "one $x"):
+        assert decided(text) == text
+
+
 @settings(max_examples=size(30, 400), deadline=None)
 @given(texts)
 def test_a_snippet_has_marks_and_nothing_else(text: str) -> None:
@@ -94,7 +200,40 @@ def test_how_a_call_ended_is_said() -> None:
         ("fine", "done"),
     ):  # fmt: skip
         assert message_html.status({"content": text})[0] == word, text
+    assert message_html.status({"content": "error: The user declined: the command was not run."})[0] == "declined"
     assert message_html.status(None)[0] == "no result"
+
+
+def test_a_call_without_a_result_runs_or_waits_while_a_turn_does() -> None:
+    function = {"name": "terminal", "arguments": '{"command": "rm -rf build"}'}
+    row = {
+        "id": 1,
+        "role": "assistant",
+        "content": None,
+        "timestamp": 1.0,
+        "tool_calls": [{"id": "c", "function": function}],
+    }
+    show = message_html.HtmlRenderer(lambda digest: None).message
+    for asked, word in (
+        (None, "no result"),
+        ("", "running"),
+        ("Run `rm -rf build`?", "waits for permission"),
+        ("Write a.txt?", "running"),
+    ):
+        assert f">{word}<" in show(row, {}, asked)["html"], asked
+
+
+def test_files_keep_their_names() -> None:
+    digest = "d" * 64
+    note = f"[File report <1>.csv (text/csv, 12 bytes), saved as /home/x (attachment:sha256:{digest}):]\n<attached-file>\na,b\n</attached-file>"
+    part = {"type": "file", "file": {"filename": "plan <2>.pdf", "file_data": f"attachment:sha256:{digest}"}}
+    for content, name in (
+        (f"look\n\n{note}", "report &lt;1&gt;.csv"),
+        ([{"type": "text", "text": "look"}, part], "plan &lt;2&gt;.pdf"),
+    ):
+        row = {"id": 1, "role": "user", "content": content, "timestamp": 1.0}
+        shown = message_html.HtmlRenderer(lambda digest: None).message(row, {})["html"]
+        assert f'download="{name}">{name}</a>' in shown and "/home/x" not in shown and "look" in shown
 
 
 def test_the_bytes_decide_what_a_browser_may_show() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from hermes_state import SessionDB
 from tests.support.echo import Echo
-from tests.support.page import Page, fill, talkative
+from tests.support.page import SVG, Page, fill, png, talkative
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +85,155 @@ def test_the_model_chosen_for_a_conversation_answers_here_as_well(home: Path, pa
         assert list(page.turn(again["turn"]))[-1]["kind"] == "done"
         used.append(next(one["model"] for one in reversed(model.requests) if one.get("stream")))
     assert used == ["other", "echo"]
+
+
+def test_the_reply_so_far_comes_as_html_and_ends_as_the_message_is_stored(home: Path, page: Page) -> None:
+    begun = page.do("/api/talk", text="long=4000 slow=2").json()
+    blocks: list[str] = []
+    for event in page.turn(begun["turn"]):
+        if event["kind"] == "html":
+            assert event["from"] <= len(blocks)
+            blocks[event["from"] :] = event["blocks"]
+    stored = page.get(f"/api/messages/{begun['session']}")["messages"][-1]["html"]
+    assert len(blocks) > 3 and stored.startswith("".join(blocks[:-1]))
+
+
+def test_another_model_of_the_endpoint_is_chosen_and_kept(home: Path, page: Page, model: Echo) -> None:
+    model.models = ["echo", "other"]
+    assert page.get("/api/models") == {"models": ["echo", "other"], "model": "echo"}
+    begun = page.do("/api/talk", text="hello", model="other").json()
+    assert list(page.turn(begun["turn"]))[-1]["kind"] == "done"
+    with SessionDB(home / "state.db") as db:
+        assert db.chosen_model(begun["session"]) == "other"
+        assert page.get(f"/api/models/{begun['session']}")["model"] == "other"
+        assert page.do(f"/api/models/{begun['session']}", model="echo").json()["model"] == "echo"
+        assert not db.chosen_model(begun["session"])
+        assert page.do(f"/api/models/{begun['session']}", model="nothing").status_code == 400
+        assert not db.chosen_model(begun["session"])
+    assert [action for action, _ in audited(home, begun["session"])] == ["model", "turn", "model"]
+
+
+def test_an_edited_message_is_sent_in_a_branch(home: Path, page: Page) -> None:
+    begun = page.do("/api/talk", text="first").json()
+    list(page.turn(begun["turn"]))
+    again = page.do(f"/api/talk/{begun['session']}", text="second").json()
+    list(page.turn(again["turn"]))
+    before = said(home, begun["session"])
+    ids = [one["id"] for one in page.get(f"/api/messages/{begun['session']}")["messages"]]
+    for number, kept in ((2, before[:2]), (0, [])):
+        edited = page.do(f"/api/talk/{begun['session']}", text="better", instead_of=ids[number]).json()
+        assert list(page.turn(edited["turn"]))[-1]["kind"] == "done"
+        assert edited["session"] != begun["session"]
+        assert said(home, edited["session"]) == [*kept, ("user", "better"), ("assistant", "echo: better")]
+        assert page.get(f"/api/session/{edited['session']}")["parent"] == begun["session"]
+    assert said(home, begun["session"]) == before
+    for wrong in (ids[1], 10**9):  # a reply, and no message at all
+        assert page.do(f"/api/talk/{begun['session']}", text="better", instead_of=wrong).status_code == 400
+
+
+def test_another_reply_and_the_earlier_one_back(home: Path, page: Page) -> None:
+    begun = page.do("/api/talk", text="hello").json()
+    list(page.turn(begun["turn"]))
+    place = f"/api/messages/{begun['session']}"
+    first = page.get(place)["messages"][-1]["id"]
+    again = page.do(f"/api/talk/{begun['session']}", again=True).json()
+    assert list(page.turn(again["turn"]))[-1]["kind"] == "done"
+    assert said(home, begun["session"]) == [("user", "hello"), ("assistant", "echo: hello")]
+    told = page.get(place)
+    assert told["messages"][-1]["id"] != first and told["undone"] == 1
+    (undone,) = page.get(f"/api/undone/{begun['session']}")["messages"]
+    assert undone["id"] == first and page.client.get(undone["said"]).text == "echo: hello"
+    assert page.client.get(f"/text/{first}").status_code == 404
+    assert page.do(f"/api/do/redo/{begun['session']}").json() == {"done": 1}
+    told = page.get(place)
+    assert told["messages"][-1]["id"] == first and told["undone"] == 1
+    assert ("redo", "hermes web") in audited(home, begun["session"])
+    assert page.do("/api/talk", again=True).status_code == 400
+
+
+def file(name: str, data: bytes, kind: str = "") -> dict[str, str]:
+    return {"name": name, "type": kind, "data": base64.b64encode(data).decode()}
+
+
+def test_files_go_with_a_message(home: Path, page: Page, model: Echo) -> None:
+    files = [
+        file("cat.png", png(), "image/png"),
+        file("notes.txt", b"buy <milk>"),
+        file("plan.pdf", b"%PDF-1.7 x", "application/pdf"),
+    ]
+    begun = page.do("/api/talk", text="what is this?", files=files).json()
+    assert list(page.turn(begun["turn"]))[-1]["kind"] == "done"
+    sent = next(one["messages"][-1]["content"] for one in model.requests if "image_url" in str(one["messages"]))
+    text = "".join(part.get("text", "") for part in sent)
+    assert "what is this?" in text and "buy <milk>" in text and "plan.pdf" in text
+    assert [part["image_url"]["url"][:22] for part in sent if "image_url" in part] == ["data:image/png;base64,"]
+    message = page.get(f"/api/messages/{begun['session']}")["messages"][0]
+    assert message["html"].count("<img ") == 1 and 'alt="cat.png"' in message["html"]
+    assert (
+        'download="plan.pdf"' in message["html"]
+        and "buy &lt;milk&gt;" in message["html"]
+        and str(home) not in message["html"]
+    )
+    pdf = re.findall('href="(/attachment/[^"]*)" download="plan.pdf"', message["html"])
+    assert page.client.get(pdf[0]).content == b"%PDF-1.7 x"
+    assert page.client.get(f"/text/{message['id']}?said=1").text == "what is this?"
+    edited = page.do(f"/api/talk/{begun['session']}", text="and now?", instead_of=message["id"]).json()
+    list(page.turn(edited["turn"]))
+    again = page.get(f"/api/messages/{edited['session']}")["messages"][0]["html"]
+    assert (
+        "and now?" in again
+        and "what is this?" not in again
+        and 'alt="cat.png"' in again
+        and "buy &lt;milk&gt;" in again
+    )
+
+
+def test_files_that_can_not_be_sent_are_refused(page: Page, home: Path) -> None:
+    before = [one["id"] for one in page.get("/api/sessions")["sessions"]]
+    for wrong in ([{"name": "x"}], [3], "x", [{"name": "x", "data": "not base64!"}], [file("big", b"x" * 21_000_000)]):
+        refused = page.do("/api/talk", text="see", files=wrong)
+        assert refused.status_code in (400, 413) and refused.json()["error"]
+    assert [one["id"] for one in page.get("/api/sessions")["sessions"]] == before
+    begun = page.do("/api/talk", files=[file("a.svg", SVG, "image/svg+xml")]).json()
+    list(page.turn(begun["turn"]))
+    shown = page.get(f"/api/messages/{begun['session']}")["messages"][0]["html"]
+    assert "<img" not in shown and "<svg" not in shown and 'download="a.svg"' in shown
+    answer = page.client.get(re.findall('href="(/attachment/[^"]*)"', shown)[0])
+    assert answer.headers["content-disposition"] == "attachment" and "svg" not in answer.headers["content-type"]
+
+
+def test_a_conversation_is_not_trashed_while_a_reply_is_written(home: Path, page: Page) -> None:
+    begun = page.do("/api/talk", text="long=2000 slow=60").json()
+    for action in ("trash", "redo"):
+        refused = page.do(f"/api/do/{action}/{begun['session']}")
+        assert refused.status_code == 409 and "answering" in refused.json()["error"]
+    assert page.get(f"/api/session/{begun['session']}")["id"] == begun["session"]
+    page.do(f"/api/stop/{begun['turn']}")
+    assert list(page.turn(begun["turn"]))[-1]["kind"] == "done"
+    assert page.do(f"/api/do/trash/{begun['session']}").status_code == 200
+    with SessionDB(home / "state.db") as db:
+        assert db.get_session(begun["session"]) is None and db.turn_holder(begun["session"]) is None
+
+
+def test_a_call_that_waits_for_the_user_says_so(home: Path, page: Page, tmp_path: Path) -> None:
+    lost = {"id": "lost", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
+    with SessionDB(home / "state.db") as db:
+        db.create_session("waiting", "cli")
+        db.append_message("waiting", "user", "before")
+        db.append_message("waiting", "assistant", "", tool_calls=[lost])  # by a program that was killed
+    begun = page.do("/api/talk/waiting", text=f'call=terminal {{"command": "rm -rf {tmp_path}/x"}}').json()
+
+    def how() -> str:
+        shown = "".join(one["html"] for one in page.get("/api/messages/waiting")["messages"])
+        before, now = re.findall('class="state [a-z]*">([^<]*)<', shown)
+        assert before == "no result"
+        return str(now)
+
+    for event in page.turn(begun["turn"]):
+        if event["kind"] == "question":
+            assert how() == "waits for permission"
+            page.do(f"/api/answer/{begun['turn']}", question=event["id"], yes=False)
+    assert how() == "declined"
 
 
 @pytest.mark.parametrize("yes", [True, False])

@@ -188,6 +188,10 @@ class MessageCalls(OpenStore):
         rows = [message_reading.decode(row) for row in self._of(session_id, visible_to, ask)]
         return message_reading.asked_once(rows) if include_ancestors else rows
 
+    def get_undone_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
+        """The messages that the last rewind hid and `unrewind` would show again, in order."""
+        return [message_reading.decode(row) for row in self._of(session_id, visible_to, lineage.undone)]
+
     def _of(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
         """The rows that `ask` finds for a session; [] for one that may not be seen."""
         return self._read(lambda tx: ask(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else [])

@@ -353,7 +353,7 @@ class SessionCalls(OpenStore):
     def branch_session(
         self, session_id: str, new_session_id: str, *, at_message: int | None = None, title: str | None = None
     ) -> str:
-        """A new session that shows the old one's messages up to `at_message` (None: all), by reference."""
+        """A new session that shows the old one's messages up to `at_message` (None: all, 0: none), by reference."""
         sessions.checked_id(new_session_id)
         title = self._masked(title)
         with self._writing(new_session_id) as tx:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from hermes.errors import InvalidInput
 from hermes.store import codec, message_reading, message_values, messages, sessions, titles
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx, drop_meta, set_meta
+from hermes.store.engines.sqlite.schema import CARRIABLE
 from hermes.store.visibility import User
 
 _INHERITED = "source, user_id, model, model_config, system_prompt, system_prompt_hash, cwd"
@@ -74,10 +75,10 @@ def _child(tx: Tx, parent: str, child: str, kind: str) -> None:
 
 
 def branch(tx: Tx, session_id: str, new_id: str, at_message: int | None, title: str | None) -> None:
-    """A new session that shows the old one's messages up to `at_message` and continues independently from there."""
+    """A new session that shows the old one's messages up to `at_message` (0: none) and continues independently from there."""
     sessions.require(tx, session_id)
-    places = shown_places(tx, session_id)
-    if at_message is not None:
+    places = [] if at_message == 0 else shown_places(tx, session_id)
+    if at_message:
         places = _upto(places, at_message, session_id)
     _child(tx, session_id, new_id, "branch")
     _refer(tx, new_id, places, 0)
@@ -186,6 +187,18 @@ def unrewind(tx: Tx, session_id: str) -> tuple[list[int], list[int]]:
         tx.run("DELETE FROM session_rewinds WHERE session_id = ? AND batch = ?", (session_id, batch))
     messages.recount(tx, session_id)
     return back, [place[0] for place in since]
+
+
+def undone(tx: Tx, session_id: str) -> list[Any]:
+    """The rows of the messages that `unrewind` would show again, in order."""
+    batch = tx.value("SELECT max(batch) FROM session_rewinds WHERE session_id = ?", (session_id,))
+    columns, shown = message_reading.ROW, {place[0] for place in shown_places(tx, session_id)}
+    rows = tx.rows(f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.hidden = ?", (session_id, batch))
+    sql = "SELECT from_session, first_id, last_id FROM session_refs WHERE session_id = ? AND rewound = ?"
+    for ref in tx.rows(sql, (session_id, batch)):
+        carried = f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? AND {CARRIABLE}"
+        rows += [row for row in tx.rows(carried, ref) if row[0] not in shown]
+    return sorted(rows, key=lambda row: int(row[0]))
 
 
 def drop_empty_rewinds(tx: Tx, session_id: str) -> None:

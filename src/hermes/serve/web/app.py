@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
-from typing import TYPE_CHECKING
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -16,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from hermes.agent.attached_files import AttachedFile
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
 from hermes.serve.api_errors import ApiError
 from hermes.serve.ascii_json import AsciiJson
@@ -23,10 +26,11 @@ from hermes.serve.event_stream import with_pings
 from hermes.serve.web.changing import ConversationChanges, told_in
 from hermes.serve.web.conversation_view import ConversationView
 from hermes.serve.web.finding import PageLists, number
-from hermes.serve.web.talking import PageTurn, Talks
+from hermes.serve.web.talking import PageTurn, Said, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
 from hermes.serve.web.watching import SessionWatch
 from hermes.store.leases import is_gone, is_ours, source_of
+from hermes.texts import one_line
 from hermes.times import zone_of
 
 if TYPE_CHECKING:
@@ -35,10 +39,8 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
-_STATIC = {
-    "style.css": "text/css", "icon.svg": "image/svg+xml",
-    **{f"{name}.js": "text/javascript" for name in ("app", "dom", "find", "read", "talk", "insights")},
-}  # fmt: skip
+_TYPES = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
+_PAUSE = 0.05  # seconds between two pieces of news for a page; more where rendering them takes long
 
 
 def app(
@@ -47,8 +49,8 @@ def app(
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = PageLists(db, zone), Talks(db, config)
-    reading, changing = ConversationView(db, finding, SessionWatch(db), zone), ConversationChanges(db)
-    talking = _TalkRoutes(db, talks, reading)
+    reading = ConversationView(db, finding, SessionWatch(db), talks.asked, zone)
+    changing, talking = ConversationChanges(db), _TalkRoutes(db, config, talks, reading)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -75,8 +77,11 @@ def app(
         Route("/api/session/{session_id:path}", reading.session),
         Route("/api/messages/{session_id:path}", reading.messages),
         Route("/api/compressed/{session_id:path}", reading.compressed),
+        Route("/api/undone/{session_id:path}", reading.undone),
         Route("/api/live/{session_id:path}", reading.live),
         Route("/api/running/{session_id:path}", talking.running),
+        Route("/api/models", talking.models),
+        Route("/api/models/{session_id:path}", talking.models, methods=["GET", "POST"]),
         Route("/api/talk", talking.talk, methods=["POST"]),
         Route("/api/talk/{session_id:path}", talking.talk, methods=["POST"]),
         Route("/api/turn/{turn_id}", talking.follow),
@@ -116,17 +121,21 @@ def index(request: Request) -> Response:
 def static(request: Request) -> Response:
     """The page's script and style."""
     name = request.path_params["name"]
-    if name not in _STATIC:
+    file = next(
+        (one for one in resources.files("hermes.serve.web").joinpath("static").iterdir() if one.name == name), None
+    )
+    kind = _TYPES.get(PurePath(name).suffix)
+    if file is None or kind is None:
         raise HTTPException(404, "no such file")
-    data = resources.files("hermes.serve.web").joinpath("static", name).read_bytes()
-    return Response(data, media_type=_STATIC[name])
+    return Response(file.read_bytes(), media_type=kind)
 
 
 class _TalkRoutes:
     """The routes of turns. Only who may change something reaches them."""
 
-    def __init__(self, db: SessionDB, talks: Talks, reading: ConversationView) -> None:
+    def __init__(self, db: SessionDB, config: Config, talks: Talks, reading: ConversationView) -> None:
         self._db, self._talks, self._reading = db, talks, reading
+        self._most = int(config.gateway.media.max_mb * 1_000_000)
 
     async def running(self, request: Request) -> Response:
         """The turn of this page that runs in a conversation, and which other process is answering there."""
@@ -141,21 +150,73 @@ class _TalkRoutes:
 
     async def talk(self, request: Request) -> Response:
         """Begin a turn: in a new conversation, or in the one that is named."""
-        told = await told_in(request)
-        session_id = None
-        if "session_id" in request.path_params:
-            session_id, _ = await run_in_threadpool(self._reading.found, request)
-        turn = await self._talks.begin(session_id, str(told.get("text") or ""), visitor_of(request).by)
+        told = await told_in(request, self._most * 3 // 2)  # base64 takes four bytes for three
+        session_id = await self._named(request)
+        again = told.get("again") is True and session_id is not None
+        said = Said(
+            str(told.get("text") or ""), await run_in_threadpool(self._files, told.get("files") or []), again,
+            number(told.get("instead_of")), str(told.get("model") or ""),
+        )  # fmt: skip
+        turn = await self._talks.begin(session_id, said, visitor_of(request).by)
         return AsciiJson({"turn": turn.id, "session": turn.session_id})
 
+    async def models(self, request: Request) -> Response:
+        """The models that can be chosen for a conversation, or the choice of one."""
+        told = await told_in(request)
+        session_id = await self._named(request)
+        if session_id is not None:
+            session_id = await run_in_threadpool(self._db.get_compression_tip, session_id)
+        if session_id is not None and told:
+            await self._talks.choose(session_id, str(told.get("model") or ""), visitor_of(request).by)
+        return AsciiJson(await self._talks.models(session_id))
+
+    async def _named(self, request: Request) -> str | None:
+        """The session that a request names; None for a new one."""
+        if "session_id" not in request.path_params:
+            return None
+        return (await run_in_threadpool(self._reading.found, request))[0]
+
+    def _files(self, told: Any) -> list[AttachedFile]:
+        """The files in a request; HTTPException when they are malformed or too large."""
+        try:
+            found = []
+            for one in told:
+                mime, data = one_line(str(one.get("type") or ""))[:100], b64decode(one["data"], validate=True)
+                kind = "audio" if mime.startswith("audio/") else "file"
+                found.append(AttachedFile(kind, str(one["name"])[:200], mime or None, data))
+        except (AttributeError, TypeError, KeyError, ValueError):
+            raise HTTPException(400, "a file is a JSON object with name, type and data (base64)") from None
+        if sum(len(one.data) for one in found) > self._most:
+            raise HTTPException(413, f"the files have more than {self._most // 1_000_000} MB (gateway.media.max_mb)")
+        return found
+
     async def follow(self, request: Request) -> Response:
-        """Server-sent events: what happens in a turn, from its beginning or from where the browser was."""
+        """Server-sent events: what happens in a turn, from its beginning or from where the browser was.
+
+        After pieces of text comes the reply so far, as HTML: the blocks from the first one on that has changed.
+        """
         turn = self._turn(request)
         start = number(request.headers.get("last-event-id"))
+        now = asyncio.get_running_loop().time
 
         async def events() -> AsyncGenerator[str]:
+            part, shown = 0, list[str]()
             async for place, some in turn.follow(start):
+                begun = now()
+                if not turn.over:
+                    number_of, drawn = await turn.drawn()
+                    if number_of != part:
+                        part, shown = number_of, []
+                    same = next(
+                        (at for at, (old, new) in enumerate(zip(shown, drawn)) if old != new),
+                        min(len(shown), len(drawn)),
+                    )
+                    if drawn != shown:
+                        some.append({"kind": "html", "from": same, "blocks": drawn[same:]})
+                        shown = drawn
                 yield f"id: {place}\ndata: {json.dumps(some)}\n\n"
+                if not turn.over:
+                    await asyncio.sleep(max(_PAUSE, 3 * (now() - begun)))
 
         return StreamingResponse(with_pings(events()), media_type="text/event-stream")
 

@@ -15,6 +15,7 @@ from hermes.serve.api_requests import parse_json, read_body
 from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.web.finding import number
 from hermes.serve.web.visitors import Visitor, visitor_of
+from hermes.store.leases import holder_name, session_lease
 
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
@@ -22,24 +23,27 @@ if TYPE_CHECKING:
 _LONGEST, _SLOWEST = 1_000_000, 60.0  # bytes of a request, and seconds it may take to arrive
 
 
-async def told_in(request: Request) -> dict[str, Any]:
-    """The JSON object in a request that changes something; HTTPException or ApiError when the visitor may not, or it is none."""
+async def told_in(request: Request, files: int = 0) -> dict[str, Any]:
+    """The JSON object in a request that changes something; HTTPException or ApiError when the visitor may not, or it is none.
+
+    `files`: the bytes that it may have for files.
+    """
     if visitor_of(request).read_only:
         raise HTTPException(403, "this page is read-only")
-    told = parse_json(await read_body(request, _LONGEST, _SLOWEST) or b"{}")
+    told = parse_json(await read_body(request, _LONGEST + files, _SLOWEST + files / 100_000) or b"{}")
     if not isinstance(told, dict):
         raise HTTPException(400, "the request is not a JSON object")
     return told
 
 
 class ConversationChanges:
-    """Title, tags, pin, archive, trash, branch."""
+    """Title, tags, pin, archive, trash, branch, and bringing back what was undone."""
 
     def __init__(self, db: SessionDB) -> None:
         self._db = db
 
     async def do(self, request: Request) -> Response:
-        """Change a session: title, tag, untag, pin, unpin, archive, unarchive, trash, restore, branch."""
+        """Change a session: title, tag, untag, pin, unpin, archive, unarchive, trash, restore, branch, redo."""
         told = await told_in(request)
         action, session_id = str(request.path_params["action"]), str(request.path_params["session_id"])
         return AsciiJson({"done": await run_in_threadpool(self._done, action, session_id, told, visitor_of(request))})
@@ -55,7 +59,8 @@ class ConversationChanges:
             "unpin": lambda: db.pin_session(session_id, False),
             "archive": lambda: db.archive_session(session_id, True),
             "unarchive": lambda: db.archive_session(session_id, False),
-            "trash": lambda: db.trash_session(session_id, by=by, whole=True),
+            "trash": lambda: self._alone(session_id, lambda: db.trash_session(session_id, by=by, whole=True)),
+            "redo": lambda: self._alone(session_id, lambda: db.unrewind(session_id)),
             "restore": lambda: db.restore_session(session_id, by=by, whole=True),
             "branch": lambda: self._branch(session_id, told.get("at_message")),
         }
@@ -70,6 +75,15 @@ class ConversationChanges:
             detail = text or (f"new session {done}" if action == "branch" else "")
             db.record_audit(action, session_id, by=by, detail=detail)
         return done
+
+    def _alone(self, session_id: str, change: Callable[[], Any]) -> Any:
+        """Make a change that would pull the conversation away from a turn; SessionBusy while one runs."""
+        tip = self._db.get_compression_tip(session_id)
+        token = self._db.take_turn(tip, holder_name("web"), _SLOWEST)
+        try:
+            return change()
+        finally:
+            self._db.release_lease(session_lease(tip), token)
 
     def _branch(self, session_id: str, at_message: Any) -> str:
         from hermes.agent.conversations import new_session_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
+from hermes.agent.attached_files import separated
 from hermes.errors import SessionNotFound
 from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.event_stream import with_pings
@@ -19,6 +20,7 @@ from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.visitors import visitor_of
 from hermes.serve.web.watching import SessionWatch
+from hermes.store.leases import is_gone
 from hermes.texts import content_text, encodable, one_line
 from hermes.why import files_changed
 
@@ -35,8 +37,11 @@ Row = dict[str, Any]
 class ConversationView:
     """Conversations as the page shows them."""
 
-    def __init__(self, db: SessionDB, finding: PageLists, watch: SessionWatch, zone: tzinfo | None) -> None:
-        self._db, self._finding, self._watch, self._zone = db, finding, watch, zone
+    def __init__(
+        self, db: SessionDB, finding: PageLists, watch: SessionWatch, asked: Callable[[str], str], zone: tzinfo | None
+    ) -> None:
+        """`asked` gives the question that a turn of the page waits for in a session, or ""."""
+        self._db, self._finding, self._watch, self._asked, self._zone = db, finding, watch, asked, zone
         self._renderer = message_html.HtmlRenderer(self._type_of)
 
     def found(self, request: Request) -> tuple[str, User | None]:
@@ -73,7 +78,10 @@ class ConversationView:
     def messages(self, request: Request) -> Response:
         """A page of messages: from a place, around a message, or the last ones."""
         session_id, user = self.found(request)
-        return self._piece(request, self._rows(session_id, user))
+        holder = self._db.turn_holder(session_id)
+        asked = None if holder is None or is_gone(holder) else self._asked(session_id)
+        undone = len(self._db.get_undone_messages(session_id, visible_to=user))
+        return self._piece(request, self._rows(session_id, user), asked, undone)
 
     def compressed(self, request: Request) -> Response:
         """The messages of the part before that this part shows only as a summary."""
@@ -81,6 +89,15 @@ class ConversationView:
         chain = self._db.get_compression_chain(session_id)
         place = chain.index(session_id) if session_id in chain else 0
         return self._piece(request, self._left_out(session_id, chain, place, user))
+
+    def undone(self, request: Request) -> Response:
+        """The messages that were undone last and can be brought back."""
+        session_id, user = self.found(request)
+        return self._piece(request, self._undone_rows(session_id, user))
+
+    def _undone_rows(self, session_id: str, user: User | None) -> list[Row]:
+        rows = self._db.get_undone_messages(session_id, visible_to=user)
+        return [{**row, "undone_in": session_id} for row in rows]
 
     def _rows(self, session_id: str, user: User | None) -> list[Row]:
         return [dict(row) for row in self._db.get_messages(session_id, visible_to=user)]
@@ -91,7 +108,7 @@ class ConversationView:
         shown = {row["id"] for row in self._rows(session_id, user)}
         return [row for row in self._rows(chain[place - 1], user) if row["id"] not in shown]
 
-    def _piece(self, request: Request, rows: list[Row]) -> Response:
+    def _piece(self, request: Request, rows: list[Row], asked: str | None = None, undone: int = 0) -> Response:
         entries, results, place_of = _entries(rows)
         query = request.query_params
         if "around" in query:
@@ -100,8 +117,13 @@ class ConversationView:
             start = max(0, place_of.get(wanted, later) - PAGE // 2)
         else:
             start = number(query["from"]) if "from" in query else max(0, len(entries) - PAGE)
-        some = [self._renderer.message(row, results) for row in entries[start : start + PAGE]]
-        return AsciiJson({"from": start, "total": len(entries), "stored": len(rows), "messages": some})
+        some = [
+            self._renderer.message(row, results, asked if row is entries[-1] else None)  # only the last one's calls run
+            for row in entries[start : start + PAGE]
+        ]
+        return AsciiJson(
+            {"from": start, "total": len(entries), "stored": len(rows), "undone": undone, "messages": some}
+        )
 
     async def live(self, request: Request) -> Response:
         """Server-sent events: one whenever the session has changed."""
@@ -118,8 +140,11 @@ class ConversationView:
 
     def _message(self, request: Request) -> tuple[Row, User | None]:
         user, message_id = visitor_of(request).user, number(request.path_params["message_id"])
-        session_id = self._db.session_of_message(message_id, visible_to=user)
-        rows = self._rows(session_id, user) if session_id is not None else []
+        if "undone_in" in request.query_params:
+            rows = self._undone_rows(request.query_params["undone_in"], user)
+        else:
+            session_id = self._db.session_of_message(message_id, visible_to=user)
+            rows = self._rows(session_id, user) if session_id is not None else []
         row = next((one for one in rows if one["id"] == message_id), None)
         if row is None:
             raise HTTPException(404, "no such message")
@@ -139,7 +164,7 @@ class ConversationView:
         except OSError:
             raise HTTPException(404, "the attachment is not on this machine") from None
         kind, file = mime or "application/octet-stream", self._db.attachment_file(digest)
-        headers = {} if mime else {"content-disposition": f'attachment; filename="{digest[:12]}"'}
+        headers = {} if mime else {"content-disposition": "attachment"}  # the link in the page has its name
         if file is None:
             return Response(self._db.read_attachment(digest), media_type=kind, headers=headers)
         return FileResponse(file, media_type=kind, headers=headers)
@@ -158,9 +183,11 @@ class ConversationView:
             return None
 
     def text(self, request: Request) -> Response:
-        """The whole text of a message, to download."""
+        """The whole text of a message, to download; with `?said` what was written there alone: to copy, or to edit."""
         row, _ = self._message(request)
-        told = [row.get("reasoning"), content_text(row["content"])]
+        content = row["content"]
+        is_whole = "said" not in request.query_params
+        told = [row.get("reasoning"), content_text(content)] if is_whole else [separated(content)[0]]
         data = "\n\n".join(str(encodable(one)) for one in told if one).encode()
         name = f'attachment; filename="message-{row["id"]}.txt"'
         return Response(data, media_type="text/plain; charset=utf-8", headers={"content-disposition": name})

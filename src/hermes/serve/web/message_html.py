@@ -1,74 +1,36 @@
-"""Messages as HTML: Markdown without raw HTML, code with highlighting, tool calls with their output, pictures and recordings.
+"""Messages as HTML: Markdown, tool calls with how they ended and their output, pictures, recordings and files by their names.
 
-Everything that came from a person, a model or a tool is escaped; the only tags are those made here. Escape codes of
-terminals and characters that reorder text are left out.
+Everything that came from a person, a model or a tool is escaped; the only tags are those made here and in markdown_html.
+Escape codes of terminals and characters that reorder text are left out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from html import escape
 from typing import Any
+from urllib.parse import quote
 
+from hermes.agent.attached_files import NOTE
+from hermes.serve.web import markdown_html
 from hermes.texts import counted, encodable, harmless, one_line
 
 _REFERENCE = re.compile(r"attachment:sha256:([0-9a-f]{64})")
 _EXIT = re.compile(r"\[(?:.*; )?exit status (-?\d+)[^\]\n]*\]\s*$")
 _LONGEST = 100_000  # characters of one text that are in the page; the rest is behind a link
-_LONGEST_MARKDOWN = 40_000  # longer texts are shown as they are: parsing them takes too long
-_MOST_BRACKETS = 2_000  # each may begin a link, which is looked for up to the end of the text
-_LONGEST_CODE = 20_000  # that is highlighted
-_LONGEST_LINE = 5_000  # of code that is highlighted
-
-
-@cache
-def _markdown() -> Any:
-    from markdown_it import MarkdownIt
-
-    made = MarkdownIt("commonmark", {"html": False, "linkify": False, "highlight": _highlighted}).enable(
-        ["table", "strikethrough"]
-    )
-    made.validateLink = lambda url: url.split(":", 1)[0].lower() in ("http", "https", "mailto")  # type: ignore[method-assign]
-    made.add_render_rule("link_open", _link)
-    made.add_render_rule("image", _picture_elsewhere)
-    return made
-
-
-def _link(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-    """A link opens a tab of its own, which learns nothing about this page."""
-    place = escape(str(tokens[index].attrGet("href") or ""))
-    return f'<a href="{place}" target="_blank" rel="noopener noreferrer">'
-
-
-def _picture_elsewhere(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-    """A picture on a server elsewhere is a link: loading it would tell that server who reads this."""
-    token = tokens[index]
-    place = escape(str(token.attrGet("src") or ""))
-    return (
-        f'<a href="{place}" target="_blank" rel="noopener noreferrer">[picture: {escape(token.content or place)}]</a>'
-    )
-
-
-def _highlighted(code: str, language: str, attributes: str) -> str:
-    if not language or len(code) > _LONGEST_CODE or max(map(len, code.split("\n"))) > _LONGEST_LINE:
-        return escape(code)
-    from pygments import highlight  # type: ignore[import-untyped]
-    from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
-    from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
-    from pygments.util import ClassNotFound  # type: ignore[import-untyped]
-
-    try:
-        lexer = get_lexer_by_name(language, stripnl=False)
-    except ClassNotFound:
-        return escape(code)
-    return str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
+_DECLINED = ("the user declined", "refused, since", "not run: permissions", "not done: permissions")
 
 
 def _clean(text: Any) -> str:
     cleaned: str = encodable(harmless(str(text)))
     return cleaned
+
+
+def place_of(row: Mapping[str, Any], what: str, name: str = "") -> str:
+    """The address of the text of a message, or of a file in it; of an undone one it names the session that can bring it back."""
+    undone = row.get("undone_in")
+    return f"/{what}/{row['id']}{name}" + (f"?undone_in={quote(str(undone), safe='')}" if undone else "")
 
 
 def _cut(text: str, row: Mapping[str, Any]) -> tuple[str, str]:
@@ -77,17 +39,19 @@ def _cut(text: str, row: Mapping[str, Any]) -> tuple[str, str]:
         return text, ""
     return text[:_LONGEST], (
         f'<p class="cut">… {len(text) - _LONGEST:,} more characters: '
-        f'<a href="/text/{row["id"]}" download>download the whole text</a></p>'
+        f'<a href="{place_of(row, "text")}" download>download the whole text</a></p>'
     )
 
 
 def markdown(text: str, row: Mapping[str, Any]) -> str:
     """A text as HTML."""
     shown, rest = _cut(text, row)
-    shown = _clean(shown)
-    if len(text) > _LONGEST_MARKDOWN or shown.count("[") > _MOST_BRACKETS:
-        return f"<pre class=text>{escape(shown)}</pre>{rest}"
-    return str(_markdown().render(shown)) + rest
+    return "".join(markdown_html.blocks(_clean(shown))) + rest
+
+
+def written(text: str) -> list[str]:
+    """The blocks of a reply that is still being written, as HTML."""
+    return markdown_html.blocks(markdown_html.decided(_clean(text[:_LONGEST])))
 
 
 class HtmlRenderer:
@@ -96,8 +60,13 @@ class HtmlRenderer:
     def __init__(self, type_of: Callable[[str], str | None]) -> None:
         self._type_of = type_of
 
-    def message(self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """What the page shows of a message: who, when, and its body as HTML. `results` are tools' messages by their call."""
+    def message(
+        self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], asked: str | None = None
+    ) -> dict[str, Any]:
+        """What the page shows of a message: who, when, and its body as HTML. `results` are tools' messages by their call.
+
+        `asked` is given while a turn runs: the question that it waits for, or "".
+        """
         return {
             "id": row["id"],
             "role": row["role"],
@@ -106,20 +75,18 @@ class HtmlRenderer:
             "tokens": [row.get(f"{name}_tokens") for name in ("input", "output", "cache_read", "cache_write")],
             "cost": row.get("cost_usd"),
             "ended": row.get("finish_reason"),
-            "html": self._body(row, results),
+            "html": self._body(row, results, asked),
+            "said": place_of(row, "text"),
         }
 
-    def _body(self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> str:
+    def _body(self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], asked: str | None) -> str:
         parts: list[str] = []
         thought = row.get("reasoning") or row.get("reasoning_content")
         if thought:
-            shown, rest = _cut(str(thought), row)
-            parts.append(
-                f"<details class=reasoning><summary>Reasoning</summary><pre>{escape(_clean(shown))}</pre>{rest}</details>"
-            )
+            parts.append(f"<details class=reasoning><summary>Reasoning</summary>{_pre(str(thought), row)}</details>")
         parts += self._content(row)
         for call in row.get("tool_calls") or ():
-            parts.append(self._call(call, results))
+            parts.append(self._call(call, results, asked))
         return "".join(parts) or '<p class="dim">(empty)</p>'
 
     def _content(self, row: Mapping[str, Any]) -> list[str]:
@@ -127,24 +94,38 @@ class HtmlRenderer:
         if row["role"] == "tool":
             return [self._output(row, folded=True)]
         if isinstance(content, str):
-            return [markdown(content, row)] if content else []
-        return [
-            self._part(part, row) for part in (content if isinstance(content, list) else [content] if content else ())
-        ]
+            return [self._text(content, row)] if content else []
+        parts = content if isinstance(content, list) else [content] if content else []
+        texts = [str(part.get("text") or "") for part in parts if _is_text(part)] if row["role"] == "user" else []
+        noted = {found[3] for text in texts for found in NOTE.finditer(text)}  # shown where they are noted
+        return [self._part(part, row, noted) for part in parts]
 
-    def _part(self, part: Any, row: Mapping[str, Any]) -> str:
-        if isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text"):
-            return markdown(str(part.get("text") or ""), row)
+    def _text(self, text: str, row: Mapping[str, Any]) -> str:
+        """A text; in a person's, the files that are noted there with what was read from them, instead of the notes."""
+        if row["role"] != "user" or "attachment:sha256:" not in text:
+            return markdown(text, row)
+        made, begun = [], 0
+        for found in NOTE.finditer(text):
+            made.append(markdown(text[begun : found.start()], row))
+            made.append(self._attachment(found[3], found[1], one_line(found[2]), row))
+            if found[4]:
+                name = escape(one_line(found[2]))
+                made.append(f"<details class=output><summary>{name}</summary>{_pre(found[4], row)}</details>")
+            begun = found.end()
+        return "".join([*made, markdown(text[begun:], row)])
+
+    def _part(self, part: Any, row: Mapping[str, Any], noted: set[str]) -> str:
+        if _is_text(part):
+            return self._text(str(part.get("text") or ""), row)
         found = _REFERENCE.findall(str(part))
         if found:
             kind = str(part.get("type") or "") if isinstance(part, dict) else ""
-            name = one_line(str(part.get("name") or part.get("filename") or "")) if isinstance(part, dict) else ""
-            return "".join(self._attachment(digest, kind, name, row) for digest in found)
+            return "".join(self._attachment(one, kind, _name_of(part), row) for one in found if one not in noted)
         return f"<pre>{escape(_clean(str(part)[:2000]))}</pre>"
 
     def _attachment(self, digest: str, kind: str, name: str, row: Mapping[str, Any]) -> str:
         """A picture, a recording, or a link to the file."""
-        place = f"/attachment/{row['id']}/{digest}"
+        place = place_of(row, "attachment", f"/{digest}")
         told = escape(name or kind.replace("_", " ") or "attachment", quote=True)
         mime = self._type_of(digest)
         family = (mime or "").partition("/")[0]
@@ -155,14 +136,18 @@ class HtmlRenderer:
             )
         if family in ("audio", "video"):
             return f'<{family} class=attachment controls preload=metadata src="{place}" aria-label="{told}"></{family}>'
-        return f'<p class=attachment><a href="{place}" download>{told}</a></p>'
+        return f'<p class=attachment><a href="{place}" download="{told}">{told}</a></p>'
 
-    def _call(self, call: Any, results: Mapping[str, Mapping[str, Any]]) -> str:
+    def _call(self, call: Any, results: Mapping[str, Mapping[str, Any]], asked: str | None) -> str:
         function = call.get("function") if isinstance(call, dict) else None
         told = function if isinstance(function, dict) else {}
         name, given = str(told.get("name") or "tool"), _clean(str(told.get("arguments") or "")[:_LONGEST])
         result = results.get(str(call.get("id"))) if isinstance(call, dict) else None
         word, state = status(result)
+        if result is None and asked is not None:
+            about = _gist(told.get("arguments"))
+            waits = about != "" and about in one_line(asked)
+            word, state = ("waits for permission", "bad") if waits else ("running", "")
         output = (
             ""
             if result is None
@@ -177,16 +162,33 @@ class HtmlRenderer:
     def _output(self, row: Mapping[str, Any], *, folded: bool) -> str:
         content = row.get("content")
         if not isinstance(content, str):
-            return "".join(
-                self._part(part, row) for part in (content if isinstance(content, list) else [content or ""])
-            )
-        shown, rest = _cut(content, row)
-        block = f"<pre>{escape(_clean(shown))}</pre>{rest}"
+            parts = content if isinstance(content, list) else [content or ""]
+            return "".join(self._part(part, row, set()) for part in parts)
+        block = _pre(content, row)
         if not folded:
             return block
         name = escape(one_line(str(row.get("tool_name") or "result")))
         lines = counted(content.count("\n") + 1, "line")
         return f"<details class=output><summary><b>{name}</b> {lines}</summary>{block}</details>"
+
+
+def _pre(text: str, row: Mapping[str, Any]) -> str:
+    """A text as it is, and a link to the rest of a very long one."""
+    shown, rest = _cut(text, row)
+    return f"<pre>{escape(_clean(shown))}</pre>{rest}"
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text")
+
+
+def _name_of(part: Any) -> str:
+    """The name of a file that is a part of a message, where the message gives one."""
+    if not isinstance(part, dict):
+        return ""
+    places = [part, *(value for value in part.values() if isinstance(value, dict))]
+    named = (one.get(key) for one in places for key in ("name", "filename", "title"))
+    return one_line(next((name for name in named if name and isinstance(name, str)), ""))
 
 
 def _gist(arguments: Any) -> str:
@@ -215,7 +217,7 @@ def status(result: Mapping[str, Any] | None) -> tuple[str, str]:
     if ended is not None:
         return ("done", "good") if ended[1] == "0" else (f"exit {ended[1]}", "bad")
     start = text[:200].lstrip().lower()
-    if start.startswith("the user declined"):
+    if start.removeprefix("error:").lstrip().startswith(_DECLINED):
         return "declined", "bad"
     if start.startswith("error: interrupted"):
         return "stopped", "bad"

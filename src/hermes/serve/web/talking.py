@@ -1,5 +1,7 @@
 """Talking through the page: a turn of the agent, which pages follow as events and may stop, and whose questions they answer.
 
+The reply so far is rendered as Markdown while it is written, by the code that renders it when it is stored.
+
 A turn belongs to the server, not to the tab that began it: a page that is loaded again finds it, and two tabs see the same.
 The rules of leases are those of every entry point: while another process answers in a conversation, nothing is sent.
 """
@@ -8,16 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.attached_files import MOST_TEXT, AttachedFile, Reader, joined, separated
 from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.stream import PermissionDecided, PermissionRequest, StreamEvent, stream_turn
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.agent.turn import Done, Followed, Notice, Text, Thought, ToolFinished, ToolStarted, Turn
 from hermes.agent.turn_session import Also
 from hermes.errors import HermesError, InvalidInput, SessionBusy
+from hermes.serve.models import Models
+from hermes.serve.web.message_html import written
 from hermes.store.db import Transactions
+from hermes.store.sessions import CONFIGURED
 from hermes.texts import encodable, shortened
 
 if TYPE_CHECKING:
@@ -29,7 +36,23 @@ if TYPE_CHECKING:
 SOURCE = "web"
 IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its background processes
 _SHOWN = 20_000  # characters of a tool's output that are streamed; the record has all
+_MOST_MODELS = 200  # in the list; some endpoints have thousands
 _REMEMBERED = 50  # turns that are over and can still be asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a visitor sends: a text with files, or nothing (`again`: another reply to the last message).
+
+    `instead_of` is the message that the text replaces, in a branch that begins before it; `model` is chosen for the
+    conversation ("": as it is).
+    """
+
+    text: str = ""
+    files: Sequence[AttachedFile] = ()
+    again: bool = False
+    instead_of: int = 0
+    model: str = ""
 
 
 class PageTurn:
@@ -43,12 +66,26 @@ class PageTurn:
         self.over = False
         self.stored = asyncio.Event()  # the session and the user's message are in the record, or the turn is over
         self.request: PermissionRequest | None = None  # the question that is asked
+        self._part = 0  # counts the texts that were begun
+        self._text: list[str] = []  # the pieces of the one that is being written
+        self._drawn: tuple[int, int, list[str]] = (0, 0, [])  # of which part, how many pieces of it, and their blocks
         self._events: list[dict[str, Any]] = []
         self._news = asyncio.Event()
+
+    async def drawn(self) -> tuple[int, list[str]]:
+        """The text that is being written: its number, and its blocks as HTML; rendered once for all who follow."""
+        part, pieces = self._part, len(self._text)
+        if self._drawn[:2] != (part, pieces):
+            self._drawn = part, pieces, await asyncio.to_thread(written, "".join(self._text))
+        return self._drawn[0], self._drawn[2]
 
     def post(self, **event: Any) -> None:
         """Add an event."""
         self._events.append(encodable(event))
+        if event["kind"] == "tool" or event.get("anew"):
+            self._part, self._text = self._part + 1, []
+        if event["kind"] == "text":
+            self._text.append(event["text"])
         if event["kind"] in ("done", "error"):
             self.over = True
             self.stored.set()
@@ -77,7 +114,7 @@ class Talks:
         self._running: dict[str, PageTurn] = {}  # by the first session of the conversation
         self._turns: dict[str, PageTurn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._model: Model | None = None
+        self._known_models: Models | None = None
         self._toolbox = Toolbox(config)
 
     def turn(self, turn_id: str) -> PageTurn | None:
@@ -88,24 +125,48 @@ class Talks:
         """The turn of this page that runs in a session's conversation."""
         return self._running.get(await asyncio.to_thread(self._name, session_id))
 
-    async def begin(self, session_id: str | None, text: str, by: str) -> PageTurn:
+    def asked(self, session_id: str) -> str:
+        """The question that a turn of this page waits for in a session's conversation, or "". In a thread."""
+        page = self._running.get(self._name(session_id))
+        return "" if page is None or page.request is None else page.request.question
+
+    async def models(self, session_id: str | None) -> dict[str, Any]:
+        """The models that can be chosen for a conversation, and the one that answers there."""
+        models = await asyncio.to_thread(self._models)
+        now = models.main if session_id is None else await asyncio.to_thread(self._model_for, session_id)
+        return {"models": list(dict.fromkeys([*await models.names(), now.name]))[:_MOST_MODELS], "model": now.name}
+
+    async def choose(self, session_id: str, name: str, by: str) -> None:
+        """Keep a model with a session, as /model does; InvalidInput for one that the endpoint does not list."""
+        models = await asyncio.to_thread(self._models)
+        if (found := await models.find(name)) is None:
+            raise InvalidInput(f"the endpoint has no model {shortened(name, 60)!r}; the box lists those it has")
+        await asyncio.to_thread(self._db.choose_model, session_id, CONFIGURED if found is models.main else name)
+        await asyncio.to_thread(self._db.record_audit, "model", session_id, by=by, detail=name)
+
+    async def begin(self, session_id: str | None, said: Said, by: str) -> PageTurn:
         """Begin a turn, in a new session (None; it exists then) or at the end of this one's conversation.
 
         SessionBusy while another process, or another tab, is answering there; then nothing was stored.
         """
-        if not text.strip():
+        if not said.again and not said.text.strip() and not said.files:
             raise InvalidInput("there is nothing to send: the message is empty")
         name = tip = new_session_id()
-        if session_id is not None:
+        kept: tuple[list[str], list[Any]] = [], []
+        if session_id is not None and said.instead_of:
+            kept = await asyncio.to_thread(self._branched, session_id, tip, said.instead_of, by)
+        elif session_id is not None:
             tip = await asyncio.to_thread(self._db.get_compression_tip, session_id)
             name = await asyncio.to_thread(self._name, tip)
         if name in self._running:
             raise SessionBusy(tip, "this page")
         page = self._running[name] = PageTurn(tip, by)
         try:
+            if said.model:
+                await self.choose(tip, said.model, by)
             await self._conversations.enter(name)  # an idle agent may be closing at this moment
             try:
-                agent = await asyncio.to_thread(self._taken, name, page, text)
+                agent, content = await asyncio.to_thread(self._taken, name, page, said, kept)
             except BaseException:
                 self._conversations.leave(name)
                 raise
@@ -120,7 +181,7 @@ class Talks:
             loop.call_soon_threadsafe(page.stored.set)
             return message_id
 
-        page.turn = agent.turn(text, keep=keep if session_id is None else None)
+        page.turn = agent.retry() if said.again else agent.turn(content, keep=keep if session_id is None else None)
         self._turns[page.id] = page
         if len(self._turns) > _REMEMBERED and (oldest := next(iter(self._turns.values()))).over:
             del self._turns[oldest.id]
@@ -203,30 +264,55 @@ class Talks:
 
     # ------------------------------------------------------------------------------------------ in threads
 
-    def _taken(self, name: str, page: PageTurn, text: str) -> Agent:
-        """The conversation's agent, which holds the session for a turn."""
+    def _taken(
+        self, name: str, page: PageTurn, said: Said, kept: tuple[list[str], list[Any]]
+    ) -> tuple[Agent, str | list[Any]]:
+        """The conversation's agent, which holds the session for a turn, and the content of the message.
+
+        `kept` are the files of the message that this one replaces: their notes, and their parts.
+        """
         agent = self._conversations.take(name, page.session_id, lambda: self._agent(page.session_id))
         try:
             agent.model = self._model_for(page.session_id)
             if (who := agent.answering()) is not None:
                 raise SessionBusy(page.session_id, who)
-            detail = f"a message of {len(text):,} characters"
+            detail = "another reply" if said.again else f"a message of {len(said.text):,} characters"
             self._db.record_audit("turn", page.session_id, by=page.by, detail=detail)
+            reader, room = Reader(self._db, self._config, agent.model), MOST_TEXT // max(1, len(said.files))
+            read = [reader.read(file, room) for file in said.files]
         except BaseException:
             agent.let_go()
             raise
-        return agent
+        notes, parts = [note for note, _ in read], [part for _, part in read if part is not None]
+        return agent, joined(said.text, [*kept[0], *notes], [*kept[1], *parts])
+
+    def _branched(self, session_id: str, new_id: str, message_id: int, by: str) -> tuple[list[str], list[Any]]:
+        """Make a branch that ends before a message of the user's; the files of that message."""
+        rows = self._db.get_messages(session_id)
+        place = next((at for at, row in enumerate(rows) if row["id"] == message_id and row["role"] == "user"), None)
+        if place is None:
+            raise InvalidInput(f"this conversation shows no message {message_id} of yours")
+        self._db.branch_session(session_id, new_id, at_message=rows[place - 1]["id"] if place else 0)
+        self._db.record_audit("branch", session_id, by=by, detail=f"new session {new_id}")
+        content = rows[place]["content"]
+        parts = [part for part in content if "text" not in part] if isinstance(content, list) else []
+        return separated(content)[1], parts
 
     def _name(self, session_id: str) -> str:
         return self._db.get_compression_chain(session_id)[0]
 
     def _model_for(self, session_id: str) -> Model:
         """The model chosen for a conversation, in whatever place; else the configured one."""
-        from hermes.agent.model_choice import choose_model, model_of_choice
+        from hermes.agent.model_choice import model_of_choice
 
-        if self._model is None:
-            self._model = choose_model(self._config, self._db)
-        return model_of_choice(self._config, self._db.chosen_model(session_id), self._model)
+        return model_of_choice(self._config, self._db.chosen_model(session_id), self._models().main)
+
+    def _models(self) -> Models:
+        from hermes.agent.model_choice import choose_model
+
+        if self._known_models is None:
+            self._known_models = Models(choose_model(self._config, self._db))
+        return self._known_models
 
     def _agent(self, session_id: str) -> Agent:
         from hermes.agent.loop import Agent

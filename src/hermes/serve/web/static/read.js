@@ -1,7 +1,9 @@
 // A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
-import { ask, atEnd, button, chips, copy, count, link, main, make, money, path, plural, question, readOnly, say, stay, time, toEnd } from "./dom.js";
-import { address, facts, name } from "./find.js";
-import { attachTalk, detachTalk } from "./talk.js";
+import { ask, atEnd, button, chips, count, link, main, make, path, plural, readOnly, say, stay, toEnd } from "./dom.js";
+import { name } from "./find.js";
+import { head, unfolding } from "./head.js";
+import { drawMessage } from "./message.js";
+import { answerAgain, attachTalk, detachTalk, editMessage, shownStored } from "./talk.js";
 
 const WINDOW = 300; // messages that are in the page at once
 let open = null, live = null, go = null, busy = false, opened = 0, said = "";
@@ -21,35 +23,23 @@ function inTurn(act) {
   return mine;
 }
 
-// ------------------------------------------------------------------------------------------------ one message
-function used(message) {
-  const [input, output, read, written] = message.tokens, sent = (input || 0) + (read || 0) + (written || 0);
-  return [message.model, sent || output ? `${count(sent)} in, ${count(output)} out` : "", message.cost ? money(message.cost) : ""].filter(Boolean).join(" · ");
-}
-function drawMessage(message, { folded = false } = {}) {
-  const header = make("header", {}, make("span", { className: "who" }, message.id === open?.session.summary ? "Summary" : message.role), time(message.at), make("span", { className: "used", title: "Model, tokens and cost" }, used(message)));
-  if (message.ended === "interrupted") header.append(make("span", { className: "state bad" }, "stopped"));
-  const tools = make("span", { className: "tools" });
-  tools.append(button("Copy", () => copy(body.innerText), { title: "Copy this message" }));
-  if (!readOnly && !folded) tools.append(button("Branch", () => branch(message.id), { title: "A new conversation that begins with everything up to here" }));
-  tools.append(make("a", { href: "#m" + message.id, className: "anchor", title: "A link to this message", ariaLabel: `Link to message ${message.id}` }, "#" + message.id));
-  header.append(tools);
-  const body = make("div", { className: "body", dir: "auto" });
-  body.innerHTML = message.html; // made by the server: everything in it is escaped
-  for (const block of body.querySelectorAll("pre")) {
-    const frame = make("div", { className: "code" });
-    block.tabIndex = 0;
-    block.replaceWith(frame);
-    frame.append(block, button("Copy", () => copy(block.textContent), { ariaLabel: "Copy this code" }));
-  }
-  for (const table of body.querySelectorAll("table")) { const frame = make("div", { className: "wide", tabIndex: 0, role: "region", ariaLabel: "Table" }); table.replaceWith(frame); frame.append(table); }
-  const one = make("article", { className: "message " + message.role, id: "m" + message.id }, header, body);
-  one.dataset.key = JSON.stringify([message.html, message.ended]);
-  return one;
-}
+// ------------------------------------------------------------------------------------------------ messages
+const can = { edit: editMessage, branch: message => branch(message.id), again: () => answerAgain() };
+const draw = message => drawMessage(message, can, message.id === open?.session.summary ? "Summary" : message.role);
+const drawFolded = message => drawMessage(message);
 async function branch(at) {
   const made = await ask(`/api/do/branch/${path(open.id)}`, at ? { at_message: at } : {});
   go(link(made.done));
+}
+// What was undone last stays at hand below the messages.
+function drawUndone(number) {
+  if (number === open.undone) return;
+  open.undone = number;
+  open.hint.replaceChildren();
+  if (!number) return;
+  const back = async () => { await ask("/api/do/redo/" + path(open.id), {}); await refresh(); say("Brought back.", 5); };
+  const box = unfolding(`${plural(number, "message")} undone`, "/api/undone/" + path(open.id), drawFolded, "compressed undone");
+  open.hint.append(box, readOnly ? "" : button("Bring back", back, { title: "Show them again; what was written since is undone instead" }));
 }
 
 // ------------------------------------------------------------------------------------------------ a conversation
@@ -60,11 +50,13 @@ export async function showSession(id) {
   const [session, told, running] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`), ask("/api/running/" + path(id))]);
   if (mine !== opened) return; // another page was opened meanwhile
   document.title = name(session) + " · Hermes";
-  const list = make("section", { id: "messages", ariaLabel: "Messages" });
-  open = { id, list, first: told.from, last: told.from + told.messages.length, total: told.total, session };
-  list.append(...told.messages.map(drawMessage));
-  main.replaceChildren(...[head(session), before(session), list].filter(Boolean));
+  const list = make("section", { id: "messages", ariaLabel: "Messages" }), hint = make("div", { className: "hint" });
+  open = { id, list, hint, undone: 0, first: told.from, last: told.from + told.messages.length, total: told.total, session };
+  list.append(...told.messages.map(draw));
+  main.replaceChildren(...[head(session, doing), compressed(session), list].filter(Boolean));
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
+  if (readOnly) main.append(hint); else document.getElementById("talk").before(hint); // below a reply that is being written
+  drawUndone(told.undone);
   if (target) aim(target[0].slice(1)); else toEnd();
   position(true);
   watch();
@@ -101,98 +93,36 @@ function jump(where, then) {
   });
 }
 function fresh(told) {
-  open.list.replaceChildren(...told.messages.map(drawMessage));
+  open.list.replaceChildren(...told.messages.map(draw));
   open.first = told.from; open.last = told.from + told.messages.length; open.total = told.total;
   position();
 }
 function position(first = false) { // said when it has changed: it must not wipe away what else was said
   const now = open.total ? `${count(open.first + 1)}–${count(open.last)} of ${plural(open.total, "message")}` : "No messages yet";
   if (first || now !== said) say(said = now);
+  open.list.classList.toggle("at-end", open.last >= open.total);
 }
 export async function toFirst() { if (open) await jump("?from=0", () => { stay(); scrollTo(0, 0); }); }
 export async function toLast() { if (open) await jump("", toEnd); }
 
 // ------------------------------------------------------------------------------------------------ above the messages
-function head(session) {
-  const act = (action, body = {}) => ask(`/api/do/${action}/${path(session.id)}`, body);
-  const again = async () => { const told = await ask("/api/session/" + path(session.id)); if (open?.id === session.id) { open.session = told; document.querySelector(".head").replaceWith(head(told)); document.title = name(told) + " · Hermes"; } };
-  const actions = make("div", { className: "actions" });
-  const resume = "hermes -r " + (/^[\w.:@%+,=/][\w.:@%+,=/-]*$/.test(session.id) ? session.id : `'${session.id.replaceAll("'", "'\\''")}'`); // pasted into a shell
-  actions.append(button("Resume in terminal", () => copy(resume, `Copied: ${resume}`), { title: `Copies the command: ${resume}` }));
-  if (!readOnly) {
-    actions.append(
-      button("Rename", async () => { const title = await question("Rename", { label: "Title", value: session.title || "" }); if (title !== null) { await act("title", { title }); await again(); say("Renamed.", 4); } }),
-      button("Tag", async () => { const tag = await question("Tag", { label: "Tag", value: "" }); if (tag) { await act("tag", { tag }); await again(); say("Tagged.", 4); } }),
-      button(session.pinned_at ? "Unpin" : "Pin", async () => { await act(session.pinned_at ? "unpin" : "pin"); await again(); }),
-      button(session.archived_at ? "Unarchive" : "Archive", async () => { await act(session.archived_at ? "unarchive" : "archive"); await again(); }),
-      button("Branch", () => branch(null), { title: "A new conversation that begins with this one" }));
-  }
-  const forms = [["HTML", "html"], ["Markdown", "markdown"], ["JSON lines", "jsonl"]];
-  actions.append(make("details", { className: "menu" }, make("summary", { className: "button" }, "Export"), make("div", { className: "choices" }, ...forms.map(([text, form]) => make("a", { href: `/export/${form}/${path(session.id)}`, download: "" }, text)))));
-  if (!readOnly) actions.append(button("Trash", async () => {
-    if (!await question("Put this conversation in the trash?", { text: "It can be restored from the trash.", ok: "Put in the trash" })) return;
-    live?.close(); // it would tell of a conversation that can't be read any more
-    try { await act("trash"); } catch (error) { watch(); throw error; }
-    go("/");
-    say("In the trash.", 6);
-  }, { className: "danger" }));
-  const tags = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag, readOnly ? null : button("×", async () => { await act("untag", { tag }); await again(); }, { ariaLabel: `Remove the tag ${tag}`, className: "plain" })));
-  return make("div", { className: "head" }, make("h1", { dir: "auto" }, (session.pinned_at ? "★ " : "") + name(session)),
-    facts({ ...session, tags: [] }), tags.length ? make("div", { className: "tags" }, ...tags) : null, lineage(session), files(session), actions);
-}
-function files(session) { // a file leads to the conversations that changed it, a number to its last change here
-  if (!session.files.length) return null;
-  const inside = session.cwd ? session.cwd.replace(/\/$/, "") + "/" : "";
-  const lines = session.files.map(file => make("li", {},
-    make("a", { href: address({ file: file.path }), title: `Conversations that changed ${file.path}` }, make("bdi", {}, inside && file.path.startsWith(inside) ? file.path.slice(inside.length) : file.path)), " ",
-    make("a", { href: "#m" + file.message_id, className: "dim", ariaLabel: `Last change of ${file.path}` }, plural(file.changes, "change"))));
-  return make("div", { className: "lineage" }, make("details", { className: "files" }, make("summary", {}, `Files changed (${count(session.files.length)})`), make("ul", {}, ...lines)));
-}
-function lineage(session) {
-  if (session.family.length < 2 && session.part[1] < 2) return null;
-  const branches = session.family.filter(one => one.kind === "branch").length;
-  const told = [session.part[1] > 1 ? `Part ${session.part[0]} of ${session.part[1]}` : "", branches ? plural(branches, "branch").replace("branchs", "branches") : ""].filter(Boolean).join(" · ") || "Relatives";
-  const children = {};
-  for (const one of session.family) (children[one.parent] ||= []).push(one);
-  const draw = parent => make("ul", {}, ...(children[parent] || []).map(one => {
-    const how = one.parent === null ? "" : one.kind === "branch" ? "branch: " : one.kind === "compression" || one.kind === null ? "continued: " : one.kind + ": ";
-    const text = make("bdi", {}, name(one));
-    const here = one.id === session.id ? make("strong", { ariaCurrent: "page" }, how, text) : make("a", { href: link(one.id) }, how, text);
-    return make("li", {}, here, make("span", { className: "dim" }, ` ${plural(one.messages, "message")}`), children[one.id] ? draw(one.id) : null);
-  }));
-  const steps = make("span", { className: "steps" });
-  if (session.previous) steps.append(make("a", { href: link(session.previous), rel: "prev" }, "← Previous part"));
-  if (session.next) steps.append(make("a", { href: link(session.next), rel: "next" }, "Next part →"));
-  if (session.parent && session.parent !== session.previous) steps.append(make("a", { href: link(session.parent) }, "↑ Branched from"));
-  return make("div", { className: "lineage" }, make("details", {}, make("summary", {}, told), draw(null)), steps);
-}
-// What a summary stands for: the messages of the part before, shown here on demand, a piece at a time.
-function before(session) {
+const doing = {
+  branch: () => branch(null),
+  close: () => live?.close(),
+  go: place => go(place),
+  watch,
+  async again() {
+    const mine = open, told = await ask("/api/session/" + path(mine.id));
+    if (open !== mine) return;
+    open.session = told;
+    document.querySelector(".head").replaceWith(head(told, doing));
+    document.title = name(told) + " · Hermes";
+  },
+};
+// What a summary stands for: the messages of the part before, shown here on demand.
+function compressed(session) {
   if (!session.compressed) return null;
-  const text = `Show what was compressed (${plural(session.compressed, "message")})`;
-  const box = make("details", { className: "compressed" }, make("summary", {}, text)), inside = make("div", {});
-  const note = make("p", { className: "dim", role: "status" });
-  let loading = false, next = 0, total = 1;
-  const more = async () => { // one piece at a time, however often the box is opened and closed meanwhile
-    if (loading) return;
-    loading = true;
-    inside.querySelector("button.more")?.remove();
-    note.textContent = "Loading…";
-    let failed = "";
-    try {
-      const told = await ask(`/api/compressed/${path(session.id)}?from=${next}`);
-      note.before(...told.messages.map(message => drawMessage(message, { folded: true })));
-      next = told.from + told.messages.length;
-      total = told.messages.length ? told.total : next;
-    } catch (error) { failed = "Error: " + error.message; }
-    loading = false;
-    note.textContent = failed;
-    if (next < total) note.after(button(failed ? "Try again" : "More of them", more, { className: "more" }));
-  };
-  inside.append(note);
-  box.append(inside);
-  box.addEventListener("toggle", () => { if (box.open && !next) more(); });
-  return box;
+  return unfolding(`Show what was compressed (${plural(session.compressed, "message")})`, "/api/compressed/" + path(session.id), drawFolded, "compressed");
 }
 
 // ------------------------------------------------------------------------------------------------ scrolling
@@ -205,13 +135,13 @@ async function load(where) {
   const low = atEnd();
   if (where === "before") {
     const anchor = open.list.firstElementChild, top = anchor?.getBoundingClientRect().top;
-    open.list.prepend(...told.messages.slice(0, open.first - told.from).map(drawMessage));
+    open.list.prepend(...told.messages.slice(0, open.first - told.from).map(draw));
     open.first = told.from;
     while (open.list.childElementCount > WINDOW) { open.list.lastElementChild.remove(); open.last--; }
     if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - top);
   } else {
     const anchor = open.list.lastElementChild, top = anchor?.getBoundingClientRect().top;
-    open.list.append(...told.messages.map(drawMessage));
+    open.list.append(...told.messages.map(draw));
     open.last = told.from + told.messages.length;
     while (open.list.childElementCount > WINDOW) { open.list.firstElementChild.remove(); open.first++; }
     if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - top);
@@ -262,7 +192,7 @@ async function renew() {
   told.messages.forEach((message, number) => {
     const place = told.from + number - mine.first, now = mine.list.children[place];
     if (!now && !toldAll) return;
-    const drawn = drawMessage(message);
+    const drawn = draw(message);
     if (!now) mine.list.append(drawn);
     else if (now.id !== drawn.id || now.dataset.key !== drawn.dataset.key) {
       const folds = now.id === drawn.id ? [...now.querySelectorAll("details")].map(fold => fold.open) : [];
@@ -273,6 +203,8 @@ async function renew() {
   while (mine.list.childElementCount > Math.max(0, told.total - mine.first)) mine.list.lastElementChild.remove();
   while (mine.list.childElementCount > WINDOW && low) { mine.list.firstElementChild.remove(); mine.first++; }
   mine.last = mine.first + mine.list.childElementCount;
+  drawUndone(told.undone);
+  shownStored();
   if (low && (was !== mine.list.lastElementChild || height !== mine.list.offsetHeight)) toEnd(); // what did not change does not move
   position();
 }

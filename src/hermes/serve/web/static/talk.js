@@ -1,104 +1,166 @@
-// Talking: a prompt box, the reply while it is written, the agent's questions. What is stored is shown by read.js.
-import { ask, atEnd, button, make, path, say, toEnd } from "./dom.js";
+// Talking: the prompt box with its files and its model, sending, and following a turn. What is stored is shown by read.js.
+import { attachments, described, encoded } from "./attach.js";
+import { ask, button, make, path, say } from "./dom.js";
+import { draft, keepDraft } from "./drafts.js";
+import { said } from "./message.js";
+import { replyView } from "./reply.js";
 
-const drafts = new Map(); // what was typed and not sent, by conversation: it survives leaving the page and coming back
-let source = null, current = null, listen = null;
-export function detachTalk() { source?.close(); source = current = listen = null; }
-document.addEventListener("visibilitychange", () => listen?.());
+let shown = null; // the box in the page
+let begun = null; // the turn that began another session, which the page opens next: it may be over by then, with an error
+export function detachTalk() { shown?.stopListening(); shown = null; }
+export const shownStored = () => shown?.view.stored();
+export const editMessage = message => shown?.edit(message);
+export const answerAgain = () => shown?.send({ again: true });
+document.addEventListener("visibilitychange", () => shown?.listen());
 
 // `id` null: a new conversation. `refresh` shows what was stored since.
 export function attachTalk(id, { refresh, go, turn = null, other = null }) {
-  const reply = make("div", { className: "reply", ariaLive: "polite" });
+  let source = null, current = null, sending = false, instead = null, chosen = "";
+  const view = replyView();
   const problem = make("p", { className: "problem", role: "alert" });
   const box = make("textarea", { id: "prompt", rows: 2, placeholder: id ? "Reply…" : "Ask anything…", maxLength: 200000 });
-  const send = make("button", { type: "submit", className: "primary" }, "Send");
+  const sendButton = make("button", { type: "submit", className: "primary" }, "Send");
   const stop = button("Stop", () => ask("/api/stop/" + current, {}), { className: "danger", hidden: true });
-  const form = make("form", { className: "talk" }, make("label", { className: "hidden", htmlFor: "prompt" }, "Message"), box, make("div", { className: "actions" }, stop, send));
-  const place = make("div", { id: "talk" }, reply, problem, form);
-  const state = { text: null, tools: new Map() };
+  const model = make("select", { ariaLabel: "Model", title: "The model that answers in this conversation", hidden: true });
+  const form = make("form", { className: "talk" });
+  const files = attachments(box, form, () => { problem.textContent = ""; });
+  const editing = make("p", { className: "editing", hidden: true },
+    make("span", {}, "Editing a message: it is sent in a branch, and this conversation stays as it is. "),
+    button("Cancel", stopEditing, { className: "plain" }));
+  form.append(make("label", { className: "hidden", htmlFor: "prompt" }, "Message"), files.list, box,
+    make("div", { className: "under" }, files.clip, files.chosen, model, make("div", { className: "actions" }, stop, sendButton)));
+  const place = make("div", { id: "talk" }, view.questions, problem, editing, form);
 
-  const working = on => { send.hidden = on; stop.hidden = !on; };
-  const typed = () => { if (box.value) drafts.set(id, box.value); else drafts.delete(id); box.rows = Math.min(10, Math.max(2, box.value.split("\n").length)); };
-  const write = text => { box.value = text; typed(); };
-  function words(kind) {
-    if (!state[kind]) {
-      state[kind] = kind === "thought" ? make("pre", {}) : make("div", { className: "body streaming", dir: "auto" });
-      reply.append(kind === "thought" ? make("details", { className: "reasoning" }, make("summary", {}, "Reasoning"), state[kind]) : state[kind]);
-    }
-    return state[kind];
+  // ---------------------------------------------------------------------------------------------- the prompt
+  function typed() {
+    if (!instead) keepDraft(id, box.value);
+    box.rows = Math.min(10, Math.max(2, box.value.split("\n").length));
   }
-  function clear() { state.text = state.thought = null; state.tools.clear(); reply.replaceChildren(); }
-  async function take(event) {
-    const was = atEnd();
-    switch (event.kind) {
-      case "text": if (event.anew && state.text) state.text.textContent = ""; words("text").append(event.text); break;
-      case "thought": words("thought").append(event.text); break;
-      case "notice": reply.append(make("p", { className: "notice dim" }, event.text)); break;
-      case "tool": {
-        if (state.text || state.thought) { await refresh(); state.text?.remove(); state.thought?.closest("details").remove(); state.text = state.thought = null; }
-        const given = event.given.command || event.given.query || JSON.stringify(event.given);
-        const line = make("p", { className: "running" }, make("b", {}, event.name), " ", make("code", {}, String(given).slice(0, 300)), " …");
-        state.tools.set(event.id, line);
-        reply.append(line);
-        break;
-      }
-      case "result": state.tools.get(event.id)?.remove(); state.tools.delete(event.id); await refresh(); break;
-      case "question": reply.append(asking(event)); break;
-      case "answered": document.getElementById("q" + event.id)?.remove(); break;
-      case "followed": drafts.set(event.session, box.value); drafts.delete(id); go("/s/" + path(event.session), true); return;
-      case "error": problem.textContent = event.text; await end(); break;
-      case "done": await end(); if (event.interrupted) say("Stopped; what had arrived is kept.", 6); break;
-    }
-    if (was) toEnd();
+  function write(text) { box.value = text; typed(); }
+  async function edit(message) {
+    const text = await said(message);
+    instead = message.id;
+    editing.hidden = false;
+    write(text);
+    box.focus();
   }
-  function asking(event) {
-    const answer = yes => button(yes ? "Allow" : "Decline", () => ask("/api/answer/" + current, { question: event.id, yes }), { className: yes ? "danger" : "primary" });
-    const no = answer(false), one = make("div", { className: "asking", role: "alertdialog", id: "q" + event.id, ariaLabel: "The agent asks" }, make("p", {}, event.text), make("div", { className: "actions" }, no, answer(true)));
-    setTimeout(() => no.focus());
-    return one;
+  function stopEditing() {
+    instead = null;
+    editing.hidden = true;
+    write(draft(id));
   }
-  async function end() {
-    source?.close();
-    source = current = null;
-    await refresh();
-    clear();
-    working(false);
-    if (!document.activeElement || document.activeElement === document.body) box.focus({ preventScroll: true });
+  const working = on => { sendButton.hidden = on; stop.hidden = !on; place.classList.toggle("working", on); };
+
+  // ---------------------------------------------------------------------------------------------- the model
+  async function drawModels() {
+    const told = await ask(id ? "/api/models/" + path(id) : "/api/models");
+    model.replaceChildren(...told.models.map(name => make("option", { value: name, selected: name === told.model }, name)));
+    model.hidden = told.models.length < 2;
   }
+  model.addEventListener("change", async () => {
+    chosen = model.value;
+    if (!id) return; // it goes with the first message
+    try {
+      await ask("/api/models/" + path(id), { model: chosen });
+      say(`From now on ${chosen} answers here.`, 5);
+    } catch (error) { problem.textContent = error.message; }
+  });
+
+  // ---------------------------------------------------------------------------------------------- sending
+  async function send(more = {}) {
+    const text = more.again ? "" : box.value;
+    if (current || sending || (!more.again && !text.trim() && !files.count())) return;
+    sending = sendButton.disabled = true;
+    problem.textContent = "";
+    const taken = more.again ? [] : files.take(), edited = more.again ? null : instead;
+    if (!more.again) { if (edited) stopEditing(); else write(""); }
+    view.begin(text, described([...taken].map(file => file.name)));
+    try {
+      const body = { ...more, text, files: await encoded(taken), instead_of: edited, model: id ? "" : chosen };
+      const told = await ask(id ? "/api/talk/" + path(id) : "/api/talk", body);
+      if (!place.isConnected) return; // its reader went elsewhere meanwhile
+      if (told.session === id) { follow(told.turn); await refresh(); return; }
+      begun = told;
+      if (!edited) moveDraft(told.session);
+      go("/s/" + path(told.session));
+    } catch (error) {
+      view.clear();
+      if (taken.length) files.add(taken);
+      if (edited) { instead = edited; editing.hidden = false; }
+      if (!more.again) write(edited ? text : [text, box.value].filter(Boolean).join("\n"));
+      problem.textContent = error.message;
+    } finally { sending = sendButton.disabled = false; }
+  }
+  function moveDraft(session) { // what was typed meanwhile belongs to where the conversation goes on
+    keepDraft(session, box.value);
+    keepDraft(id, "");
+  }
+  form.addEventListener("submit", event => { event.preventDefault(); send(); });
+  box.addEventListener("keydown", event => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
+    if (event.key === "Escape" && instead) { event.stopPropagation(); stopEditing(); }
+  });
+  box.addEventListener("input", typed);
+
+  // ---------------------------------------------------------------------------------------------- a turn
   function follow(number) {
     current = number;
     working(true);
     listen();
   }
-  listen = () => { // as in read.js not in a hidden tab; when it is shown, the turn is told from its beginning
-    source?.close();
-    source = null;
+  function stopListening() { source?.close(); source = null; }
+  function listen() { // as in read.js not in a hidden tab; when it is shown, the turn is told from its beginning
+    stopListening();
     if (!current || document.hidden) return;
-    clear();
+    view.questions.replaceChildren();
+    view.notices.replaceChildren();
+    view.wait();
     const mine = source = new EventSource("/api/turn/" + current);
     let queue = Promise.resolve();
-    mine.onmessage = message => { for (const event of JSON.parse(message.data)) queue = queue.then(() => { if (source === mine || event.kind === "done") return take(event); }).catch(error => { problem.textContent = error.message; }); };
-    mine.onerror = () => { if (mine.readyState === EventSource.CLOSED && source === mine) { problem.textContent = "The connection to this turn is lost; the record has what was said."; end(); } };
-  };
-  form.addEventListener("submit", async event => {
-    event.preventDefault();
-    const text = box.value;
-    if (!text.trim() || current) return;
-    if (send.disabled) return;
-    send.disabled = true;
-    problem.textContent = "";
-    write("");
-    try {
-      const told = await ask(id ? "/api/talk/" + path(id) : "/api/talk", { text });
-      if (!place.isConnected) return; // its reader went elsewhere meanwhile
-      if (told.session !== id) { drafts.set(told.session, box.value); drafts.delete(id); go("/s/" + path(told.session)); return; }
-      follow(told.turn);
-    } catch (error) { problem.textContent = error.message; write([text, box.value].filter(Boolean).join("\n")); } finally { send.disabled = false; }
-  });
-  box.addEventListener("keydown", event => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } });
-  box.addEventListener("input", typed);
-  write(drafts.get(id) || "");
+    const taken = event => source === mine || event.kind === "done" ? take(event) : null;
+    mine.onmessage = message => {
+      for (const event of JSON.parse(message.data)) queue = queue.then(() => taken(event)).catch(error => { problem.textContent = error.message; });
+    };
+    mine.onerror = () => {
+      if (mine.readyState !== EventSource.CLOSED || source !== mine) return;
+      problem.textContent = "The connection to this turn is lost; the record has what was said.";
+      end();
+    };
+  }
+  async function take(event) {
+    switch (event.kind) {
+      case "html": view.following(() => view.html(event)); break;
+      case "thought": view.following(() => view.thought(event.text)); break;
+      case "notice": view.following(() => view.notice(event.text)); break;
+      case "tool": await refresh(); view.following(view.next); break;
+      case "result": await refresh(); break;
+      case "question": view.asking(event, current); await refresh(); break;
+      case "answered": view.answered(event.id); await refresh(); break;
+      case "followed": moveDraft(event.session); go("/s/" + path(event.session), true); break;
+      case "error": await end(); failed(event.text); break;
+      case "done": await end(); say(event.interrupted ? "Stopped; what had arrived is kept." : "The reply is complete.", 6); break;
+    }
+  }
+  function failed(text) {
+    problem.replaceChildren(text, " ", button("Try again", () => send({ again: true })));
+  }
+  async function end() {
+    stopListening();
+    current = null;
+    await refresh();
+    view.clear();
+    working(false);
+    if (!document.activeElement || document.activeElement === document.body) box.focus({ preventScroll: true });
+  }
+
+  shown = { view, listen, stopListening, edit, send };
+  write(draft(id));
+  drawModels().catch(() => {}); // the endpoint does not say which models it has: the one in use answers
+  if (begun?.session === id) turn = begun.turn;
+  begun = null;
   if (turn) follow(turn);
   else if (other) problem.textContent = `Another process (${other}) is answering here at the moment.`;
-  return place;
+  const both = document.createDocumentFragment();
+  both.append(view.flow, view.notices, place);
+  return both;
 }
