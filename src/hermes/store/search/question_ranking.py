@@ -36,6 +36,8 @@ LOOKED_INTO = 20  # sessions whose messages are read
 WINDOW = 400  # messages of one session that are put in order
 OF_A_SESSION = 6  # hits
 MANY = 1000.0  # messages
+# A message is surely about the question where the nearest one is so much nearer than chance, and it is so near itself.
+RELATED, NEAREST, FAR = 2.0, 2.5, (0.0, 0.0)
 REPEATED, SHORTEST, LENGTH = 1.2, 0.25, 0.75  # how soon further messages with a word stop counting
 
 
@@ -348,7 +350,14 @@ class QuestionRanking:
         if len(first) < need:  # nothing that holds a word is lost where there is room for it
             first += sorted(rest, reverse=True) + sorted(said_here, reverse=True)
         return [
-            Ranked(one, order[-place].id, round(value, 6), "relaxed", _why(one in by_words, messages.get(one)))
+            Ranked(
+                one,
+                order[-place].id,
+                round(value, 6),
+                "relaxed",
+                _why(one in by_words, messages.get(one)),
+                "sure" if near and near.related >= RELATED and messages.get(one, FAR)[0] >= NEAREST else "likely",
+            )
             for value, place, one in first[:need]
         ]
 

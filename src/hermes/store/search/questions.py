@@ -74,7 +74,8 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
         ranking = QuestionRanking(hits.tx, hits.scope, asked, counted, preferred, holding=holding)
         found = ranking.best(max(RANKED, hits.missing + len(hits.seen)), look)
         if preferred is not None or hits.found or _is_answered(found, asked):
-            best = [msgspec.structs.replace(hit, confidence=found.confidence) for hit in found.hits]
+            is_weak = found.confidence == "weak"
+            best = [msgspec.structs.replace(hit, confidence="weak") for hit in found.hits] if is_weak else found.hits
             hits.add_ranked(hits.people_first(best))
     if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
         ids = [hit.id for hit in hits.found]
