@@ -124,14 +124,14 @@ class Topic:
                 self.words.add(self._stem(piece))
 
     def is_of(self, hit: SearchHit, text: str) -> bool:
-        """Whether a passage, with what stands beside it, is about the same: by enough of the words, by two of several; or what
-        was asked is surely near to what it means."""
+        """Whether a passage, with what stands beside it, is about the same: it has half of the words, and two of several
+        unless the message asks something; or it is surely near to what is asked."""
         if self._asks and hit["relaxed"] and hit["confidence"] == "sure":
             return True
         folded = fold("\n".join((text, hit["title"] or "", *(one["content"] for one in hit["context"]))))
         known = {self._stem(piece) for piece in pieces(folded)}
         held = sum(word in known or (UNSPACED.match(word) is not None and word in folded) for word in self.words)
-        return held >= max(min(2, len(self.words)), SHARE * len(self.words))
+        return held >= max(1 if self._asks else min(2, len(self.words)), SHARE * len(self.words))
 
 
 def _pairs(piece: str) -> list[str]:
