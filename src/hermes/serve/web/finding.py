@@ -112,7 +112,12 @@ class PageLists:
             )  # fmt: skip
         taken = round((time.perf_counter() - started) * 1000, 1)
         weak = bool(hits) and all(hit["confidence"] == "weak" for hit in hits)
-        told = {"groups": list(groups.values()), "ms": taken, "full": len(hits) == _HITS, "note": NEAREST if weak else ""}
+        told = {
+            "groups": list(groups.values()),
+            "ms": taken,
+            "full": len(hits) == _HITS,
+            "note": NEAREST if weak else "",
+        }
         return AsciiJson(told)
 
     def facets(self, request: Request) -> Response:

@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
@@ -235,22 +234,13 @@ def _compared(read: dict[str, list[_Vector]], asked: Array, nearness: Nearness) 
 
 
 def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str, spoken: str | None) -> list[Asked]:
-    """A question as each model understands it, without those that can't.
-
-    A model runs on one processor, most of the time without Python's lock: a caller waits for the slowest, not for all.
-    """
-
-    def understand(model: tuple[encoders.Encoder, _Pages]) -> list[Asked]:
-        encoder, pages = model
+    """A question as each model understands it, without those that can't."""
+    found: list[Asked] = []
+    for encoder, pages in models:
         with suppress(StoreError, ImportError):  # its file is damaged (`hermes doctor` says so), or a library
             vector = _vector(encoder, question, spoken)  # type: ignore[arg-type]
-            return [(encoder, vector, pages, _times(pages.unit, vector))]
-        return []
-
-    if len(models) == 1:
-        return understand(models[0])
-    with ThreadPoolExecutor(len(models), "hermes-question") as pool:
-        return [one for some in pool.map(understand, models) for one in some]
+            found.append((encoder, vector, pages, _times(pages.unit, vector)))
+    return found
 
 
 @lru_cache(maxsize=64)
