@@ -10,10 +10,10 @@ import msgspec
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.index_text import UNSPACED, fold, pieces
-from hermes.store.query import And, Leaf, Node, Query
+from hermes.store.query import Leaf, Node, Query
 from hermes.store.search import periods
 from hermes.store.search.hits import RANKED, Hits, Ranked
-from hermes.store.search.query_trees import Check, either
+from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
 from hermes.store.snippet import Needle, forms_needle
 from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hermes.store.search.reranking import Reranking
 
 NEWEST = 250  # messages that hold a word of a question, and are ranked for it
-FEW = 20  # messages whose texts are read to see whether they hold all words of a question
 OLDER = 4_000  # of a word that more messages hold: so many count where another word is held
 A_NAME = 2.0  # what a word counts for a session that is written like a name
 GROUPS = 24  # words of a question that are searched
@@ -50,10 +49,7 @@ def answer(hits: Hits, query: Query, tree: Node) -> None:
     """
     hits.needles = _telling(hits.needles)
     words = _question_words(hits, query)
-    holding = _holding_all(words)
-    if hits.by != "meaning" and len(words) > 1 and 0 < len(holding) <= FEW:  # "the" need not be searched for these
-        hits.add_matches(And(tuple(either(word.leaves) for word in words)), "match", Check(tree))
-    elif hits.by != "meaning" and (len(words) < 2 or holding):
+    if hits.by != "meaning" and (len(words) < 2 or _some_hold_all(words)):
         hits.add_matches(tree, "match")
     if hits.are_scarce():
         _add_passages(hits, query, words)
@@ -135,10 +131,9 @@ def _is_answered(found: Passages, asked: str) -> bool:
     return found.held >= enough or (found.related is not None and found.related >= NEARER)
 
 
-def _holding_all(words: Sequence[QuestionWord]) -> set[int]:
-    """The messages that have all that a question is about."""
-    held = [{holder[0] for holder in word.holders}.union(word.also) for word in words]
-    return set.intersection(*held) if held else set()
+def _some_hold_all(words: Sequence[QuestionWord]) -> bool:
+    """Whether some message has all that a question is about."""
+    return bool(set.intersection(*({holder[0] for holder in word.holders}.union(word.also) for word in words)))
 
 
 def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
