@@ -107,6 +107,7 @@ recall: $(STAMP)
 	@$(BIN)/python -m benchmarks.recall.run --set-aside $(ARGS)
 	@$(BIN)/python -m benchmarks.recall.run --set friends --set-aside $(ARGS)
 	@$(BIN)/python -m benchmarks.recall.run --set assistant --set-aside $(ARGS)
+	@$(BIN)/python -m benchmarks.recall.run --refused --set-aside $(ARGS)
 	@$(BIN)/python -m benchmarks.recall.run --injected --set-aside $(ARGS)
 
 clean:

@@ -2,6 +2,7 @@
 
     python -m benchmarks.recall.run [--set SET] [--set-aside] [--store URL] [--missed KIND] [--times N] [--by words|meaning|both]
     python -m benchmarks.recall.run --refused [--set-aside]
+    python -m benchmarks.recall.run --injected [--set-aside]
 
 Sets: `labelled` (six languages), `dialogues` (long dialogues of two people in English), `speakers` (the same, each message with
 the name of who wrote it), `friends` (pairs to whom nearly everything happens once; `unnamed`: without the names of who wrote),
@@ -14,6 +15,10 @@ so that the store is N times as large.
 
 `--refused` asks the questions of unanswerable.tsv, too, and prints for each set which share of them is refused (no hit, or only
 weak ones) and which share of right answers (the session is among the first three) is lost so.
+
+`--injected` prints what recall gives to a model by itself: how often the right session and message is among it, how often
+something is given where nothing fits (`wrongly`: unanswerable questions, and in the set `work` everyday requests like "push it
+to main"), and the tokens spent.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from benchmarks.recall.assistant_chats import assistant_chats
 from benchmarks.recall.dialogues import dialogues
 from benchmarks.recall.friends import friends
 from benchmarks.recall.labelled_set import BETWEEN, Chat, Question, labelled_set, lines
+from benchmarks.recall.work import work
 
 SETS = {
     "labelled": labelled_set, "dialogues": dialogues, "speakers": lambda: dialogues(speakers=True),
@@ -172,22 +178,23 @@ def refused(set_aside: bool, ways: list[str]) -> None:
 
 def injected(set_aside: bool, ways: list[str]) -> None:
     """Print what recall gives to the model, of each set: the right session and message, or something where nothing fits."""
-    from hermes.agent.recall import recall, recalled_text
+    from hermes.agent.recall import recall
     from hermes.tokens import text_tokens
     from hermes_state import SessionDB
 
     heads = ("questions", "something", "session", "message", "wrongly", "tokens", "ms")
     for way in ways:
         print(f"\n{way:<16}" + "".join(f"{head:>11}" for head in heads))
-        for name, made in SETS.items():
+        for name, made in {**SETS, "work": work}.items():
             chats, questions = made()
             cells: dict[str, list[float]] = defaultdict(list)
             with tempfile.TemporaryDirectory() as folder, SessionDB(db_path=Path(folder) / "state.db") as db:
                 fill(db, chats)
                 if way == "both" and any(one["installed"] for one in db.meaning_status()):
                     db.index_meaning()
+                    recall(db, "Is a model loaded before the first question?", current=None)
                 for question in [*questions, *unanswerable(name)]:
-                    if question.set_aside != set_aside:
+                    if question.set_aside != set_aside and name != "work":
                         continue
                     began = time.process_time()
                     found = recall(db, question.text, current=None)
@@ -198,7 +205,7 @@ def injected(set_aside: bool, ways: list[str]) -> None:
                         continue
                     cells["questions"].append(1)
                     cells["something"].append(bool(passages))
-                    cells["tokens"].append(text_tokens(recalled_text(passages)) if passages else 0)
+                    cells["tokens"].append(text_tokens(found.given) if found else 0)
                     cells["session"].append(any(one.session_id.split(".")[0] in question.sessions for one in passages))
                     if question.message is not None:
                         cells["message"].append(question.message in [(one.session_id, one.when) for one in passages])

@@ -55,6 +55,38 @@ def test_the_record_says_what_the_model_knew_by_ids_alone(db: Any, make_agent: A
     assert any("DuckDB" in passage.text or "parser cache" in passage.text for passage in last_recalled(agent))
 
 
+WORK = ("run the tests again", "fix the tests, please", "now write a commit message", "add error handling to the function",
+        "what does this error mean?", "schreib bitte noch einen Test")  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WORK)
+def test_a_request_that_any_work_has_recalls_nothing(db: Any, text: str) -> None:
+    talk(db, "old", *WORK, "I fixed the tests, added error handling to the function and wrote a commit message.")
+    assert recall(db, text, current="now") is None
+
+
+def test_half_of_the_topic_is_not_enough_if_that_is_one_word(db: Any) -> None:
+    _remember(db)
+    assert recall(db, "Make the parser of the indexer faster.", current="now") is None
+    assert recall(db, "Make the parser cache of the indexer faster.", current="now") is not None
+
+
+def test_a_word_that_many_conversations_have_says_nothing_alone(db: Any) -> None:
+    for number in range(5):
+        talk(db, f"old{number}", f"The accordion again, part {number}", f"Part {number} of the accordion is ready.")
+    assert recall(db, "and how is the accordion?", current="now") is None
+    talk(db, "cello", "The cello needs new strings", "They are ordered.")
+    assert recall(db, "and how is the cello?", current="now") is not None
+
+
+def test_only_what_the_model_got_is_named(db: Any, make_agent: Any) -> None:
+    for number in range(3):
+        talk(db, f"old{number}", f"{QUESTION} {number}", f"{FACT} " + f"detail {number} and more of it " * 40)
+    found = recall(db, QUESTION, current="now", window=2_000)
+    assert found is not None and 0 < len(found.passages) < 3
+    assert text_tokens(found.given) <= 200 and found.given.count("<quoted-history>") == len(found.passages)
+
+
 @pytest.mark.parametrize("text", ["thanks", "yes, do it", "hello there", "and then?", ""])
 def test_small_talk_recalls_nothing(db: Any, text: str) -> None:
     talk(db, "old", "hello there, yes, do it and then thanks", "You are welcome, hello there.")

@@ -102,6 +102,9 @@ def test_filter_by_chips_and_a_link_to_a_search(browser: Browser, page: Page) ->
     browser.wait("document.querySelectorAll('.row').length === 2")
     browser.open(page.address + "/?q=zebra", 1280)
     shows(browser, "No messages match")
+    browser.open(page.address + "/?q=which tokenizer did Veronica choose for the parser", 1280)
+    shows(browser, "Nothing closely matches")
+    browser.wait("document.querySelectorAll('.hit').length > 0")
 
 
 def test_one_conversation_with_many_hits_does_not_hide_the_others(browser: Browser, page: Page) -> None:

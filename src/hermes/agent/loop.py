@@ -389,14 +389,16 @@ class Agent:
         wanted = self.recalls and self.private and self.config.memory.recall != "off"
         if not wanted or self.model.kind == "extractive":  # which looks itself
             return
-        from hermes.agent.recall import ids_of, recall, recalled_text
+        from hermes.agent.recall import ids_of, recall
 
+        window = self.model.context_length or None
         with suppress(StoreError):
-            found = recall(self.db, session.asked(), current=self.session_id, visible_to=self.context.user)
+            found = recall(
+                self.db, session.asked(), current=self.session_id, visible_to=self.context.user, window=window
+            )
             if found is None:
                 return
-            session.recalled = recalled_text(found.passages, self.model.context_length or None)
-            self.recalled = found
+            session.recalled, self.recalled = found.given, found
             with self.lease.fenced():
                 self.db.record_event(self.session_id, RECALLED, ids_of(found.passages))
             yield found

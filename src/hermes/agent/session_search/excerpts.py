@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -232,21 +232,21 @@ def excerpts(
     current: str | None = None,
     visible_to: User | None = None,
     limit: int = 5,
-    confident: bool = False,
+    about: Callable[[SearchHit, str], bool] | None = None,
 ) -> list[Excerpt]:
     """The passages that best answer a question, at most two of one conversation; the current one's are left out.
 
-    A passage of a user comes with the beginning of the reply. `confident`: one of each conversation, none that is weak, and
-    one search alone, by the question's words.
+    A passage of a user comes with the beginning of the reply. `about`: one of each conversation, none that is weak, only
+    those that pass this test, and one search alone, by the question's words.
     """
-    search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit, 1 if confident else 2)
+    search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit, 2 if about is None else 1)
     asked = " ".join(harmless(question).split())[:400]
     plain_words = " ".join(re.findall(r"\w+", asked))
-    if confident:
+    if about is not None:
         hits = db.search_messages(
             plain_words, limit=20, role_filter=["user", "assistant"], visible_to=visible_to, automated=False
         )
-        return search.passages([hit for hit in hits if hit["confidence"] != "weak"], fold(asked))
+        return search.passages([hit for hit in hits if hit["confidence"] != "weak"], fold(asked), about)
     # Messages of people and models come first; a question without a match as a query is tried by its words alone.
     for roles in (["user", "assistant"], None):
         for text in filter(None, dict.fromkeys((asked, plain_words))):
@@ -264,7 +264,9 @@ class _PassageSearch:
     def __init__(self, db: SessionDB, chains: Chains, visible_to: User | None, limit: int, each: int) -> None:
         self.db, self.chains, self.visible_to, self.limit, self.each = db, chains, visible_to, limit, each
 
-    def passages(self, hits: Sequence[SearchHit], own_words: str) -> list[Excerpt]:
+    def passages(
+        self, hits: Sequence[SearchHit], own_words: str, about: Callable[[SearchHit, str], bool] | None = None
+    ) -> list[Excerpt]:
         out: list[Excerpt] = []
         per: dict[str, int] = {}
         taken: set[int] = set()  # messages that were already quoted
@@ -286,6 +288,8 @@ class _PassageSearch:
             if not text or any(text == other.text for other in out):
                 continue
             if len(used) == 1 and hit["role"] == "user" and _asks(text, own_words):
+                continue
+            if about is not None and not about(hit, text):
                 continue
             taken |= used
             per[key] = per.get(key, 0) + 1

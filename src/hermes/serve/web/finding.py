@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hermes.agent.history_text import NEAREST
 from hermes.commands.session_choice import message_counts
 from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.web import message_html
@@ -101,8 +102,8 @@ class PageLists:
         for hit in hits:
             if hit["session_id"] not in groups:
                 row = dict(rows.get(hit["session_id"]) or {"id": hit["session_id"]})
-                told = self.headline(row, user, counts.get(hit["session_id"]), tags[hit["session_id"]])
-                groups[hit["session_id"]] = {"session": told, "hits": []}
+                headline = self.headline(row, user, counts.get(hit["session_id"]), tags[hit["session_id"]])
+                groups[hit["session_id"]] = {"session": headline, "hits": []}
             groups[hit["session_id"]]["hits"].append(
                 {
                     "id": hit["id"], "role": hit["role"], "tool": hit["tool_name"], "at": hit["timestamp"],
@@ -110,7 +111,14 @@ class PageLists:
                 }
             )  # fmt: skip
         taken = round((time.perf_counter() - started) * 1000, 1)
-        return AsciiJson({"groups": list(groups.values()), "ms": taken, "full": len(hits) == _HITS})
+        weak = bool(hits) and all(hit["confidence"] == "weak" for hit in hits)
+        told = {
+            "groups": list(groups.values()),
+            "ms": taken,
+            "full": len(hits) == _HITS,
+            "note": NEAREST if weak else "",
+        }
+        return AsciiJson(told)
 
     def facets(self, request: Request) -> Response:
         """What the chips offer; a little old where that saves looking through the store for every page."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Container, Sequence, Set
+from heapq import nlargest
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,8 +35,11 @@ ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every o
 MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
 LOOKED_INTO = 20  # sessions whose messages are read
 WINDOW = 400  # messages of one session that are put in order
+AROUND = 8  # of a session's messages that hold words: what stands beside the others is not read
 OF_A_SESSION = 6  # hits
 MANY = 1000.0  # messages
+# A message is surely about the question where the nearest one is so much nearer than chance, and it is so near itself.
+RELATED, NEAREST, FAR = 2.0, 2.5, (0.0, 0.0)
 REPEATED, SHORTEST, LENGTH = 1.2, 0.25, 0.75  # how soon further messages with a word stop counting
 
 
@@ -118,6 +122,9 @@ class Message(NamedTuple):
     is_question: bool = False
 
 
+# The beginning and the end of what people and models said. That of tools is long, and its form gives no clue.
+_SAID = "CASE WHEN m.role IN ('user', 'assistant') THEN substr(m.content, {}) END"
+_TEXTS = f"{_SAID.format(f'1, {HEAD}')}, {_SAID.format(-1)}"
 Placed = tuple[float, int, int]  # a hit: its value, the place of its session (negative), the message
 Preference = Callable[[float, float], float]
 """How much a session counts in addition, by the times of its first and last message."""
@@ -179,7 +186,7 @@ class QuestionRanking:
             order += [
                 Session(one, time=self._fits(times.get(one)), when=times.get(one, (0.0, 0.0))[1]) for one in fresh
             ]
-        sequences = self._sequences(middles, with_texts=look is not None or may_name(self._asked))
+        sequences = self._sequences(middles, whole=look is not None or may_name(self._asked))
         near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
         hits = self._in_order(order, sequences, near, weights, need)
         related = None if near is None else near.related
@@ -272,29 +279,37 @@ class QuestionRanking:
         owns = ((session.id, self._by_session[session.id]) for session in sessions)
         return {one: max(own, key=lambda message_id: (own[message_id], message_id)) for one, own in owns}
 
-    def _sequences(self, middles: dict[str, int], *, with_texts: bool) -> dict[str, list[Message]]:
+    def _sequences(self, middles: dict[str, int], *, whole: bool) -> dict[str, list[Message]]:
         """The messages of each session that may be found, in order; of a long session those around its middle one. Unless
-        `with_texts`, only those that words may find have a text."""
-        out: dict[str, list[Message]] = defaultdict(list)
-        texts = f"substr(m.content, 1, {HEAD}), substr(m.content, -1)"
-        if middles:
-            join = "JOIN sessions s ON s.id = m.session_id" if self._scope.needs_sessions else ""
-            spans, params = self._tx.spans([(one, at - WINDOW // 2, at + WINDOW // 2) for one, at in middles.items()])
-            rows = self._tx.rows(
-                f"SELECT m.session_id, m.id, {SPEAKER}, {texts if with_texts else 'NULL, NULL'} FROM {spans}"
-                " JOIN messages m ON m.session_id = a.session_id"
-                f" AND m.id BETWEEN a.first AND a.last {join} WHERE {self._scope.where} ORDER BY m.timestamp, m.id",
-                (*params, *self._scope.params),
-            )
-            for session_id, message_id, speaker, head, end in rows:
-                if speaker != OWN:
-                    out[session_id].append(_message(message_id, head, end) if with_texts else Message(message_id))
-        if not with_texts:
-            placed = {some[at].id: (some, at) for some in out.values() for at in _around(self._own, some)}
-            for row in rows_among(self._tx, f"SELECT m.id, {texts} FROM messages m WHERE {{these}}", [*placed], "m.id"):
-                some, at = placed[row[0]]
-                some[at] = _message(*row)
-        return out
+        `whole`, only those that hold most of the words, and those around them."""
+        if not middles:
+            return {}
+        spans, params = self._tx.spans([(one, at - WINDOW // 2, at + WINDOW // 2) for one, at in middles.items()])
+        ids: dict[str, list[int]] = defaultdict(list)
+        # The index alone answers this: no message is read.
+        for session_id, message_id in self._tx.rows(
+            f"SELECT m.session_id, m.id FROM {spans} JOIN messages m ON m.session_id = a.session_id"
+            " AND m.id BETWEEN a.first AND a.last ORDER BY m.timestamp, m.id",
+            params,
+        ):
+            ids[session_id].append(message_id)
+        if not whole:
+            ids = {one: [some[at] for at in _around(self._best_of(one), some)] for one, some in ids.items()}
+        join = "JOIN sessions s ON s.id = m.session_id" if self._scope.needs_sessions else ""
+        rows = rows_among(
+            self._tx,
+            f"SELECT m.id, {SPEAKER}, {_TEXTS} FROM messages m {join} WHERE {{these}} AND {self._scope.where}",
+            [one for some in ids.values() for one in some],
+            "m.id",
+            self._scope.params,
+        )
+        found = {row[0]: _message(row[0], *row[2:]) for row in rows if row[1] != OWN}
+        return {session: [found[one] for one in some if one in found] for session, some in ids.items()}
+
+    def _best_of(self, session_id: str) -> Set[int]:
+        """The messages of a session that hold most of the words."""
+        own = self._by_session.get(session_id, {})
+        return own.keys() if len(own) <= AROUND else {*nlargest(AROUND, own, key=lambda one: (own[one], one))}
 
     def _in_order(
         self,
@@ -348,7 +363,14 @@ class QuestionRanking:
         if len(first) < need:  # nothing that holds a word is lost where there is room for it
             first += sorted(rest, reverse=True) + sorted(said_here, reverse=True)
         return [
-            Ranked(one, order[-place].id, round(value, 6), "relaxed", _why(one in by_words, messages.get(one)))
+            Ranked(
+                one,
+                order[-place].id,
+                round(value, 6),
+                "relaxed",
+                _why(one in by_words, messages.get(one)),
+                "sure" if near and near.related >= RELATED and messages.get(one, FAR)[0] >= NEAREST else "likely",
+            )
             for value, place, one in first[:need]
         ]
 
@@ -385,9 +407,9 @@ def _message(message_id: int, head: str | bytes | None, end: str | bytes | None)
     return Message(message_id, str(codec.restored(head) or ""), end in ("?", "？"))
 
 
-def _around(own: dict[int, float], sequence: Sequence[Message]) -> list[int]:
+def _around(own: Container[int], sequence: Sequence[int]) -> list[int]:
     """The places of a sequence at which a message holds a word, and those next to them and next but one."""
-    held = [place for place, message in enumerate(sequence) if message.id in own]
+    held = [place for place, message_id in enumerate(sequence) if message_id in own]
     return sorted({at for place in held for at in range(max(0, place - 2), min(len(sequence), place + 3))})
 
 
@@ -412,7 +434,7 @@ def _raised(
     scores: dict[int, float] = {}
     values = [own.get(message.id, 0.0) for message in sequence]
     padded = [0.0, 0.0, *values, 0.0, 0.0]
-    for number in range(len(sequence)) if near else _around(own, sequence):
+    for number in range(len(sequence)) if near else _around(own, [message.id for message in sequence]):
         message = sequence[number]
         far, before, value, after, last = padded[number : number + 5]
         nearness = near.get(message.id)

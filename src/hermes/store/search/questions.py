@@ -10,7 +10,7 @@ import msgspec
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.index_text import UNSPACED, fold, pieces
-from hermes.store.query import And, Leaf, Node, Query
+from hermes.store.query import Leaf, Node, Query
 from hermes.store.search import periods
 from hermes.store.search.hits import RANKED, Hits, Ranked
 from hermes.store.search.query_trees import either
@@ -21,9 +21,8 @@ from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 if TYPE_CHECKING:
     from hermes.store.search.reranking import Reranking
 
-ROWS = 4_000  # messages that are ranked, each once for every word of a question that it holds
-FEWEST, MOST = 400, 1_000  # of one word, the newest
-OLDER = 4  # of a word that more messages hold: so many times as many count where another word is held
+NEWEST = 250  # messages that hold a word of a question, and are ranked for it
+OLDER = 4_000  # of a word that more messages hold: so many count where another word is held
 A_NAME = 2.0  # what a word counts for a session that is written like a name
 GROUPS = 24  # words of a question that are searched
 OF_A_TIME = 10  # sessions of the time a question names, where nothing else of that time was found
@@ -50,7 +49,7 @@ def answer(hits: Hits, query: Query, tree: Node) -> None:
     """
     hits.needles = _telling(hits.needles)
     words = _question_words(hits, query)
-    if hits.by != "meaning" and (len(words) < 2 or _some_hold_all(hits, words)):
+    if hits.by != "meaning" and (len(words) < 2 or _some_hold_all(words)):
         hits.add_matches(tree, "match")
     if hits.are_scarce():
         _add_passages(hits, query, words)
@@ -74,7 +73,8 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
         ranking = QuestionRanking(hits.tx, hits.scope, asked, counted, preferred, holding=holding)
         found = ranking.best(max(RANKED, hits.missing + len(hits.seen)), look)
         if preferred is not None or hits.found or _is_answered(found, asked):
-            best = [msgspec.structs.replace(hit, confidence=found.confidence) for hit in found.hits]
+            is_weak = found.confidence == "weak"
+            best = [msgspec.structs.replace(hit, confidence="weak") for hit in found.hits] if is_weak else found.hits
             hits.add_ranked(hits.people_first(best))
     if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
         ids = [hit.id for hit in hits.found]
@@ -131,11 +131,9 @@ def _is_answered(found: Passages, asked: str) -> bool:
     return found.held >= enough or (found.related is not None and found.related >= NEARER)
 
 
-def _some_hold_all(hits: Hits, words: Sequence[QuestionWord]) -> bool:
+def _some_hold_all(words: Sequence[QuestionWord]) -> bool:
     """Whether some message has all that a question is about."""
-    if any(word.also for word in words):
-        return bool(hits.candidates(And(tuple(either(word.leaves) for word in words)), 1))
-    return bool(set.intersection(*({holder[0] for holder in word.holders} for word in words)))
+    return bool(set.intersection(*({holder[0] for holder in word.holders}.union(word.also) for word in words)))
 
 
 def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
@@ -145,21 +143,16 @@ def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
     typed = pieces(fold(asked))
     words = _topics(hits, query, pieces(periods.without_times(asked, times.now()))) or _topics(hits, query, typed)
     words = (words or [QuestionWord([Leaf(piece, "phrase")]) for piece in dict.fromkeys(typed)])[:GROUPS]
-    most = min(MOST, max(FEWEST, ROWS // max(1, len(words))))
-    _find_holders(hits, words, most)
-    common = [word for word in words if len(word.holders) == most]
-    older = hits.text.holder_ids(hits.tx, [either(word.leaves) for word in common], OLDER * most) if common else []
+    found = hits.text.holders(hits.tx, [either(word.leaves) for word in words], hits.scope, NEWEST)
+    for word, holders in zip(words, found, strict=True):
+        word.holders, word.held = holders, float(len(holders))
+    common = [word for word in words if len(word.holders) == NEWEST]
+    older = hits.text.holder_ids(hits.tx, [either(word.leaves) for word in common], OLDER) if common else []
     for word, ids in zip(common, older, strict=True):
         word.also = frozenset(ids)
         newest, oldest = word.holders[0][0], word.holders[-1][0]
         word.held *= newest / max(1, newest - oldest)
     return words
-
-
-def _find_holders(hits: Hits, words: Sequence[QuestionWord], most: int) -> None:
-    found = hits.text.holders(hits.tx, [either(word.leaves) for word in words], hits.scope, most) if words else []
-    for word, holders in zip(words, found, strict=True):
-        word.holders, word.held = holders, float(len(holders))
 
 
 def _topics(hits: Hits, query: Query, typed: Sequence[str]) -> list[QuestionWord]:

@@ -13,7 +13,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
@@ -67,6 +66,8 @@ class _Pages:
         self._first: list[int] = []  # the first message of each page
         self._last: list[int] = []  # and the last one
         self._sums: Array | None = None
+        self.count = 0
+        """How many messages have a vector."""
         self.unit: Any = None
         """A vector of each page, of length 1; None where there are no pages."""
 
@@ -102,7 +103,7 @@ class _Pages:
         np.add.at(sums, pages, found * np.array([row[2] for row in rows], dtype=np.float32)[:, None])
         self._sums = sums
         self.unit = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-9)
-        self.last = rows[-1][1]
+        self.last, self.count = rows[-1][1], self.count + len(rows)
         return len(rows)
 
     def nearest(self, near: Array, seen: Callable[[Sequence[str]], Spans], most: int) -> dict[str, int]:
@@ -131,7 +132,8 @@ Asked = tuple[encoders.Encoder, Array, _Pages, Array]  # a model, the question's
 
 
 class Reranking:
-    """One question, as each model that has vectors in this store and knows its language understands it."""
+    """One question, as each model that has vectors in this store and knows its language understands it. The first one (the
+    English one comes before the multilingual one) decides alone unless it knows less than half of what another one does."""
 
     def __init__(self, tx: Tx, scope: Scope, asked: list[Asked]) -> None:
         self._tx, self._scope, self._asked = tx, scope, asked
@@ -142,7 +144,7 @@ class Reranking:
     ) -> Reranking | None:
         """None where there is no model for the vectors of this store: then words alone decide."""
         known = _PAGES.setdefault(engine, {})
-        able = []
+        able: list[tuple[encoders.Encoder, _Pages]] = []
         for encoder in encoders.installed():
             if not encoder.suits(question):
                 continue
@@ -150,7 +152,7 @@ class Reranking:
             if pages is None or time.monotonic() - pages.since > FRESH:
                 pages = known[encoder.name] = _Pages()
             pages.read(tx, encoder)
-            if pages.unit is not None:
+            if pages.unit is not None and not (able and 2 * able[0][1].count >= pages.count):
                 able.append((encoder, pages))
         asked = _understood(able, question, spoken()) if able else []
         return cls(tx, scope, asked) if asked else None
@@ -232,22 +234,13 @@ def _compared(read: dict[str, list[_Vector]], asked: Array, nearness: Nearness) 
 
 
 def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str, spoken: str | None) -> list[Asked]:
-    """A question as each model understands it, without those that can't.
-
-    A model runs on one processor, most of the time without Python's lock: a caller waits for the slowest, not for all.
-    """
-
-    def understand(model: tuple[encoders.Encoder, _Pages]) -> list[Asked]:
-        encoder, pages = model
+    """A question as each model understands it, without those that can't."""
+    found: list[Asked] = []
+    for encoder, pages in models:
         with suppress(StoreError, ImportError):  # its file is damaged (`hermes doctor` says so), or a library
             vector = _vector(encoder, question, spoken)  # type: ignore[arg-type]
-            return [(encoder, vector, pages, _times(pages.unit, vector))]
-        return []
-
-    if len(models) == 1:
-        return understand(models[0])
-    with ThreadPoolExecutor(len(models), "hermes-question") as pool:
-        return [one for some in pool.map(understand, models) for one in some]
+            found.append((encoder, vector, pages, _times(pages.unit, vector)))
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -83,7 +83,7 @@ async function search(wanted, mine) {
   let told = await piece();
   if (!told) return;
   const nothing = make("p", { className: "empty" }, "No messages match. ", Object.keys(wanted).length > 1 ? button("Search without filters", () => { history.pushState(null, "", address({ q: wanted.q })); show(); }) : "Fewer or other words may help; OR, \"phrases\" and word* are understood.");
-  main.replaceChildren(make("h1", { className: "hidden" }, "Search results"), hits ? list : nothing);
+  main.replaceChildren(make("h1", { className: "hidden" }, "Search results"), ...(told.note ? [make("p", { className: "empty" }, told.note)] : []), hits ? list : nothing);
   const took = Math.round(performance.now() - started);
   count(told.full);
   const more = async pieces => { // one conversation with many hits must not hide the others
