@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -85,7 +86,12 @@ def test_the_proxys_users_see_what_is_theirs(home: Path, stranger: httpx.Client)
         assert ask("/api/messages/s1", X_Forwarded_User="bob").status_code == 404
         assert ask("/api/sessions", X_Forwarded_User="eve").status_code == 403
         assert ask("/api/sessions").status_code == 401
-        two = [*SECRET.items(), ("Host", "hermes.example.com"), ("X-Forwarded-User", "bob"), ("X-Forwarded-User", "ann")]
+        two = [
+            *SECRET.items(),
+            ("Host", "hermes.example.com"),
+            ("X-Forwarded-User", "bob"),
+            ("X-Forwarded-User", "ann"),
+        ]
         assert stranger.get(page.address + "/api/sessions", headers=two).status_code == 401
         # A page of another site whose name resolves to this machine can send the header, but not under our name.
         for host in ("evil.test", page.address.removeprefix("http://")):
@@ -116,7 +122,10 @@ def test_a_user_of_this_machine_is_not_the_proxy(home: Path, stranger: httpx.Cli
         ("web: {user_header: X-User, url: 'https://a.example', users: {a: owner}}", "web.proxy_secret"),
         ("web: {user_header: X-User, url: 'https://a.example', users: {a: owner}, proxy_secret: short}", "16"),
         ("web: {user_header: X-User, url: 'https://a.example', proxy_secret: 0123456789abcdef}", "web.users"),
-        ("web: {user_header: X-User, url: 'https://a.example', proxy_secret: 0123456789abcdef, users: {a: bob}}", "SOURCE:ID"),
+        (
+            "web: {user_header: X-User, url: 'https://a.example', proxy_secret: 0123456789abcdef, users: {a: bob}}",
+            "SOURCE:ID",
+        ),
         ("web: {password: '${NOT_SET_ANYWHERE}'}", "NOT_SET_ANYWHERE"),
     ],
 )
@@ -162,7 +171,11 @@ def _login(client: httpx.Client, page: Page, password: str, **headers: str) -> h
 def test_wrong_passwords_of_one_address_hold_up_no_other(home: Path) -> None:
     """Behind a proxy, which says whose they are; without its secret, what it says is worth nothing."""
     settings = f"web: {{password: {PASSWORD}, proxy_secret: a secret of the proxy alone}}"
-    with Page(of(home, settings)) as page, httpx.Client(trust_env=False, timeout=60) as client, ThreadPoolExecutor(24) as many:
+    with (
+        Page(of(home, settings)) as page,
+        httpx.Client(trust_env=False, timeout=60) as client,
+        ThreadPoolExecutor(24) as many,
+    ):
         guesses = [
             many.submit(_login, client, page, "guess", X_Forwarded_For="203.0.113.9", **SECRET) for _ in range(24)
         ]
@@ -225,7 +238,9 @@ def test_the_page_as_a_service_has_a_link_that_stays(home: Path, tmp_path: Path,
     (unit,) = units.iterdir()
     assert unit.name.startswith("hermes-web") and f"enable --now {unit.name}" in calls.read_text()
     (link,) = [line.split()[-1] for line in done.out.splitlines() if "token=" in line]
-    (kept,) = [file for file in home.rglob("*") if file.is_file() and link.rpartition("=")[2] in file.read_text("latin-1")]
+    (kept,) = [
+        file for file in home.rglob("*") if file.is_file() and link.rpartition("=")[2] in file.read_text("latin-1")
+    ]
     assert kept.stat().st_mode & 0o777 == 0o600
     again = program.run("web", "--install", "--port", port, "--read-only", home=home, env=env)
     assert link in again.out
@@ -240,9 +255,12 @@ def test_the_page_as_a_service_has_a_link_that_stays(home: Path, tmp_path: Path,
             cookie = {"Cookie": opened.headers["set-cookie"].partition(";")[0]}
             address = link.partition("/?")[0]
             assert stranger.get(address + "/api/sessions", headers=cookie).status_code == 200
-            assert "read" in stranger.post(
-                address + "/api/do/pin/s1", json={}, headers={**cookie, "Origin": address}
-            ).json()["error"]
+            assert (
+                "read"
+                in stranger.post(address + "/api/do/pin/s1", json={}, headers={**cookie, "Origin": address}).json()[
+                    "error"
+                ]
+            )
         finally:
             process.terminate()
             process.communicate(timeout=30)
@@ -251,3 +269,34 @@ def test_the_page_as_a_service_has_a_link_that_stays(home: Path, tmp_path: Path,
     assert f"disable --now {unit.name}" in calls.read_text()
     gone = program.run("web", "--uninstall", home=home, env=env)
     assert gone.status == 1 and "--install" in gone.err
+
+
+# ------------------------------------------------------------------------------------------------ hostile requests
+
+
+def test_deeply_nested_json_is_a_bad_request(home: Path) -> None:
+    with Page(of(home, "")) as page:
+        before = page.get("/api/session/s1")
+        for depth in (101, 300, 960, 1000, 100_000):
+            for deep in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+                for path in ("/api/do/title/s1", "/api/do/pin/s1", "/api/answer/x", "/api/talk"):
+                    refused = page.client.post(path, content=f'{{"title": {deep}, "text": "x"}}')
+                    assert refused.status_code == 400, (depth, path, refused.text)
+        for value in ([], {}, ["x"], 7, True):
+            assert page.do("/api/do/title/s1", title=value or [1]).status_code == 400
+        assert page.get("/api/session/s1") == before
+
+
+def test_the_head_of_a_stream_ends(home: Path) -> None:
+    with Page(of(home, "")) as page:
+        assert page.client.head("/api/live/s1").status_code == 405
+        assert page.client.head("/s/s1").status_code == 200  # on the same connection
+        assert page.client.options("/api/sessions").status_code == 405
+
+
+def test_a_connection_that_sends_no_request_is_closed(home: Path) -> None:
+    with Page(of(home, "")) as page, socket.create_connection(page.address.split("//")[1].split(":")) as slow:
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        slow.settimeout(60)
+        assert slow.recv(1) == b""
+        assert page.client.get("/").status_code == 200

@@ -19,6 +19,7 @@ from hermes.serve.web.visitors import Visitor, visitor_of
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
+_TEXTS = ("title", "tag", "text", "question")
 _LONGEST, _SLOWEST = 1_000_000, 60.0  # bytes of a request, and seconds it may take to arrive
 
 
@@ -29,6 +30,9 @@ async def told_in(request: Request) -> dict[str, Any]:
     told = parse_json(await read_body(request, _LONGEST, _SLOWEST) or b"{}")
     if not isinstance(told, dict):
         raise HTTPException(400, "the request is not a JSON object")
+    for name in _TEXTS:
+        if not isinstance(told.get(name) or "", str):
+            raise HTTPException(400, f"{name} is not a text")
     return told
 
 

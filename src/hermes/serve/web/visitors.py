@@ -166,6 +166,8 @@ class VisitorsOnly:
         answer: ASGIApp | None
         if self._settings.password and scope["path"] == "/login" and scope["method"] == "POST":
             answer = self._not_ours(scope, headers) or await self._login(Request(scope, receive))
+        elif scope["method"] == "HEAD" and scope["path"].startswith("/api/"):
+            answer = _refused(scope, 405, "use GET")  # the head of a stream of events would never end
         else:
             answer = self._refusal(scope, headers)
         await (answer or self._app)(scope, receive, guarded)
