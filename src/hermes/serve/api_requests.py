@@ -185,10 +185,10 @@ def parse_json(data: bytes) -> Any:
         parsed = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ApiError(400, f"the body of the request is not valid JSON ({error})", code="invalid_json") from None
-    level = [parsed]
-    for _ in range(_DEEPEST + 1):
-        inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
-        level = [one for held in inner for one in held]
+    level = [parsed] if isinstance(parsed, (dict, list)) else []
+    for _ in range(_DEEPEST):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for held in inner for one in held if isinstance(one, (dict, list))]
         if not level:
             return parsed
     raise ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
