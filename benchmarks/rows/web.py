@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,21 @@ def web(bench: Bench) -> Section:
             again = [_first_rows(browser, page.address + "/", cached=True) for _ in range(rounds)]
             search = [_search(browser, text) for text in _queries(words)]
             size, transferred = _bytes(browser, page.address + "/")
+        ended = _BEGAN + messages // EACH * _APART
+        with Page(home, env={"HERMES_NOW": str(ended)}) as page, Browser() as browser:  # all of it is in the last year
+            say("web: insights")
+            asked = [_answered(page, "/api/insights?days=365") for _ in range(rounds)]
+            browser.open(page.link, 1280)
+            browser.call("Page.addScriptToEvaluateOnNewDocument", source=_WATCH)
+            drawn = [_drawn(browser, page.address + "/insights?days=365", "main figure") for _ in range(rounds)]
     return Section(
         [
             _row(f"web: first rows on the screen at {messages:,} messages, empty browser cache, p50", percentile(first, 0.5), at_most(300, "≤ 300 ms")),
             _row("· the first visit after the start of `hermes web`", percentile(cold, 0.5), at_most(300, "≤ 300 ms")),
             _row("· slowest", max(first)),
             _row("· with what the browser has kept, p50", percentile(again, 0.5)),
+            _row("web: insights of a year, the server's answer, p50", percentile(asked, 0.5), at_most(300, "≤ 300 ms")),
+            _row("· the plots on the screen, p50", percentile(drawn, 0.5)),
             _row("web: search, from the last letter to the hits on the screen, p50", percentile(search, 0.5), at_most(100, "≤ 100 ms")),
             _row("· slowest", max(search)),
             Row("web: what the first view loads, its data aside, uncompressed", "kB", {"ours": Cell(size / 1e3)}, at_most(120, "≤ 120 kB")),
@@ -87,8 +97,20 @@ def _first_visit(home: Path, browser: Browser) -> float:
 
 def _first_rows(browser: Browser, address: str, *, cached: bool) -> float:
     browser.call("Network.setCacheDisabled", cacheDisabled=not cached)
+    return _drawn(browser, address, "main .row")
+
+
+def _drawn(browser: Browser, address: str, selector: str) -> float:
+    """Milliseconds until the page at an address shows such an element."""
     browser.open(address, 1280)
-    return float(browser.value("shown('main .row')"))
+    return float(browser.value(f"shown({selector!r})"))
+
+
+def _answered(page: Page, path: str) -> float:
+    """Milliseconds until the server has answered."""
+    began = time.perf_counter()
+    assert page.client.get(path).json()["messages"] > 0
+    return (time.perf_counter() - began) * 1000
 
 
 def _search(browser: Browser, text: str) -> float:
@@ -143,12 +165,14 @@ def _sessions(count: int, words: list[str]) -> Iterator[dict[str, Any]]:
     for number in range(count):
         at = _BEGAN + number * _APART
         text = iter(chance.choices(words, weights, k=EACH * 90 + 10))
-        source = chance.choice(_SOURCES)
+        source, model = chance.choice(_SOURCES), chance.choice(_MODELS)
         messages: list[dict[str, Any]] = []
         for place in range(EACH):
             said = " ".join(next(text) for _ in range(chance.randint(10, 80)))
             message: dict[str, Any] = {"timestamp": at + place * 20, "content": said}
             message["role"] = ("user", "assistant", "tool", "assistant")[place % 4]
+            if message["role"] == "assistant":
+                message |= {"model": model, "input_tokens": 900 + place, "output_tokens": 40, "cost_usd": 0.002}
             if place % 4 == 1:
                 call = {"id": f"c{place}", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
                 message |= {"tool_calls": [call]}
@@ -157,6 +181,6 @@ def _sessions(count: int, words: list[str]) -> Iterator[dict[str, Any]]:
             messages.append(message)
         yield {
             "id": f"s{number:05}", "source": source, "started_at": at, "cwd": f"/home/ann/src/project{number % 40}",
-            "title": " ".join(next(text) for _ in range(5)) + f" {number}", "model": chance.choice(_MODELS),
+            "title": " ".join(next(text) for _ in range(5)) + f" {number}", "model": model,
             "tags": [f"tag{number % 12}"] if number % 5 == 0 else [], "messages": messages,
         }  # fmt: skip
