@@ -58,6 +58,15 @@ def mac(body: bytes | str, secret: str = SECRET) -> str:
 # ------------------------------------------------------------------------------------------------ GitHub
 
 
+def test_deeply_nested_json_is_refused_and_disturbs_nothing(hooked: Any) -> None:
+    hooks = hooked({"gh": {"secret": SECRET, "prompt": "{payload.a} {body}"}})
+    for depth in (101, 300, 960, 1000, 100_000):
+        for deep in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth):
+            assert hooks.post("gh", deep, x_hub_signature_256=mac(deep)).status_code == 400, depth
+    shallow = "[" * 100 + "]" * 100
+    assert hooks.post("gh", shallow, x_hub_signature_256=mac(shallow)).status_code == 202
+
+
 def test_every_kind_of_github_delivery_is_taken_once(hooked: Any, deliveries: Any) -> None:
     hooks = hooked()
     kinds = deliveries["github"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -39,24 +39,13 @@ def command(days: int, source: str | None, as_json: bool) -> None:
     """Sessions, messages, tokens and cost of the last days, by model, source and tool, and when you talked."""
     from hermes.times import now
 
-    where, moment = zone(), now()
+    where = zone()
     with opened() as db:
-        found = db.insights(_since_midnight(days, moment, where), source, now=moment, timezone=where)
-    found["days"] = days
+        found = db.insights(days, source, now=now(), timezone=where, whole_days=True)
     if as_json:
         print_json(found)
     else:
-        click.echo(draw(found, width=screen_width(), zone=where, colour=colourful()))
-
-
-def _since_midnight(days: int, moment: float, where: tzinfo | None) -> float:
-    """How many days ago the first of the last `days` days began, today being one of them."""
-    today = datetime.fromtimestamp(moment, where)
-    try:
-        first = datetime.combine(today.date() - timedelta(days=days - 1), datetime.min.time(), today.tzinfo)
-        return max((moment - first.timestamp()) / 86_400, 1e-6)
-    except (OverflowError, ValueError, OSError):  # before the year 1
-        return float(days)
+        click.echo(draw(found, width=screen_width(), colour=colourful()))
 
 
 LEAST, MOST = 16, 120
@@ -70,10 +59,10 @@ _TOOLS = 10
 Row = tuple[str, float, tuple[str, ...]]  # what, how long its bar is, the numbers behind it
 
 
-def draw(found: Insights, *, width: int, zone: tzinfo | None = None, colour: bool = False) -> str:
-    """The whole picture, without a line break at its end. Dates are those of `zone` (None: the machine's)."""
+def draw(found: Insights, *, width: int, colour: bool = False) -> str:
+    """The whole picture, without a line break at its end."""
     width = max(LEAST, min(width, MOST))
-    out = _head(found, zone, width, colour)
+    out = _head(found, width, colour)
     if not found["sessions"]:
         return "\n".join([*out, *(part for text in _empty(found) for part in wrap(text, width))])
     out += _totals(found, width)
@@ -122,12 +111,12 @@ def dollars(usd: float | None) -> str:
 # ---------------------------------------------------------------------------------------------- the parts
 
 
-def _head(found: Insights, zone: tzinfo | None, width: int, colour: bool) -> list[str]:
+def _head(found: Insights, width: int, colour: bool) -> list[str]:
     title = f"Insights · last {counted(int(found['days']), 'day')}" if found["days"] != 1 else "Insights · last day"
     if found["source"] is not None:
         title += f" · {one_line(found['source'])}"
-    first, last = (datetime.fromtimestamp(found[key], zone) for key in ("since", "until"))
-    dates = f"{first:%d %b %Y} – {last:%d %b %Y}, {found['timezone']}"
+    first, last = map(datetime.fromisoformat, found["local"])
+    dates = f"{first:%d %b %Y, %H:%M} – {last:%d %b %Y, %H:%M}, {found['timezone']}"
     lines = [*wrap(title, width), *wrap(dates, width)]
     return [styled(lines[0], BOLD, on=colour), *(styled(line, DIM, on=colour) for line in lines[1:]), RULE * width]
 
@@ -143,7 +132,7 @@ def _empty(found: Insights) -> list[str]:
 def _totals(found: Insights, width: int) -> list[str]:
     tokens, streaks = found["tokens"], found["streaks"]
     told = {
-        "Sessions": [count(found["sessions"])],
+        "Sessions": [count(found["sessions"]), *_runs(found)],
         "Messages": [count(found["messages"]), f"{count(found['tool_calls'])} tool calls"],
         "Tokens": [
             f"{count(tokens['input'])} input",
@@ -159,6 +148,14 @@ def _totals(found: Insights, width: int) -> list[str]:
         first, *others = wrap(", ".join(parts), max(1, width - indent))
         out += [pad(label, indent) + first, *(" " * indent + line for line in others)]
     return out
+
+
+def _runs(found: Insights) -> list[str]:
+    """How many conversations and automated runs these sessions are, where that is another number."""
+    if found["conversations"] == found["sessions"]:
+        return []
+    runs = [counted(found["automated_runs"], "automated run")] if found["automated_runs"] else []
+    return [counted(found["conversations"], "conversation"), *runs]
 
 
 def _cost(cost: InsightsCost) -> list[str]:

@@ -249,12 +249,16 @@ def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
     return made
 
 
-def serve_http(app: Any, listening: socket.socket) -> None:
-    """Serve an application on a socket until Ctrl-C."""
+def serve_http(app: Any, listening: socket.socket, connections: int = 256) -> None:
+    """Serve an application on a socket until Ctrl-C, with at most so many connections at once."""
     import uvicorn
 
+    from hermes.serve.connection_limits import Door, Limits, protocol_behind
+
+    door = Door(Limits(connections, connections // 2), "{}:{}".format(*listening.getsockname()[:2]))
     settings = uvicorn.Config(
-        app, log_level="warning", access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=2
+        app, http=protocol_behind(door), log_level="warning", access_log=False, proxy_headers=False, server_header=False,
+        timeout_graceful_shutdown=2,
     )  # fmt: skip
     uvicorn.Server(settings).run(sockets=[listening])
 

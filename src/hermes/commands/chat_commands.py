@@ -27,7 +27,7 @@ def insights(host: Host, arguments: str) -> None:
     days = int(arguments) if arguments.isdecimal() else 30
     if (arguments and not arguments.isdecimal()) or not 1 <= days <= _LONGEST_DAYS:
         raise InvalidInput(f"expected a number of days from 1 to {_LONGEST_DAYS}, got {arguments!r}: `/insights 7`")
-    found = host.db.insights(days, timezone=zone_of(host.config.timezone), visible_to=host.user)
+    found = host.db.insights(days, timezone=zone_of(host.config.timezone), whole_days=True, visible_to=host.user)
     if not found["sessions"]:
         host.say(f"Nothing in the last {counted(days, 'day')}.")
         return

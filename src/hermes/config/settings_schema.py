@@ -237,7 +237,7 @@ class WebSettings(Section):
     password: str | None = None
     url: Url | None = None
     user_header: str | None = None
-    proxies: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1", "::1"])
+    proxy_secret: str | None = None
     users: dict[str, str] = {}
 
 

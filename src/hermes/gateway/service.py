@@ -37,6 +37,7 @@ class Service:
 
 
 GATEWAY = Service("hermes-gateway", "Hermes Sessions gateway", ("gateway",))
+WEB = Service("hermes-web", "Hermes Sessions in the browser", ("web",))
 WATCH = Service("hermes-watch", "Hermes Sessions: histories of other programs", ("sessions", "watch"))
 
 

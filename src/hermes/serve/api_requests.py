@@ -138,6 +138,7 @@ def _text_and_rest(content: Any) -> tuple[str, list[str]]:
 # should have; complaints name the place (`messages[2].content`).
 
 HEAD_START, LEAST_RATE = 10.0, 5_000  # seconds, and bytes a second after them
+_DEEPEST = 100  # levels of lists and objects in a request
 _PATIENCE = 4  # times the limit: a client that still sends when we disconnect may never read the error
 
 
@@ -179,11 +180,18 @@ def _too_large(limit: int) -> ApiError:
 
 
 def parse_json(data: bytes) -> Any:
-    """Parse JSON; ApiError 400 when it is invalid."""
+    """Parse JSON; ApiError 400 when it is invalid, or nested so deeply that writing it again would exhaust the stack."""
     try:
-        return msgspec.json.decode(data)
+        parsed = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ApiError(400, f"the body of the request is not valid JSON ({error})", code="invalid_json") from None
+    level = [parsed] if isinstance(parsed, (dict, list)) else []
+    for _ in range(_DEEPEST):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for held in inner for one in held if isinstance(one, (dict, list))]
+        if not level:
+            return parsed
+    raise ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
 
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")

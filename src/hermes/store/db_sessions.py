@@ -230,16 +230,18 @@ class SessionCalls(OpenStore):
         *,
         now: float | None = None,
         timezone: str | tzinfo | None = None,
+        whole_days: bool = False,
         visible_to: User | None = None,
     ) -> Insights:
         """Usage in the last days: sessions, messages, tool calls, tokens, cost, by user, by model, platform and tool, by time.
 
         Each number is a sum over rows; usage with an unknown price is counted separately, not as zero. Hours and
-        days are those of `timezone` (a name; None: the machine's). See docs/guide/store.md for the keys.
+        days are those of `timezone` (a name; None: the machine's); with `whole_days` the period begins at midnight, and
+        today is the last of the days. See docs/guide/store.md for the keys.
         """
         from hermes.store import insights
 
-        return self._look_up(insights.insights, days, source, now, timezone, visible_to)
+        return self._look_up(insights.insights, days, source, now, timezone, whole_days, visible_to)
 
     def facets(self, *, visible_to: User | None = None) -> Facets:
         """The sources, models, folders, tags and recently used tools of the sessions, each with how often it occurs."""

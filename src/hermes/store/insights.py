@@ -2,7 +2,8 @@
 
 Messages and tool calls count by their own time, each once, under the session that owns it. A session that began in the
 period counts with its whole counters; of one that began before it only the usage of its messages in the period counts.
-Days and hours are those of a time zone, so they are computed here and not in the database.
+Every part adds up to the whole: what a session's counters have and its messages do not is divided among its replies. The
+database adds up quarters of an hour; days and hours are those of a time zone, so they are computed here.
 """
 
 from __future__ import annotations
@@ -10,54 +11,73 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import date, datetime, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from hermes.errors import InvalidInput
 from hermes.store import codec, message_reading, message_values
 from hermes.store.arguments import checked_time
-from hermes.store.engines.base import Row, Tx, rows_among
-from hermes.store.visibility import User, session_clause
+from hermes.store.engines.base import Tx, rows_among
+from hermes.store.session_lists import CONTINUES, OF_ITS_OWN
+from hermes.store.visibility import AUTOMATED, User, session_clause
 
 if TYPE_CHECKING:
     from hermes.store import rows as shapes
 
 TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"
-_MESSAGE_TOKENS = TOKENS[:4]  # a message has no separate count of reasoning
-_MESSAGE = "m.session_id, m.timestamp, m.role, m.tool_calls, m.model, m.cost_usd, " + ", ".join(
-    f"m.{name}_tokens" for name in _MESSAGE_TOKENS
-)
+_SPENT = 4  # of them: a message has no separate count of reasoning
 _QUARTER = 900  # seconds: every offset from UTC is a multiple of it, so a quarter of an hour has one local hour
 _LAST_DAY = 253_402_214_400.0  # the last day of the year 9999, where calendars end
 _CENT = 1e-9  # the error of adding floats
-
 
 # Of a session. Other programs may have written anything into its numbers.
 _SESSION = (
     "id", "source", "title", "first_words", "model", "kind", "parent_session_id", "started_at", "api_call_count",
     "estimated_cost_usd", "actual_cost_usd", "cost_status", *(f"{name}_tokens" for name in TOKENS),
 )  # fmt: skip
+_PLACE = (  # in lists: continues another session, is a line (or its continuation), is a run that no person held
+    f"CASE WHEN {CONTINUES} THEN 1 ELSE 0 END,"
+    f" CASE WHEN s.parent_session_id IS NULL OR p.id IS NULL OR {OF_ITS_OWN} OR s.kind = 'subagent' OR ({CONTINUES})"
+    f" THEN 1 ELSE 0 END, CASE WHEN {AUTOMATED.format(s='s')} THEN 1 ELSE 0 END"
+)
+# Of the messages of a session, by quarter of an hour and model. (One engine's CAST cuts, the other's rounds; and integers
+# that other programs wrote may be too large to be added up.)
+_WHOLE = f"CAST(m.timestamp / {_QUARTER} AS BIGINT)"
+_SAID = (
+    f"SELECT m.session_id, {_WHOLE} - CASE WHEN {_WHOLE} > m.timestamp / {_QUARTER} THEN 1 ELSE 0 END AS quarter, m.model,"
+    " min(m.timestamp), max(m.timestamp), count(*), sum(CASE WHEN m.role = 'assistant' THEN 1 ELSE 0 END), sum(m.cost_usd),"
+    f" max(CASE WHEN m.cost_usd IS NULL AND ({' OR '.join(f'm.{name}_tokens <> 0' for name in TOKENS[:_SPENT])})"
+    f" THEN 1 ELSE 0 END), {', '.join(f'sum(CAST(m.{name}_tokens AS DOUBLE PRECISION))' for name in TOKENS[:_SPENT])}"
+    " FROM messages m"
+)
+_IN_PERIOD = " WHERE {these} AND m.hidden IS NULL AND m.timestamp >= ? AND m.timestamp <= ?"
 
 
 @dataclass(slots=True)
 class _Use:
-    """Tokens and their cost: of one model in a session, of a session, of a quarter of an hour."""
+    """Tokens (in the order of TOKENS) and their cost: of one model in a session, of a session, of a quarter of an hour."""
 
-    tokens: Counter[str] = field(default_factory=Counter)
+    tokens: list[int] = field(default_factory=lambda: [0] * len(TOKENS))
     cost: float | None = None
     messages: int = 0
     replies: int = 0
 
-    def add(self, cost: Any, used: list[Any]) -> None:
-        """Count a message; `used` has its tokens in the order of _MESSAGE_TOKENS."""
-        self.messages += 1
-        for name, value in zip(_MESSAGE_TOKENS, used, strict=True):
-            self.tokens[name] += _whole(value)
-        if (money := _money(cost)) is not None:
-            self.cost = (self.cost or 0.0) + money
+    def add(self, other: _Use, sign: int = 1) -> None:
+        """Count the other as well; with `sign` -1, its tokens no more."""
+        self.tokens = [mine + sign * theirs for mine, theirs in zip(self.tokens, other.tokens, strict=True)]
+        self.cost = other.cost if self.cost is None else self.cost + (other.cost or 0.0)
+        self.messages += other.messages
+        self.replies += other.replies
+
+    @property
+    def spent(self) -> int:
+        """All tokens sent and received: output includes the reasoning tokens, input excludes the cached ones."""
+        return sum(self.tokens[:_SPENT])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,44 +86,50 @@ class _Talk(_Use):
 
     row: dict[str, Any]
     began: bool  # in the period
+    continues: bool
+    is_line: bool
+    automated: bool
     carried: int = 0  # messages of other sessions that it shows
     tools: Counter[str] = field(default_factory=Counter)
     first: float = math.inf
     last: float = -math.inf
     models: dict[str | None, _Use] = field(default_factory=lambda: defaultdict(_Use))
+    quarters: dict[int, _Use] = field(default_factory=lambda: defaultdict(_Use))
     unpriced: bool = False  # a message used tokens of unknown price
     estimated: float | None = None
     actual: float | None = None
     unknown: bool = False
+    parts: list[_Talk] = field(default_factory=list)  # of a conversation that was compressed: the earlier ones
 
 
 def insights(
-    tx: Tx, days: float, source: str | None, now: float | None, timezone: str | tzinfo | None, visible_to: User | None
-) -> shapes.Insights:
+    tx: Tx, days: float, source: str | None, now: float | None, timezone: str | tzinfo | None, whole_days: bool,
+    visible_to: User | None,
+) -> shapes.Insights:  # fmt: skip
     """See SessionDB.insights."""
     zone = _zone(timezone)
-    since, until = _period(days, now)
-    talks = {row["id"]: _Talk(row=row, began=since <= row["started_at"] <= until)
-             for row in _candidates(tx, since, until, source, visible_to)}  # fmt: skip
-    quarters = defaultdict[int, _Use](_Use)
-    for session_id, stamp, role, calls, model, cost, *used in _said(tx, list(talks), since, until):
-        quarters[int(stamp // _QUARTER)].add(cost, used)
-        _add(talks[session_id], stamp, role, calls, model, cost, used)
+    since, until = _period(days, now, zone, whole_days)
+    talks = _candidates(tx, since, until, source, visible_to)
+    _read_messages(tx, talks, since, until)
     counted = [talk for talk in talks.values() if talk.began or talk.messages]
     children = [talk.row["id"] for talk in counted if talk.row["kind"] in ("branch", "compression")]
     for session_id, count in message_reading.carried_counts(tx, children).items():
         talks[session_id].carried = count
     for talk in counted:
         _settle(talk)
+    lines = _lines(counted)
     total = _total(counted)
+    starts, ends = (datetime.fromtimestamp(moment, zone).astimezone(zone) for moment in (since, until))
     return {
         "days": days,
         "since": since,
         "until": until,
-        "timezone": str(zone) if zone is not None else (datetime.fromtimestamp(until).astimezone().tzname() or "local"),
+        "local": [moment.isoformat(timespec="minutes") for moment in (starts, ends)],
+        "timezone": str(zone) if zone is not None else (ends.tzname() or "local"),
         "source": source,
         "sessions": len(counted),
-        "messages": sum(talk.messages for talk in counted),
+        **_runs(lines),
+        "messages": total.messages,
         "tool_calls": sum(talk.tools.total() for talk in counted),
         "tokens": _used(total)["tokens"],
         "cost": {
@@ -114,10 +140,10 @@ def insights(
             "unknown_sessions": sum(talk.unknown for talk in counted),
         },
         "by_model": _by_model(counted),
-        "by_source": _by_source(counted),
+        "by_source": _by_source(counted, lines),
         "by_tool": _by_tool(counted),
-        **_activity(quarters, zone, until),
-        "longest": _longest(counted),
+        **_activity(counted, zone, ends.date()),
+        "longest": _longest(lines),
         "costliest": _costliest(counted),
     }
 
@@ -134,53 +160,76 @@ def _zone(timezone: str | tzinfo | None) -> tzinfo | None:
         raise InvalidInput(f"unknown time zone {timezone!r}; use a name like Europe/Berlin") from error
 
 
-def _period(days: float, now: float | None) -> tuple[float, float]:
+def _period(days: float, now: float | None, zone: tzinfo | None, whole_days: bool) -> tuple[float, float]:
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not days > 0:
         raise InvalidInput(f"days is a number above 0, not {days!r}")
     until = time.time() if now is None else checked_time(now, "now")
     if not 0 <= until <= _LAST_DAY:
         raise InvalidInput(f"now is a time between 1970 and the year 9999, not {now!r}")
-    return max(0.0, until - min(days, 1e6) * 86_400), until
+    since = max(0.0, until - min(days, 1e6) * 86_400)
+    if whole_days and since:
+        first = datetime.fromtimestamp(until, zone).date() - timedelta(days=math.ceil(days) - 1)
+        since = datetime.combine(first, datetime.min.time(), zone).timestamp()
+    return max(0.0, since), until
 
 
-def _candidates(
-    tx: Tx, since: float, until: float, source: str | None, visible_to: User | None
-) -> Iterator[dict[str, Any]]:
-    """Sessions that began in the period, or may have messages of it."""
+def _candidates(tx: Tx, since: float, until: float, source: str | None, visible_to: User | None) -> dict[str, _Talk]:
+    """Sessions that began in the period, or may have messages of it, by their id."""
     where, params = session_clause(visible_to, source=source)
-    for row in tx.rows(
-        f"SELECT {', '.join(f's.{name}' for name in _SESSION)} FROM sessions s"
+    found: dict[str, _Talk] = {}
+    for *values, continues, is_line, automated in tx.rows(
+        f"SELECT {', '.join(f's.{name}' for name in _SESSION)}, {_PLACE} FROM sessions s LEFT JOIN sessions p"
+        f" ON p.id = s.parent_session_id AND p.purged IS NULL"
         f" WHERE {where} AND (s.active_at >= ? OR (s.started_at >= ? AND s.started_at <= ?)) ORDER BY s.id",
         [*params, since, since, until],
     ):
-        yield dict(zip(_SESSION, map(codec.restored, row), strict=True))
+        row = dict(zip(_SESSION, map(codec.restored, values), strict=True))
+        found[row["id"]] = _Talk(
+            row=row, began=since <= row["started_at"] <= until, continues=bool(continues), is_line=bool(is_line),
+            automated=bool(automated),
+        )  # fmt: skip
+    return found
 
 
-def _said(tx: Tx, session_ids: list[str], since: float, until: float) -> Iterator[Row]:
-    """The messages these sessions own and show, of the period: never their text."""
-    shown = "m.hidden IS NULL AND m.timestamp >= ? AND m.timestamp <= ?"
-    sql = f"SELECT {_MESSAGE} FROM messages m WHERE {{these}} AND {shown}"
-    return rows_among(tx, sql, session_ids, "m.session_id", (since, until))
+def _read_messages(tx: Tx, talks: dict[str, _Talk], since: float, until: float) -> None:
+    """Add up the messages these sessions own and show, of the period: never their text."""
+    ids, period = list(talks), (since, until)
+    sql = f"{_SAID}{_IN_PERIOD} GROUP BY m.session_id, quarter, m.model"
+    for session_id, quarter, model, first, last, messages, replies, cost, unpriced, *used in rows_among(
+        tx, sql, ids, "m.session_id", period
+    ):
+        talk = talks[codec.restored(session_id)]
+        use = _Use([*map(_whole, used), 0], _money(cost), messages, replies)
+        talk.quarters[quarter].add(use)
+        talk.messages += messages
+        talk.first, talk.last = min(talk.first, first), max(talk.last, last)
+        talk.unpriced = talk.unpriced or bool(unpriced)
+        if replies or cost is not None or any(use.tokens):
+            talk.models[codec.restored(model)].add(use)
+    sql = f"SELECT m.session_id, m.tool_calls FROM messages m{_IN_PERIOD} AND m.tool_calls IS NOT NULL"
+    for session_id, calls in rows_among(tx, sql, ids, "m.session_id", period):
+        tools = talks[codec.restored(session_id)].tools
+        for name in _tool_names(calls):
+            tools[name] += 1
 
 
-def _add(talk: _Talk, stamp: float, role: Any, calls: Any, model: Any, cost: Any, used: list[Any]) -> None:
-    """Count a message of a session."""
-    talk.messages += 1
-    talk.first, talk.last = min(talk.first, stamp), max(talk.last, stamp)
-    if calls is not None:
-        talk.tools.update(_tool_names(calls))
-    if role != "assistant" and cost is None and not any(used):
-        return
-    use = talk.models[codec.restored(model)]
-    use.replies += role == "assistant"
-    use.add(cost, used)
-    if any(used) and _money(cost) is None:
-        talk.unpriced = True
+class _Function(msgspec.Struct):
+    name: str
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+
+
+_read_calls = msgspec.json.Decoder(list[_Call]).decode
 
 
 def _tool_names(stored: Any) -> list[str]:
     """The tools a message calls, one name for each call."""
-    calls = codec.from_json(stored)
+    try:
+        return [call.function.name or "(no name)" for call in _read_calls(stored)]
+    except (ValueError, TypeError, RecursionError):  # in the form of another program
+        calls = codec.from_json(stored)
     listed = calls if isinstance(calls, list) else [calls] * message_values.count_calls(calls)
     return [_tool_name(call) for call in listed]
 
@@ -221,35 +270,51 @@ def _settle(talk: _Talk) -> None:
     if not talk.began:
         talk.tokens, talk.cost, talk.estimated, talk.unknown = told.tokens, told.cost, told.cost, talk.unpriced
         return
-    talk.tokens.update({name: _whole(row[f"{name}_tokens"]) for name in TOKENS})
+    talk.tokens = [_whole(row[f"{name}_tokens"]) for name in TOKENS]
     talk.estimated, talk.actual = _money(row["estimated_cost_usd"]), _money(row["actual_cost_usd"])
     talk.cost = talk.estimated if talk.actual is None else talk.actual
-    is_used = any(talk.tokens.values()) or bool(row["api_call_count"])
+    is_used = any(talk.tokens) or bool(row["api_call_count"])
     talk.unknown = is_used and (talk.cost is None or row["cost_status"] == "unknown")
-    is_more = any(told.tokens[name] > talk.tokens[name] for name in TOKENS)
+    is_more = any(said > counter for said, counter in zip(told.tokens, talk.tokens, strict=True))
     costs_more = told.cost is not None and (talk.cost is None or told.cost > talk.cost + _CENT)
-    for use in (told, *models.values()):
-        use.tokens, use.cost = Counter() if is_more else use.tokens, None if costs_more else use.cost
+    for use in (told, *models.values(), *talk.quarters.values()):
+        use.tokens, use.cost = [0] * len(TOKENS) if is_more else use.tokens, None if costs_more else use.cost
     owner = next(iter(models)) if row["model"] is None and len(models) == 1 else row["model"]
-    rest = models[owner]
-    rest.tokens.update(talk.tokens)
-    rest.tokens.subtract(told.tokens)
+    rest = _Use(talk.tokens)
+    rest.add(_Use(told.tokens), -1)
     if talk.cost is not None and (told.cost is None or talk.cost - told.cost > _CENT):
-        rest.cost = (rest.cost or 0.0) + talk.cost - (told.cost or 0.0)
+        rest.cost = talk.cost - (told.cost or 0.0)
+    models[owner].add(rest)
+    _divide(rest, talk)
+
+
+def _divide(rest: _Use, talk: _Talk) -> None:
+    """Divide usage that no message records among the quarters with replies; without messages, it was used at the beginning."""
+    spent, cost = rest.spent, rest.cost
+    if not spent and cost is None:
+        return
+    by_reply = any(use.replies for use in talk.quarters.values())
+    shares = {quarter: use.replies if by_reply else use.messages for quarter, use in talk.quarters.items()}
+    shares = shares or {int(talk.row["started_at"] // _QUARTER): 1}
+    whole, before = sum(shares.values()), 0
+    for quarter, share in shares.items():
+        tokens = spent * (before + share) // whole - spent * before // whole
+        part = None if cost is None or not share else cost * share / whole
+        talk.quarters[quarter].add(_Use([tokens, 0, 0, 0, 0], part))  # only their sum is shown
+        before += share
 
 
 def _total(uses: Iterable[_Use]) -> _Use:
     total, costs = _Use(), list[float | None]()
     for use in uses:
-        total.tokens.update(use.tokens)
-        total.replies += use.replies
+        total.add(use)
         costs.append(use.cost)
-    total.cost = _sum(costs)
+    total.cost = _sum(costs)  # adding one by one loses digits
     return total
 
 
 def _used(use: _Use) -> shapes.InsightsUse:
-    tokens: Any = {name: use.tokens[name] for name in TOKENS}
+    tokens: Any = dict(zip(TOKENS, use.tokens, strict=True))
     return {"tokens": tokens, "cost_usd": use.cost}
 
 
@@ -267,14 +332,35 @@ def _by_model(talks: list[_Talk]) -> list[shapes.InsightsModel]:
     for talk in talks:
         for model, use in talk.models.items():
             found[model].append(use)
-    rows: list[shapes.InsightsModel] = [
-        {"model": model, "sessions": len(uses), "replies": sum(use.replies for use in uses), **_used(_total(uses))}
-        for model, uses in found.items()
+    totals = sorted(
+        ((_total(uses), model, len(uses)) for model, uses in found.items()),
+        key=lambda one: (-one[0].spent, -one[0].replies, -one[2], one[1] or ""),
+    )
+    return [
+        {"model": model, "sessions": sessions, "replies": use.replies, **_used(use)} for use, model, sessions in totals
     ]
-    return sorted(rows, key=lambda row: (-_spent(row["tokens"]), -row["replies"], -row["sessions"], row["model"] or ""))
 
 
-def _by_source(talks: list[_Talk]) -> list[shapes.InsightsSource]:
+def _lines(talks: list[_Talk]) -> list[_Talk]:
+    """The sessions that are lines of a list: of a conversation that was compressed, the newest one, with the earlier parts."""
+    by_id = {talk.row["id"]: talk for talk in talks}
+    before = {talk.row["id"]: by_id.get(talk.row["parent_session_id"]) for talk in talks if talk.continues}
+    continued = {part.row["id"] for part in before.values() if part is not None}
+    lines = [talk for talk in talks if talk.is_line and talk.row["id"] not in continued]
+    for line in lines:
+        part = before.get(line.row["id"])
+        while part is not None and part not in line.parts:
+            line.parts.append(part)
+            part = before.get(part.row["id"])
+    return lines
+
+
+def _runs(lines: list[_Talk]) -> shapes.InsightsRuns:
+    automated = sum(line.automated for line in lines)
+    return {"conversations": len(lines) - automated, "automated_runs": automated}
+
+
+def _by_source(talks: list[_Talk], lines: list[_Talk]) -> list[shapes.InsightsSource]:
     found = defaultdict[str, list[_Talk]](list)
     for talk in talks:
         found[talk.row["source"]].append(talk)
@@ -282,6 +368,7 @@ def _by_source(talks: list[_Talk]) -> list[shapes.InsightsSource]:
         {
             "source": source,
             "sessions": len(some),
+            **_runs([line for line in lines if line.row["source"] == source]),
             "messages": sum(talk.messages for talk in some),
             "tool_calls": sum(talk.tools.total() for talk in some),
             **_used(_total(some)),
@@ -289,11 +376,6 @@ def _by_source(talks: list[_Talk]) -> list[shapes.InsightsSource]:
         for source, some in found.items()
     ]
     return sorted(rows, key=lambda row: (-row["sessions"], -row["messages"], row["source"]))
-
-
-def _spent(tokens: shapes.InsightsTokens) -> int:
-    """All tokens sent and received: output includes the reasoning tokens, input excludes the cached ones."""
-    return tokens["input"] + tokens["cache_read"] + tokens["cache_write"] + tokens["output"]
 
 
 def _by_tool(talks: list[_Talk]) -> list[shapes.InsightsTool]:
@@ -306,24 +388,30 @@ def _by_tool(talks: list[_Talk]) -> list[shapes.InsightsTool]:
     return [{"tool": tool, "calls": count, "sessions": within[tool]} for tool, count in ordered]
 
 
-def _activity(quarters: Mapping[int, _Use], zone: tzinfo | None, until: float) -> shapes.InsightsActivity:
+def _activity(talks: list[_Talk], zone: tzinfo | None, today: date) -> shapes.InsightsActivity:
     """Messages by hour of the day, by weekday (Monday first), by both and by day, in a time zone."""
+    quarters = defaultdict[int, list[_Use]](list)
+    for talk in talks:
+        for quarter, use in talk.quarters.items():
+            quarters[quarter].append(use)
     grid = [[0] * 24 for _ in range(7)]
-    days: dict[date, shapes.InsightsDay] = {}
-    for quarter, use in sorted(quarters.items()):
+    used = defaultdict[date, list[_Use]](list)
+    for quarter, uses in sorted(quarters.items()):
         when = datetime.fromtimestamp(quarter * _QUARTER, zone)
-        grid[when.weekday()][when.hour] += use.messages
-        day = days.setdefault(when.date(), {"messages": 0, "tokens": 0, "cost_usd": None})
-        day["messages"] += use.messages
-        day["tokens"] += use.tokens.total()
-        day["cost_usd"] = _sum((day["cost_usd"], use.cost))
+        grid[when.weekday()][when.hour] += sum(use.messages for use in uses)
+        used[when.date()] += uses
+    days = {day: _total(uses) for day, uses in used.items()}
+    usage: dict[str, shapes.InsightsDay] = {
+        day.isoformat(): {"messages": use.messages, "tokens": use.spent, "cost_usd": use.cost}
+        for day, use in days.items()
+    }
     return {
         "by_hour": [sum(column) for column in zip(*grid, strict=True)],
         "by_weekday": [sum(row) for row in grid],
         "by_weekday_hour": grid,
-        "by_day": {day.isoformat(): used["messages"] for day, used in days.items()},
-        "usage_by_day": {day.isoformat(): used for day, used in days.items()},
-        "streaks": _streaks([day.toordinal() for day in days], datetime.fromtimestamp(until, zone).toordinal()),
+        "by_day": {day: use["messages"] for day, use in usage.items()},
+        "usage_by_day": usage,
+        "streaks": _streaks([day.toordinal() for day, use in days.items() if use.messages], today.toordinal()),
     }
 
 
@@ -339,26 +427,30 @@ def _streaks(days: list[int], today: int) -> shapes.InsightsStreaks:
 
 
 def _line(talk: _Talk) -> shapes.InsightsSession:
+    parts = [talk, *talk.parts]
+    spoken = [part for part in parts if part.messages]
     return {
         "id": talk.row["id"],
         "title": talk.row["title"],
         "preview": message_values.preview_of(talk.row["first_words"]),
         "source": talk.row["source"],
+        "last_active": max((part.last for part in spoken), default=talk.row["started_at"]),
         "messages": talk.messages + talk.carried,
-        "seconds": max(0.0, talk.last - talk.first) if talk.messages else 0.0,
-        **_used(talk),
+        "seconds": max((part.last for part in spoken), default=0.0) - min((part.first for part in spoken), default=0.0),
+        **_used(_total(parts)),
     }
 
 
-def _longest(talks: list[_Talk]) -> list[shapes.InsightsSession]:
-    continued = {talk.row["parent_session_id"] for talk in talks if talk.row["kind"] == "compression"}
-    # A conversation once, as in lists.
-    spoken = [talk for talk in talks if talk.messages and talk.row["id"] not in continued]
+def _longest(lines: list[_Talk]) -> list[shapes.InsightsSession]:
+    """Conversations, each once, as in lists."""
+    spoken = [line for line in lines if line.messages and not line.automated]
     spoken.sort(key=lambda talk: (-talk.messages - talk.carried, talk.first - talk.last, talk.row["id"]))
     return [_line(talk) for talk in spoken[:TOP]]
 
 
 def _costliest(talks: list[_Talk]) -> list[shapes.InsightsSession]:
-    paid = [talk for talk in talks if talk.cost]
-    paid.sort(key=lambda talk: (-(talk.cost or 0.0), talk.row["id"]))
-    return [_line(talk) for talk in paid[:TOP]]
+    earlier = {part.row["id"] for talk in talks for part in talk.parts}
+    costs = ((_total([talk, *talk.parts]).cost, talk) for talk in talks if talk.row["id"] not in earlier)
+    paid = [(cost, talk) for cost, talk in costs if cost]
+    paid.sort(key=lambda one: (-one[0], one[1].row["id"]))
+    return [_line(talk) for _, talk in paid[:TOP]]

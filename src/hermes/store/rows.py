@@ -332,7 +332,14 @@ class InsightsModel(InsightsUse):
     replies: int
 
 
-class InsightsSource(InsightsUse):
+class InsightsRuns(TypedDict):
+    """Sessions as lists show them: conversations, each once, and automated runs."""
+
+    conversations: int
+    automated_runs: int
+
+
+class InsightsSource(InsightsUse, InsightsRuns):
     """The share of one source (cli, telegram, …)."""
 
     source: str
@@ -364,12 +371,13 @@ class InsightsSession(InsightsUse):
     title: str | None
     preview: str
     source: str
+    last_active: float
     messages: int
     seconds: float
 
 
 class InsightsDay(TypedDict):
-    """One day: its messages, and the tokens and cost that they record (usage kept by session alone has no day)."""
+    """One day: its messages, and its share of the tokens and the cost."""
 
     messages: int
     tokens: int
@@ -387,12 +395,13 @@ class InsightsActivity(TypedDict):
     streaks: InsightsStreaks
 
 
-class Insights(InsightsActivity):
+class Insights(InsightsActivity, InsightsRuns):
     """The usage in a period: `insights`."""
 
     days: float
     since: float
     until: float
+    local: list[str]
     timezone: str
     source: str | None
     sessions: int

@@ -27,8 +27,8 @@ _RELATIVES = 500
 _ACTIVE = "coalesce(s.active_at, s.started_at)"
 # A child is a line of its own when it is a branch, when it began after its parent was reset, or when it only
 # continues its parent (that line is then the chain's).
-_OF_ITS_OWN = "(s.kind IN ('branch', 'reset') OR (s.kind IS NULL AND p.end_reason = 'branched'))"
-_CONTINUES = lineage.CONTINUATION.replace("c.", "s.")
+OF_ITS_OWN = "(s.kind IN ('branch', 'reset') OR (s.kind IS NULL AND p.end_reason = 'branched'))"
+CONTINUES = lineage.CONTINUATION.replace("c.", "s.")
 _CONTINUED = f"EXISTS (SELECT 1 FROM sessions c WHERE {lineage.CONTINUATION.replace('p.', 's.')})"
 
 
@@ -64,9 +64,9 @@ def _lines(
     for condition, values in narrowed:
         where, params = f"{where} AND {condition}", [*params, *values]
     if not children:
-        own = f"s.parent_session_id IS NULL OR p.id IS NULL OR {_OF_ITS_OWN}" + " OR s.kind = 'subagent'" * subagents
+        own = f"s.parent_session_id IS NULL OR p.id IS NULL OR {OF_ITS_OWN}" + " OR s.kind = 'subagent'" * subagents
         if as_tips:  # the line is the newest member itself, so older members are dropped and continuations stay
-            own = f"({own} OR ({_CONTINUES})) AND NOT {_CONTINUED}"
+            own = f"({own} OR ({CONTINUES})) AND NOT {_CONTINUED}"
         where = f"{where} AND ({own})"
     joined = "FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id AND p.purged IS NULL"
     return f"{joined} WHERE {where}", params

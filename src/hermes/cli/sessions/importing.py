@@ -6,14 +6,13 @@ session of another program gets its new messages; a damaged line costs that line
 
 from __future__ import annotations
 
-import shlex
 import signal
 import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -301,7 +300,12 @@ def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool)
     if once + install + uninstall > 1 or (uninstall and folders):
         raise click.UsageError("--once, --install and --uninstall go without each other; --uninstall takes no FOLDER")
     if install or uninstall:
-        return _install(folders) if install else _uninstall()
+        from hermes.cli import services
+        from hermes.gateway.service import WATCH
+
+        words = (*WATCH.words, *(str(one.resolve()) for one in folders))
+        (services.install if install else services.uninstall)(replace(WATCH, words=words))
+        return 0
     stopped, listener = threading.Event(), _Watching()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -317,43 +321,6 @@ def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
         follow(db, folders, listener, stopped)
-    return 0
-
-
-def _install(folders: tuple[Path, ...]) -> int:
-    from dataclasses import replace
-
-    from hermes.gateway import service
-    from hermes.home import get_hermes_home
-
-    home = get_hermes_home()
-    watched = replace(service.WATCH, words=(*service.WATCH.words, *(str(one.resolve()) for one in folders)))
-    path = service.unit_path(home, watched)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(service.unit_text(home, watched))
-    click.echo(f"Written: {path}")
-    if service.ran(home, watched, starts=True):
-        click.echo("It runs, now and from the next login on.")
-    else:
-        told = " && ".join(shlex.join(one) for one in service.commands(home, watched, starts=True))
-        click.echo(f"Start it, now and with the machine:  {told}")
-    if sys.platform != "darwin":
-        click.echo("Keep it running when you log out:    loginctl enable-linger")
-    return 0
-
-
-def _uninstall() -> int:
-    from hermes.gateway import service
-    from hermes.home import get_hermes_home
-
-    home = get_hermes_home()
-    path = service.unit_path(home, service.WATCH)
-    if not path.exists():
-        raise click.ClickException("the service is not installed; `hermes sessions watch --install` installs it")
-    is_stopped = service.ran(home, service.WATCH, starts=False)
-    told = shlex.join(service.commands(home, service.WATCH, starts=False)[0])
-    path.unlink()
-    click.echo(f"Removed: {path}" if is_stopped else f"Removed: {path}\nIf it runs:  {told}")
     return 0
 
 

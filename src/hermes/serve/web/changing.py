@@ -20,6 +20,7 @@ from hermes.store.leases import holder_name, session_lease
 if TYPE_CHECKING:
     from hermes.store.db import SessionDB
 
+_TEXTS = ("title", "tag", "text", "question")
 _LONGEST, _SLOWEST = 1_000_000, 60.0  # bytes of a request, and seconds it may take to arrive
 
 
@@ -33,6 +34,9 @@ async def told_in(request: Request, files: int = 0) -> dict[str, Any]:
     told = parse_json(await read_body(request, _LONGEST + files, _SLOWEST + files / 100_000) or b"{}")
     if not isinstance(told, dict):
         raise HTTPException(400, "the request is not a JSON object")
+    for name in _TEXTS:
+        if not isinstance(told.get(name) or "", str):
+            raise HTTPException(400, f"{name} is not a text")
     return told
 
 

@@ -16,6 +16,7 @@ from hermes.serve.ascii_json import AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.visitors import visitor_of
 from hermes.texts import one_line
+from hermes.times import now
 from hermes.why import sessions_that_changed
 
 if TYPE_CHECKING:
@@ -146,8 +147,8 @@ class PageLists:
         """The sums that `hermes insights --json` prints."""
         query, user = request.query_params, visitor_of(request).user
         found = self._db.insights(
-            days=min(number(query.get("days")) or 30, 36_500), source=query.get("source") or None, timezone=self._zone,
-            visible_to=user,
+            days=min(number(query.get("days")) or 30, 36_500), source=query.get("source") or None, now=now(),
+            timezone=self._zone, whole_days=True, visible_to=user,
         )  # fmt: skip
         return AsciiJson(found)
 

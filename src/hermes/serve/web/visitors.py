@@ -1,10 +1,11 @@
 """Who may use the page, and as whom.
 
-- The person at this machine: the link's token becomes a cookie that scripts can't read and other sites' requests don't carry.
+- The person at this machine: the link's token becomes a cookie that scripts can't read. Of other sites' requests it goes with
+  links alone (SameSite=Lax), and what is no visit to a page is refused to them (Sec-Fetch-Site).
   The browser that the program starts gets a link that is good for one visit: other users can see what processes are started with.
 - With `web.password`, a browser anywhere that knows it.
-- With `web.user_header`, the users that a reverse proxy vouches for: only connections from `web.proxies`, only under the address
-  `web.url` (a page of another site that resolves its own name to this machine uses another), only names in `web.users`.
+- With `web.user_header`, the users that a reverse proxy vouches for: only with `web.proxy_secret` in PROXY_SECRET (every user of
+  a machine can connect to 127.0.0.1), only under the address `web.url`, only names in `web.users`.
 
 Requests that change something must come from this page (Origin), and every answer forbids the browser to load anything from
 elsewhere.
@@ -15,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import ipaddress
+import time
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -22,13 +25,14 @@ from urllib.parse import urlencode, urlsplit
 
 from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes.errors import ConfigError
 from hermes.serve.api_errors import ApiError
 from hermes.serve.api_requests import read_body
-from hermes.serve.authorization import check_reach, from_elsewhere
+from hermes.serve.ascii_json import AsciiJson
+from hermes.serve.authorization import SHORTEST, check_reach, from_elsewhere
 from hermes.serve.server import is_loopback
 
 if TYPE_CHECKING:
@@ -37,8 +41,10 @@ if TYPE_CHECKING:
 
 COOKIE = "hermes_web"
 VISITOR = "hermes.visitor"
-_WAIT = 1.0  # seconds after a wrong password before the next one is looked at
-_WAITING = 8  # passwords that wait to be looked at; more are refused at once
+PROXY_SECRET = "x-hermes-proxy-secret"  # the header in which a proxy sends `web.proxy_secret`
+_WAIT = 1.0  # seconds between two passwords of one address
+_WAITING = 8  # passwords of one address that wait to be looked at; more are refused at once
+_ADDRESSES = 4096  # whose last password is remembered
 _LONGEST_FORM, _SLOWEST = 4096, 10.0  # bytes of a password's form, and seconds it may take to arrive
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self';"
@@ -53,14 +59,16 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-_LOGIN = """<!doctype html>
+_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Hermes Sessions</title><link rel="stylesheet" href="/static/style.css"></head>
-<body><main class="login"><h1>Hermes Sessions</h1><form method="post" action="/login">
-<label for="password">Password</label>
+<body><main class="login"><h1>Hermes Sessions</h1>{inside}</main></body></html>"""
+_REFUSED = """<p role="alert">{problem}</p>"""
+_BY_LINK = """<p role="alert">{problem}</p><p>Run <code>hermes web</code> on the machine with the record, and open the link that
+it prints. <code>hermes web --install</code> keeps the page there, under a link that stays.</p>"""
+_LOGIN = """<form method="post" action="/login"><label for="password">Password</label>
 <input id="password" name="password" type="password" autocomplete="current-password" autofocus>
-<input type="hidden" name="next" value="{next}"><button class="primary">Open</button><p role="alert">{problem}</p>
-</form></main></body></html>"""
+<input type="hidden" name="next" value="{next}"><button class="primary">Open</button><p role="alert">{problem}</p></form>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +101,16 @@ def user_named(name: str) -> User:
 
 def check_settings(settings: WebSettings, host: str) -> None:
     """ConfigError when strangers could use the page on this address."""
+    if settings.proxy_secret is not None and len(settings.proxy_secret) < SHORTEST:
+        raise ConfigError(f"web.proxy_secret needs {SHORTEST} characters or more (openssl rand -hex 32)")
     if settings.user_header:
         if not settings.url:
             raise ConfigError("web.user_header needs web.url, the address under which the proxy serves the page")
+        if not settings.proxy_secret:
+            raise ConfigError(
+                "web.user_header needs web.proxy_secret, which the proxy sends as X-Hermes-Proxy-Secret: every user of this"
+                " machine could send the header"
+            )
         if not settings.users:
             raise ConfigError("web.user_header needs web.users: {name: owner} or {name: telegram:42}")
         for name in settings.users.values():
@@ -134,7 +149,7 @@ class VisitorsOnly:
             name: Visitor(None if told == "owner" else user_named(told), visitor.read_only or told != "owner", name)
             for name, told in settings.users.items()
         }
-        self._one_guess, self._guesses = asyncio.Lock(), 0
+        self._next_guess: dict[str, float] = {}  # by address, when its next password is looked at; the oldest first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -151,6 +166,8 @@ class VisitorsOnly:
         answer: ASGIApp | None
         if self._settings.password and scope["path"] == "/login" and scope["method"] == "POST":
             answer = self._not_ours(scope, headers) or await self._login(Request(scope, receive))
+        elif scope["method"] == "HEAD" and scope["path"].startswith("/api/"):
+            answer = _refused(scope, 405, "use GET")  # the head of a stream of events would never end
         else:
             answer = self._refusal(scope, headers)
         await (answer or self._app)(scope, receive, guarded)
@@ -161,16 +178,16 @@ class VisitorsOnly:
         vouched = self._vouched(scope, headers)
         if vouched is not None:
             if vouched not in self._users:
-                return PlainTextResponse("this user has no access; the owner names users in web.users", 403)
+                return _refused(scope, 403, "this user has no access; the owner names users in web.users")
             scope[VISITOR] = self._users[vouched]
             return self._not_ours(scope, headers)
         if self._local and from_elsewhere(headers) is not None and not self._is_site(headers):
-            return PlainTextResponse("this page answers to localhost only", 403)
+            return _refused(scope, 403, "this page answers to localhost only")
         query = QueryParams(scope["query_string"])
         if "token" in query:
             return self._by_link(scope, query)
-        if self._settings.password and scope["path"].startswith("/static/"):
-            scope[VISITOR] = Visitor(("", ""), True)  # the login page's style says nothing about anyone
+        if scope["path"] == "/static/style.css":
+            scope[VISITOR] = Visitor(("", ""), True)  # the style of these refusals says nothing about anyone
             return None
         if not hmac.compare_digest(Request(scope).cookies.get(_cookie_name(scope), "").encode(), self._cookie.encode()):
             return self._stranger(scope)
@@ -179,28 +196,30 @@ class VisitorsOnly:
 
     def _vouched(self, scope: Scope, headers: Headers) -> str | None:
         """The name of the user that the proxy says this is; None when it is not the proxy that asks."""
-        settings, client = self._settings, scope.get("client")
-        if (
-            not settings.user_header
-            or client is None
-            or client[0] not in settings.proxies
-            or not self._is_site(headers)
-        ):
+        header = self._settings.user_header
+        if not header or not self._is_proxy(headers) or not self._is_site(headers):
             return None
-        named = headers.getlist(settings.user_header)
+        named = headers.getlist(header)
         return named[0].strip() if len(named) == 1 else None
+
+    def _is_proxy(self, headers: Headers) -> bool:
+        secret = (self._settings.proxy_secret or "").encode()
+        return bool(secret) and hmac.compare_digest(headers.get(PROXY_SECRET, "").encode("latin-1"), secret)
 
     def _is_site(self, headers: Headers) -> bool:
         return bool(self._site.netloc) and headers.get("host", "").lower() == self._site.netloc.lower()
 
     def _not_ours(self, scope: Scope, headers: Headers) -> Response | None:
-        """The refusal of a change that another page asks for."""
+        """The refusal of what another page asks for: a change, or more than a visit."""
         if scope["method"] in ("GET", "HEAD"):
-            return None
+            is_visit = headers.get("sec-fetch-dest") == "document" and not scope["path"].startswith(_NO_PAGES)
+            if is_visit or headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+                return None
+            return _refused(scope, 403, "other pages may link to the pages here, and nothing else")
         expected = self._site.netloc if self._is_site(headers) else headers.get("host")
         origin = headers.get("origin")
         if origin is None or origin.partition("://")[2].lower() != (expected or "").lower():
-            return PlainTextResponse("requests that change something come from this page alone", 403)
+            return _refused(scope, 403, "requests that change something come from this page alone")
         return None
 
     # ------------------------------------------------------------------------------------------ letting in
@@ -209,41 +228,68 @@ class VisitorsOnly:
         if self._once is not None and hmac.compare_digest(query["token"].encode(), self._once.encode()):
             self._once = None
         elif not hmac.compare_digest(query["token"].encode(), self._token.encode()):
-            return PlainTextResponse("that is not the token of this page; use the link that `hermes web` printed", 401)
+            return _refused(scope, 401, "That is not the token of this page.", _BY_LINK)
         rest = urlencode([pair for pair in query.multi_items() if pair[0] != "token"])
-        return self._let_in(scope, scope["path"] + (f"?{rest}" if rest else ""))
+        return self._let_in(scope, _path(scope) + (f"?{rest}" if rest else ""))
 
     def _let_in(self, scope: Scope, path: str) -> Response:
         answer = RedirectResponse("/" + path.lstrip("/\\"), 303)
-        secure = self._site.scheme == "https" and not self._local
-        answer.set_cookie(_cookie_name(scope), self._cookie, httponly=True, samesite="strict", path="/", secure=secure)
+        secure = self._site.scheme == "https" and self._is_site(Headers(scope=scope))
+        answer.set_cookie(_cookie_name(scope), self._cookie, httponly=True, samesite="lax", path="/", secure=secure)
         return answer
 
     def _stranger(self, scope: Scope) -> Response:
         if not self._settings.password:
-            return PlainTextResponse("open the link that `hermes web` printed: it has the token", 401)
-        if scope["path"].startswith(("/api/", "/attachment/")):
-            return PlainTextResponse("open the page and enter the password", 401)
-        return HTMLResponse(_LOGIN.format(next=escape(scope["path"], quote=True), problem=""), 401)
+            return _refused(scope, 401, "This page opens by its link, which has a token.", _BY_LINK)
+        query = scope["query_string"].decode("latin-1")
+        there = escape(_path(scope) + (f"?{query}" if query else ""), quote=True)
+        return _refused(scope, 401, "open the page and enter the password", _LOGIN.format(next=there, problem=""))
 
     async def _login(self, request: Request) -> Response:
-        """The answer to a password. Wrong ones are checked one a second, from all addresses together."""
+        """The answer to a password. Those of one address are looked at one a second; no address waits for another."""
+        scope = request.scope
         try:
             form = QueryParams(await read_body(request, _LONGEST_FORM, _SLOWEST))
         except ApiError as error:
-            return PlainTextResponse(error.message, error.status)
-        if self._guesses >= _WAITING:
-            return PlainTextResponse("too many wrong passwords at once; try again in a few seconds", 429)
-        self._guesses += 1
+            return _refused(scope, error.status, error.message)
+        address, now = self._address(request), time.monotonic()
+        turn = max(now, self._next_guess.get(address, now))
+        if turn - now >= _WAITING * _WAIT:
+            return _refused(scope, 429, "too many wrong passwords at once; try again in a few seconds")
+        self._next_guess.pop(address, None)
+        self._next_guess[address] = turn + _WAIT
+        if len(self._next_guess) > _ADDRESSES:
+            del self._next_guess[next(iter(self._next_guess))]
+        await asyncio.sleep(turn - now)
+        if hmac.compare_digest(form.get("password", "").encode(), (self._settings.password or "").encode()):
+            return self._let_in(scope, form.get("next", "/"))
+        there = escape(form.get("next", "/"), quote=True)
+        return _refused(scope, 401, "", _LOGIN.format(next=there, problem="That is not the password."))
+
+    def _address(self, request: Request) -> str:
+        """Who tries passwords: an address, as the proxy tells it; of IPv6 a network, for everyone has many addresses there."""
+        said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+        shown = said if said and self._is_proxy(request.headers) else request.client.host if request.client else ""
         try:
-            async with self._one_guess:
-                if hmac.compare_digest(form.get("password", "").encode(), (self._settings.password or "").encode()):
-                    return self._let_in(request.scope, form.get("next", "/"))
-                await asyncio.sleep(_WAIT)
-        finally:
-            self._guesses -= 1
-        problem = "That is not the password."
-        return HTMLResponse(_LOGIN.format(next=escape(form.get("next", "/"), quote=True), problem=problem), 401)
+            address = ipaddress.ip_address(shown)
+        except ValueError:
+            return shown[:100]
+        return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else shown
+
+
+_NO_PAGES = ("/api/", "/attachment/", "/text/", "/export/", "/static/")
+
+
+def _refused(scope: Scope, status: int, problem: str, page: str = _REFUSED) -> Response:
+    """A refusal: a page for people, JSON for scripts."""
+    if scope["path"].startswith(_NO_PAGES) and "text/html" not in Headers(scope=scope).get("accept", ""):
+        return AsciiJson({"error": problem}, status)
+    return HTMLResponse(_PAGE.format(inside=page.replace("{problem}", problem)), status)
+
+
+def _path(scope: Scope) -> str:
+    """The path as it was asked for: in a session's id, a question mark is none of the address."""
+    return str((scope.get("raw_path") or scope["path"].encode()).decode("latin-1"))
 
 
 def _cookie_name(scope: Scope) -> str:

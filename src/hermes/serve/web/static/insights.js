@@ -52,22 +52,24 @@ function heat(grid) {
   for (const hour of [0, 6, 12, 18]) one.append(text(left + hour * cell + 2, 7 * cell + 14, String(hour).padStart(2, "0"), "start"));
   return one;
 }
+const MOST = 12; // bars of a plot; the last one is all others together
+const named = (rows, of) => [...rows.slice(0, rows.length > MOST ? MOST - 1 : MOST).map(of),
+  ...(rows.length > MOST ? [[`${count(rows.length - MOST + 1)} more`, rows.slice(MOST - 1).map(of).reduce((all, [, value]) => all + value, 0)]] : [])];
 const LONGEST = 400; // days that are shown although nothing was said on the first of them
-function dayOf(seconds, zone) { // as the record names it
-  try { return new Intl.DateTimeFormat("en-CA", { timeZone: zone, year: "numeric", month: "2-digit", day: "2-digit" }).format(seconds * 1000); }
-  catch { return new Date(seconds * 1000).toISOString().slice(0, 10); } // a zone that the browser does not know
-}
 function everyDay(told, days) { // days without messages are days, too
   const found = [], known = told.usage_by_day, names = Object.keys(known);
   if (!names.length) return found;
-  const noon = name => { const [year, month, day] = name.split("-").map(Number); return Date.UTC(year, month - 1, day, 12); };
-  const last = Math.max(noon(names[names.length - 1]), noon(dayOf(told.until - 1, told.timezone)));
-  const first = days > LONGEST ? noon(names[0]) : Math.min(noon(names[0]), last - (days - 1) * 864e5);
-  for (let at = first; at <= last; at += 864e5) {
+  const first = days > LONGEST ? names[0] : told.local[0].slice(0, 10), last = told.local[1].slice(0, 10);
+  for (let at = Date.parse(first), end = Date.parse(last); at <= end; at += 864e5) { // dates alone are UTC here
     const name = new Date(at).toISOString().slice(0, 10);
     found.push([name, known[name] || { messages: 0, tokens: 0, cost_usd: null }]);
   }
   return found;
+}
+function moment(seconds, zone) { // as the record's owner has it, not the browser
+  const form = { dateStyle: "medium", timeStyle: "short" };
+  try { return new Intl.DateTimeFormat([], { ...form, timeZone: zone }).format(seconds * 1000); }
+  catch { return new Intl.DateTimeFormat([], form).format(seconds * 1000); } // a zone that the browser does not know
 }
 export async function showInsights() {
   chips.replaceChildren();
@@ -77,19 +79,20 @@ export async function showInsights() {
   const periods = make("nav", { className: "periods", ariaLabel: "Period" }, ...[7, 30, 90, 365].map(one => make("a", { href: "/insights?days=" + one, className: "chip" + (one === days ? " on" : ""), ...(one === days ? { ariaCurrent: "page" } : {}) }, one === 365 ? "A year" : plural(one, "day"))),
     make("a", { className: "json", href: "/api/insights?days=" + days, title: `hermes insights --days ${days} --json`, download: `insights-${days}.json` }, "JSON"));
   const number = (value, name) => make("div", { className: "number" }, make("strong", {}, value), make("span", { className: "dim" }, name));
-  const totals = make("div", { className: "numbers" }, number(count(told.sessions), "conversations"), number(count(told.messages), "messages"), number(count(told.tool_calls), "tool calls"), number(short(sum(told.tokens)), "tokens"), number(money(told.cost.usd) || "—", told.cost.unknown_sessions ? `cost, without ${plural(told.cost.unknown_sessions, "session")} of unknown price` : "cost"), number(count(told.streaks.current), "days in a row"));
-  main.replaceChildren(make("h1", {}, "Insights"), periods, totals);
+  const totals = make("div", { className: "numbers" }, number(count(told.conversations), "conversations"), ...(told.automated_runs ? [number(count(told.automated_runs), "automated runs")] : []), number(count(told.messages), "messages"), number(count(told.tool_calls), "tool calls"), number(short(sum(told.tokens)), "tokens"), number(money(told.cost.usd) || "—", told.cost.unknown_sessions ? `cost, without ${plural(told.cost.unknown_sessions, "session")} of unknown price` : "cost"), number(count(told.streaks.current), "days in a row"));
+  const [from, to] = told.local.map(one => one.slice(0, 16).replace("T", " ")), span = make("p", { className: "dim" }, `${from} to ${to}, ${told.timezone}`);
+  main.replaceChildren(make("h1", {}, "Insights"), periods, span, totals);
   if (!told.sessions) { main.append(make("p", { className: "empty" }, "No conversations in this time.")); say(""); return; }
   const plots = make("div", { className: "plots" });
-  const daily = (title, key, show) => figure(title, columns(title, usage.map(([day, used]) => [day, used[key] || 0]), show), ["Day", title], usage.map(([day, used]) => [day, show(used[key] || 0)]));
-  plots.append(daily("Messages", "messages", count), daily("Tokens", "tokens", short), daily("Cost", "cost_usd", value => money(value) || "$0"));
+  const daily = (title, key, show, exact = show) => figure(title, columns(title, usage.map(([day, used]) => [day, used[key] || 0]), show), ["Day", title], usage.map(([day, used]) => [day, exact(used[key] || 0)]));
+  plots.append(daily("Messages", "messages", count), daily("Tokens", "tokens", short, count), daily("Cost", "cost_usd", value => money(value) || "$0"));
   const counted = told.by_model.some(one => sum(one.tokens)); // without tokens, the number of replies
   const models = told.by_model.map(one => [one.model || "(no model recorded)", counted ? sum(one.tokens) : one.replies, one]);
-  if (models.length) plots.append(figure(counted ? "Models, by tokens" : "Models, by replies", bars(models.slice(0, 12).map(([name, value]) => [name, value]), short), ["Model", "Replies", "Tokens", "Cost"], models.map(([name, , one]) => [name, count(one.replies), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
-  plots.append(figure("Sources", bars(told.by_source.map(one => [one.source, one.messages]).slice(0, 12), count), ["Source", "Conversations", "Messages", "Tokens", "Cost"], told.by_source.map(one => [one.source, count(one.sessions), count(one.messages), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
+  if (models.length) plots.append(figure(counted ? "Models, by tokens" : "Models, by replies", bars(named(models, ([name, value]) => [name, value]), short), ["Model", "Replies", "Tokens", "Cost"], models.map(([name, , one]) => [name, count(one.replies), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
+  plots.append(figure("Sources, by messages", bars(named(told.by_source, one => [one.source, one.messages]), count), ["Source", "Conversations", "Automated runs", "Messages", "Tokens", "Cost"], told.by_source.map(one => [one.source, count(one.conversations), count(one.automated_runs), count(one.messages), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
   plots.append(figure("Hours and weekdays", heat(told.by_weekday_hour), ["", ...Array.from({ length: 24 }, (_, hour) => String(hour).padStart(2, "0"))], told.by_weekday_hour.map((row, day) => [DAYS[day], ...row.map(count)])));
-  if (told.by_tool.length) plots.append(figure("Tools", bars(told.by_tool.map(one => [one.tool, one.calls]).slice(0, 12), count), ["Tool", "Calls", "Conversations"], told.by_tool.map(one => [one.tool, count(one.calls), count(one.sessions)])));
-  plots.append(figure("Longest conversations", bars(told.longest.map(one => [one.title || one.preview || one.id, one.messages, link(one.id)]), count), ["Conversation", "Messages", "Cost"], told.longest.map(one => [one.title || one.preview || one.id, count(one.messages), money(one.cost_usd) || "—"])));
+  if (told.by_tool.length) plots.append(figure("Tools, by calls", bars(named(told.by_tool, one => [one.tool, one.calls]), count), ["Tool", "Calls", "Sessions"], told.by_tool.map(one => [one.tool, count(one.calls), count(one.sessions)])));
+  if (told.longest.length) plots.append(figure("Longest conversations", bars(told.longest.map(one => [one.title || one.preview || one.id, one.messages, link(one.id)]), count), ["Conversation", "Last message", "Messages", "Cost"], told.longest.map(one => [one.title || one.preview || one.id, moment(one.last_active, told.timezone), count(one.messages), money(one.cost_usd) || "—"])));
   main.append(plots);
-  say(`The last ${plural(days, "day")}, in ${told.timezone}`);
+  say(`The last ${plural(days, "day")}`);
 }
