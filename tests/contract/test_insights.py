@@ -152,7 +152,9 @@ def test_every_number_is_the_sum_of_its_rows(make_db, sessions, days, source, zo
     assert [sum(column) for column in zip(*grid, strict=True)] == found["by_hour"]
     usage = found["usage_by_day"]
     assert {day: used["messages"] for day, used in usage.items()} == found["by_day"]
-    assert sum(used["tokens"] for used in usage.values()) == sum(found["tokens"].values()) - found["tokens"]["reasoning"]
+    assert (
+        sum(used["tokens"] for used in usage.values()) == sum(found["tokens"].values()) - found["tokens"]["reasoning"]
+    )
     assert same_money(math.fsum(used["cost_usd"] or 0.0 for used in usage.values()), [found["cost"]["usd"] or 0.0])
     assert same_money(found["cost"]["estimated_usd"], want["estimated"])
     assert same_money(found["cost"]["actual_usd"], want["actual"])

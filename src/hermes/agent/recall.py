@@ -27,8 +27,7 @@ from hermes.tokens import text_tokens
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.store.db import SessionDB
-    from hermes.store.rows import SessionEvent
-    from hermes.store.rows import SearchHit
+    from hermes.store.rows import SearchHit, SessionEvent
     from hermes.store.visibility import User
 
 CONVERSATIONS = 3
