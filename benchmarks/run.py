@@ -27,6 +27,7 @@ from benchmarks.rows import (
     programs,
     reading,
     searching,
+    web,
     why,
     writing,
 )
@@ -49,6 +50,7 @@ GROUPS: dict[str, Callable[[Bench], Section]] = {
     "histories": histories.histories,
     "long-session": histories.long_session,
     "why": why.why,
+    "web": web.web,
     "check": keeping.checking,
     "encryption": encryption.encryption,
     "program": programs.programs,
@@ -142,8 +144,8 @@ def _report(options: argparse.Namespace, bench: Bench) -> str:
 
 
 def _stores_matter(options: argparse.Namespace) -> bool:
-    """Whether anything is measured on loaded stores; the gateway and imports begin with an empty one, and alone."""
-    return not set(options.only) <= {"gateway", "gateway-message", "histories", "long-session"}
+    """Whether anything is measured on loaded stores; these groups make one of their own, and are measured alone."""
+    return not set(options.only) <= {"gateway", "gateway-message", "histories", "long-session", "web"}
 
 
 def _corpus_line(bench: Bench) -> str:
