@@ -101,6 +101,10 @@ def test_the_state_of_a_session_changes_with_it(house):
     assert after["mine"] != before["mine"] and after["work"] == before["work"]
     house.rewind("work", house.get_messages("work")[0]["id"])
     assert state()["work"] != after["work"]
+    for change in (house.set_session_title, house.tag_session):
+        seen = state()["mine"]
+        change("mine", "another")
+        assert state()["mine"] != seen
     assert house.session_states([]) == {}
 
 

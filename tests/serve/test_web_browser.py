@@ -282,6 +282,35 @@ def test_turns_in_hidden_tabs_leave_the_others_their_connections(page: Page, hom
         browser.wait("document.querySelectorAll('.message').length > 50")
 
 
+def test_eight_tabs_that_are_seen_at_once_share_one_connection(page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        for number in range(8):
+            db.create_session(f"seen{number}", "cli")
+            db.append_message(f"seen{number}", "user", "before")
+    with Browser() as browser:
+        browser.open(page.link, 1280)
+        tabs = []
+        for number in range(8):
+            tabs.append(browser.new_tab(f"{page.address}/s/seen{number}"))
+            browser.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as in a window of its own
+            shows(browser, "before")
+        with SessionDB(home / "state.db") as db:
+            for number in range(8):
+                db.append_message(f"seen{number}", "user", "after")
+        for tab in tabs:  # none is brought to the front
+            browser.attach(tab)
+            assert browser.value("document.visibilityState") == "visible"
+            shows(browser, "after")
+            assert browser.value(
+                "performance.getEntriesByType('resource').every(one => !one.name.includes('/api/events'))"
+            )
+        browser.click("#prompt")
+        browser.type("say walrus")
+        browser.click("button", "Send")
+        shows(browser, "walrus")
+        assert browser.problems() == []
+
+
 # ------------------------------------------------------------------------------------------------ do
 
 
@@ -440,7 +469,7 @@ def test_a_page_of_another_origin_reads_nothing_and_does_nothing(browser: Browse
         note("post", fetch(base + "/api/do/pin/s1", {{method: "POST", credentials: "include", mode: "no-cors", body: "{{}}"}}).then(a => a.text())),
         note("json", fetch(base + "/api/do/pin/s1", {{method: "POST", credentials: "include", headers: {{"content-type": "application/json"}}, body: "{{}}"}}).then(a => a.text())),
         note("talk", fetch(base + "/api/talk", {{method: "POST", credentials: "include", mode: "no-cors", body: JSON.stringify({{text: "evil"}})}}).then(a => a.text())),
-        note("live", new Promise((yes, no) => {{ const s = new EventSource(base + "/api/live/s1", {{withCredentials: true}}); s.onmessage = e => yes(e.data); s.onerror = no; }})),
+        note("live", new Promise((yes, no) => {{ const s = new EventSource(base + "/api/events?session=s1", {{withCredentials: true}}); s.onmessage = e => yes(e.data); s.onerror = no; }})),
         note("image", new Promise((yes, no) => {{ const i = new Image(); i.onload = () => yes("shown"); i.onerror = no; i.src = base + "/static/icon.svg"; }})),
         note("script", new Promise((yes, no) => {{ const s = document.createElement("script"); s.onload = () => yes("run"); s.onerror = no; s.src = base + "/static/app.js"; document.head.append(s); }})),
         note("frame", new Promise(yes => {{ const f = document.createElement("iframe"); f.onload = () => {{ let text = null; try {{ text = f.contentDocument?.body?.innerText || null; }} catch {{}} yes(text); }}; f.src = base + "/"; document.body.append(f); }})),

@@ -246,7 +246,7 @@ class SessionCalls(OpenStore):
         return self._read(session_lists.facets, visible_to)
 
     def session_states(self, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-        """A value for each of these sessions that is another one after it got messages, ended, was rewound or trashed."""
+        """A value for each of these sessions that is another one after it got messages, a title or a mark, ended or was trashed."""
         return self._read(session_lists.states, session_ids)
 
     # ------------------------------------------------------------------------------------------ titles

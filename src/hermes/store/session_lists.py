@@ -190,5 +190,7 @@ def family(tx: Tx, session_id: str, visible_to: User | None) -> list[Relative]:
 
 def states(tx: Tx, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """See SessionDB.session_states."""
-    sql = "SELECT id, message_count, active_at, ended_at, trashed_at FROM sessions WHERE {these}"
+    tags = "(SELECT count(*) FROM session_tags t WHERE t.session_id = sessions.id)"
+    shown = "message_count, active_at, ended_at, trashed_at, archived_at, pinned_at, title, model"
+    sql = f"SELECT id, {shown}, {tags} FROM sessions WHERE {{these}}"
     return {str(codec.restored(row[0])): tuple(row[1:]) for row in rows_among(tx, sql, list(session_ids))}

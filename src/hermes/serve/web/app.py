@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
 from hermes.serve.api_errors import ApiError
 from hermes.serve.ascii_json import AsciiJson
-from hermes.serve.event_stream import with_pings
 from hermes.serve.web.changing import ConversationChanges, told_in
 from hermes.serve.web.conversation_view import ConversationView
-from hermes.serve.web.finding import PageLists, number
+from hermes.serve.web.finding import PageLists
 from hermes.serve.web.talking import PageTurn, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
-from hermes.serve.web.watching import SessionWatch
+from hermes.serve.web.watching import PageEvents
 from hermes.store.leases import is_gone, is_ours, source_of
 from hermes.times import zone_of
 
@@ -35,10 +34,7 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
-_STATIC = {
-    "style.css": "text/css", "icon.svg": "image/svg+xml",
-    **{f"{name}.js": "text/javascript" for name in ("app", "dom", "find", "read", "talk", "insights")},
-}  # fmt: skip
+_STATIC = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
 
 
 def app(
@@ -47,8 +43,8 @@ def app(
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = PageLists(db, zone), Talks(db, config)
-    reading, changing = ConversationView(db, finding, SessionWatch(db), zone), ConversationChanges(db)
-    talking = _TalkRoutes(db, talks, reading)
+    reading, changing = ConversationView(db, finding, zone), ConversationChanges(db)
+    talking, watching = _TalkRoutes(db, talks, reading), PageEvents(db, talks)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -75,11 +71,10 @@ def app(
         Route("/api/session/{session_id:path}", reading.session),
         Route("/api/messages/{session_id:path}", reading.messages),
         Route("/api/compressed/{session_id:path}", reading.compressed),
-        Route("/api/live/{session_id:path}", reading.live),
+        Route("/api/events", watching.events),
         Route("/api/running/{session_id:path}", talking.running),
         Route("/api/talk", talking.talk, methods=["POST"]),
         Route("/api/talk/{session_id:path}", talking.talk, methods=["POST"]),
-        Route("/api/turn/{turn_id}", talking.follow),
         Route("/api/stop/{turn_id}", talking.stop, methods=["POST"]),
         Route("/api/answer/{turn_id}", talking.answer, methods=["POST"]),
         Route("/api/do/{action}/{session_id:path}", changing.do, methods=["POST"]),
@@ -115,11 +110,11 @@ def index(request: Request) -> Response:
 
 def static(request: Request) -> Response:
     """The page's script and style."""
-    name = request.path_params["name"]
-    if name not in _STATIC:
+    file = resources.files("hermes.serve.web").joinpath("static", request.path_params["name"])
+    kind = _STATIC.get(Path(file.name).suffix)
+    if kind is None or not file.is_file():
         raise HTTPException(404, "no such file")
-    data = resources.files("hermes.serve.web").joinpath("static", name).read_bytes()
-    return Response(data, media_type=_STATIC[name])
+    return Response(file.read_bytes(), media_type=kind)
 
 
 class _TalkRoutes:
@@ -147,17 +142,6 @@ class _TalkRoutes:
             session_id, _ = await run_in_threadpool(self._reading.found, request)
         turn = await self._talks.begin(session_id, str(told.get("text") or ""), visitor_of(request).by)
         return AsciiJson({"turn": turn.id, "session": turn.session_id})
-
-    async def follow(self, request: Request) -> Response:
-        """Server-sent events: what happens in a turn, from its beginning or from where the browser was."""
-        turn = self._turn(request)
-        start = number(request.headers.get("last-event-id"))
-
-        async def events() -> AsyncGenerator[str]:
-            async for place, some in turn.follow(start):
-                yield f"id: {place}\ndata: {json.dumps(some)}\n\n"
-
-        return StreamingResponse(with_pings(events()), media_type="text/event-stream")
 
     async def stop(self, request: Request) -> Response:
         """End a turn soon; what has arrived of the reply is kept."""

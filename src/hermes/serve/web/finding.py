@@ -28,7 +28,7 @@ PAGE = 100  # sessions or messages that are sent at once
 _HITS = 60
 _MOST_LEFT_OUT = 200  # conversations that a search leaves out, because the page has them already
 _FACETS_SECONDS = 30.0  # how old the names to filter by may be
-_HEADLINE = (
+HEADLINE = (
     "id", "title", "preview", "source", "model", "message_count", "last_active", "pinned_at", "archived_at", "cwd", "kind",
 )  # fmt: skip
 
@@ -69,7 +69,7 @@ class PageLists:
         self, row: dict[str, Any], user: User | None, shown: int | None = None, tags: list[str] | None = None
     ) -> dict[str, Any]:
         """What a line about a session says; `shown` is how many messages it shows, where that and its tags are known already."""
-        told = {name: row.get(name) for name in _HEADLINE}
+        told = {name: row.get(name) for name in HEADLINE}
         if row.get("kind"):
             told["message_count"] = message_counts(self._db, [cast("SessionRow", row)])[0] if shown is None else shown
         told["title"], told["preview"] = one_line(told["title"]), one_line(told["preview"])[:300]

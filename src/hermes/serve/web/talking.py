@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.conversations import Conversations, folder_of, new_session_id
@@ -55,13 +55,14 @@ class PageTurn:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    async def follow(self, start: int = 0) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
-        """The events from a place on, some at a time, each time with the place after them; ends with the turn."""
+    async def follow(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """The events from the beginning, some at a time; ends with the turn."""
+        start = 0
         while True:
             news, some = self._news, self._events[start:]
             if some:
                 start += len(some)
-                yield start, some
+                yield some
             if self.over and start >= len(self._events):
                 return
             if news is self._news:

@@ -1,6 +1,7 @@
 // A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
 import { ask, atEnd, button, chips, copy, count, link, main, make, money, path, plural, question, readOnly, say, stay, time, toEnd } from "./dom.js";
 import { address, facts, name } from "./find.js";
+import { watch as follow } from "./stream.js";
 import { attachTalk, detachTalk } from "./talk.js";
 
 const WINDOW = 300; // messages that are in the page at once
@@ -69,12 +70,11 @@ export async function showSession(id) {
   position(true);
   watch();
 }
-function watch() { // not in a hidden tab: a browser has six connections to a server, for all of its tabs
+function watch() { // a hidden tab reads nothing until it is shown
   live?.close();
   live = null;
   if (!open || document.hidden) return;
-  live = new EventSource("/api/live/" + path(open.id));
-  live.onmessage = () => refresh().catch(error => say("Error: " + error.message)); // the first one, too: something may have come between
+  live = follow("session=" + open.id, state => { if (state !== null) refresh().catch(error => say("Error: " + error.message)); }); // the first one, too: something may have come between
 }
 document.addEventListener("visibilitychange", () => { behind = true; watch(); });
 export function aim(id) {

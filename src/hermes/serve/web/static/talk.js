@@ -1,5 +1,6 @@
 // Talking: a prompt box, the reply while it is written, the agent's questions. What is stored is shown by read.js.
 import { ask, atEnd, button, make, path, say, toEnd } from "./dom.js";
+import { watch } from "./stream.js";
 
 const drafts = new Map(); // what was typed and not sent, by conversation: it survives leaving the page and coming back
 let source = null, current = null, listen = null;
@@ -70,15 +71,16 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     working(true);
     listen();
   }
-  listen = () => { // as in read.js not in a hidden tab; when it is shown, the turn is told from its beginning
+  listen = () => { // not in a hidden tab; when it is shown, the turn is told from its beginning
     source?.close();
     source = null;
     if (!current || document.hidden) return;
     clear();
-    const mine = source = new EventSource("/api/turn/" + current);
     let queue = Promise.resolve();
-    mine.onmessage = message => { for (const event of JSON.parse(message.data)) queue = queue.then(() => { if (source === mine || event.kind === "done") return take(event); }).catch(error => { problem.textContent = error.message; }); };
-    mine.onerror = () => { if (mine.readyState === EventSource.CLOSED && source === mine) { problem.textContent = "The connection to this turn is lost; the record has what was said."; end(); } };
+    const mine = source = watch("turn=" + current, events => {
+      if (events === null) { if (source === mine) { problem.textContent = "The connection to this turn is lost; the record has what was said."; end(); } return; }
+      for (const event of events) queue = queue.then(() => { if (source === mine || event.kind === "done") return take(event); }).catch(error => { problem.textContent = error.message; });
+    });
   };
   form.addEventListener("submit", async event => {
     event.preventDefault();
