@@ -337,15 +337,14 @@ def test_tidy_a_conversation(browser: Browser, page: Page, home: Path) -> None:
     browser.wait("[...document.querySelectorAll('.head button')].some(one => one.innerText === 'Archive')")
     browser.click(".message:nth-child(2) .tools button", "Branch")
     browser.wait("location.pathname !== '/s/tidy' && document.querySelectorAll('.message').length === 2")
-    browser.key("Escape")
+    browser.value("history.back()")
     browser.wait("location.pathname === '/s/tidy' && document.querySelectorAll('.message').length === 3")
     browser.click(".head button", "Trash")
-    browser.wait("document.getElementById('ask').open")
-    browser.click("#ask button", "Cancel")
-    browser.click(".head button", "Trash")
-    browser.wait("document.getElementById('ask').open")
-    browser.click("#ask-ok")
     browser.wait("location.pathname === '/' && !document.querySelector('main').innerText.includes('Tidied up\\n')")
+    browser.click("#toast button", "Undo")
+    browser.wait("location.pathname === '/s/tidy' && document.querySelectorAll('.message').length === 3")
+    browser.click(".head button", "Trash")
+    browser.wait("location.pathname === '/'")
     browser.click("nav a", "Trash")
     browser.wait("document.querySelectorAll('.trashed').length === 1")
     browser.click(".trashed button", "Restore")
@@ -353,6 +352,110 @@ def test_tidy_a_conversation(browser: Browser, page: Page, home: Path) -> None:
     with SessionDB(home / "state.db", read_only=True) as db:
         row = db.get_session("tidy")
         assert row is not None and row["title"] == "Tidied up" and row["pinned_at"] and db.get_tags("tidy") == ["later"]
+
+
+def button_with_the_focus(browser: Browser, text: str) -> None:
+    browser.wait(f"document.activeElement.innerText === {text!r}")
+
+
+def test_the_focus_stays_and_every_change_can_be_undone(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("undone", "cli")
+        db.append_message("undone", "user", "words")
+    browser.open(page.address + "/s/undone", 1280)
+    for do, undo in (("Pin", "Unpin"), ("Archive", "Unarchive")):
+        browser.click(".head button", do)
+        button_with_the_focus(browser, undo)
+        browser.key("u")
+        button_with_the_focus(browser, do)
+    browser.click(".head button", "Rename")
+    browser.wait("document.getElementById('ask').open")
+    browser.type("The parser")  # another conversation is called so
+    browser.key("Enter")
+    browser.wait("document.getElementById('ask-problem').innerText.includes('already in use')")
+    assert (
+        browser.value("document.getElementById('ask').open && document.getElementById('ask-value').value")
+        == "The parser"
+    )
+    browser.type(", again")
+    browser.click("#ask-ok")
+    browser.wait(
+        "document.querySelector('h1').innerText === 'The parser, again' && !document.getElementById('ask').open"
+    )
+    button_with_the_focus(browser, "Rename")
+    browser.click("#toast button", "Undo")
+    browser.wait("document.querySelector('h1').innerText === 'words'")
+    browser.events.clear()  # the refusal is in the console, as it should be
+
+
+def test_escape_goes_up_one_level_and_never_out_of_the_page(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/?q=tokenizer&source=cli", 1280)
+    browser.click(".hit", "tokenizer")
+    browser.wait("location.pathname === '/s/s1' && !!document.getElementById('prompt')")
+    browser.click("#prompt")
+    browser.key("Escape")
+    assert browser.value("location.pathname") == "/s/s1"  # out of the field first
+    for search in ("?q=tokenizer&source=cli", "?source=cli", "", ""):
+        browser.key("Escape")
+        browser.wait(
+            f"location.pathname === '/' && location.search === {search!r} && !!document.querySelector('main .row')"
+        )
+
+
+def test_walk_from_conversation_to_conversation(browser: Browser, page: Page, home: Path) -> None:
+    browser.open(page.address + "/?source=cli", 1280)
+    browser.wait("document.querySelectorAll('.row').length >= 4")
+    places = browser.value("[...document.querySelectorAll('.row')].map(one => one.pathname)")
+    browser.click(f".row[href='{places[0]}']")
+    browser.wait("!!document.querySelector('#side [aria-current=page]')")
+    for key, place in (("]", places[1]), ("]", places[2]), ("[", places[1])):
+        browser.key(key)
+        browser.wait(
+            f"location.pathname === {place!r} && document.querySelector('#side [aria-current=page]').pathname === {place!r}"
+        )
+    browser.click("#side .other[href='" + places[3] + "']")
+    browser.wait(f"location.pathname === {places[3]!r}")
+    with SessionDB(home / "state.db") as db:
+        db.set_session_title(places[0][3:], "Renamed beside")
+    browser.wait("document.getElementById('side').innerText.includes('Renamed beside')")
+    with SessionDB(home / "state.db") as db:
+        db.set_session_title(places[3][3:], "Renamed above")
+    browser.wait("document.querySelector('h1').innerText.includes('Renamed above')")
+
+
+def test_the_list_is_live_and_the_pinned_ones_come_first(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("live", "cli")
+        db.append_message("live", "user", "just begun elsewhere")
+        shows(browser, "just begun elsewhere")
+        browser.value("document.querySelector('.row[href=\"/s/live\"]').focus()")
+        db.set_session_title("live", "Now it has a title")
+        browser.wait("document.activeElement.innerText.includes('Now it has a title')")
+        db.append_message("live", "assistant", "an answer")
+        browser.wait("document.querySelector('.row[href=\"/s/live\"]').innerText.includes('2 messages')")
+        db.pin_session("media")
+        browser.wait("document.querySelector('.row').pathname === '/s/media'")
+        db.pin_session("media", False)
+        db.trash_session("live")
+        browser.wait(
+            "!document.querySelector('.row[href=\"/s/live\"]') && document.querySelector('.row').pathname !== '/s/media'"
+        )
+
+
+def test_titles_tags_and_folders_are_found_before_messages(browser: Browser, page: Page) -> None:
+    browser.key("/")
+    browser.type("hostile")
+    browser.wait("document.querySelector('.titled .row')?.pathname === '/s/hostile'")
+    assert browser.value("document.querySelector('.group').innerText") == "Conversations"
+    browser.key("Escape")
+    browser.type("parser")
+    browser.click(".suggested a", "src/parser")
+    browser.wait(
+        "location.search === '?folder=%2Fhome%2Fann%2Fsrc%2Fparser' && document.querySelectorAll('.row').length === 1"
+    )
+    browser.open(page.address + "/?q=work", 1280)
+    browser.click(".suggested a", "work")
+    browser.wait("location.search === '?tag=work'")
 
 
 # ------------------------------------------------------------------------------------------------ talk

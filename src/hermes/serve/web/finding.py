@@ -41,29 +41,35 @@ class PageLists:
         self._facets: dict[User | None, tuple[float, Facets]] = {}
 
     def sessions(self, request: Request) -> Response:
-        """A page of conversations, the latest first."""
+        """A page of conversations: the pinned ones, then the latest first; with `q`, those whose title matches it."""
         query, user = request.query_params, visitor_of(request).user
         since, until = self._period(request)
         if query.get("file"):
             return self._of_file(query["file"], user)
-        rows = self._db.list_sessions_rich(
-            source=query.get("source") or None, tag=query.get("tag") or None, model=query.get("model") or None,
-            cwd=query.get("folder") or None, since=since, until=until, pinned=query.get("pinned") == "1", limit=PAGE,
-            offset=number(query.get("offset")), order_by_last_active=True, include_archived=query.get("archived") == "1",
-            automated=None if any(query.get(name) for name in ("source", "tag", "pinned", "archived")) else False,
-            visible_to=user,
-        )  # fmt: skip
+        everything = any(query.get(name) for name in ("q", "source", "tag", "pinned", "archived"))
+        narrowed: dict[str, Any] = {
+            "source": query.get("source") or None, "tag": query.get("tag") or None, "model": query.get("model") or None,
+            "cwd": query.get("folder") or None, "since": since, "until": until, "title": query.get("q") or None, "limit": PAGE,
+            "order_by_last_active": True, "include_archived": bool(query.get("archived") or query.get("q")),
+            "automated": None if everything else False, "visible_to": user,
+        }  # fmt: skip
+        offset, pinned = number(query.get("offset")), query.get("pinned") == "1"
+        page = self._db.list_sessions_rich(**narrowed, pinned=pinned, offset=offset)
+        rows = page
+        if not pinned:
+            above = self._db.list_sessions_rich(**narrowed, pinned=True) if not offset else []
+            rows = [*above, *(row for row in page if not row["pinned_at"])]
         counts = message_counts(self._db, rows)
         tags = self._db.tags_of([row["id"] for row in rows], visible_to=user)
         told = [self.headline(dict(row), user, shown, tags[row["id"]]) for row, shown in zip(rows, counts, strict=True)]
-        return AsciiJson({"sessions": told, "more": len(rows) == PAGE})
+        return AsciiJson({"sessions": told, "next": offset + PAGE if len(page) == PAGE else None})
 
     def _of_file(self, path: str, user: User | None) -> Response:
         """The conversations that changed a file, the latest change first."""
         ids = sessions_that_changed(self._db, Path(path), visible_to=user, is_local=False)[:PAGE]
         rows = self._db.get_sessions(ids, visible_to=user)
         told = [self.headline(dict(rows[one]), user) for one in ids if one in rows]
-        return AsciiJson({"sessions": told, "more": False})
+        return AsciiJson({"sessions": told, "next": None})
 
     def headline(
         self, row: dict[str, Any], user: User | None, shown: int | None = None, tags: list[str] | None = None

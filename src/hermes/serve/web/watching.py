@@ -7,7 +7,6 @@ what changed: the page reads that itself.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping

@@ -1,24 +1,24 @@
 // Where we are, links within the page, and the keys.
-import { chips, main, make, query, readOnly, owner, say } from "./dom.js";
-import { filters, show, showTrash, stopSearch } from "./find.js";
-import { aimAt, leave, setGo, showSession, toFirst, toLast } from "./read.js";
-import { attachTalk } from "./talk.js";
+import { chips, confirmed, hush, main, make, owner, query, readOnly, say } from "./dom.js";
+import { address, filters, show, showTrash, stopSearch } from "./find.js";
 import { showInsights } from "./insights.js";
+import { aimAt, leave, setGo, showSession, toFirst, toLast } from "./read.js";
+import { back, neighbour, showSide } from "./side.js";
+import { attachTalk } from "./talk.js";
 
 if (readOnly) document.getElementById("to-new").remove();
-if (!owner) document.getElementById("to-trash").remove();
-if (readOnly && owner) document.getElementById("to-trash").remove();
+if (!owner || readOnly) document.getElementById("to-trash").remove();
 
 const kept = new Map(); // how far down each address was scrolled
 let where = location.href;
 function fail(error) {
   leave();
-  main.replaceChildren(make("p", { role: "alert", className: "problem" }, error.message), make("p", {}, make("a", { href: "/" }, "All conversations")));
+  main.replaceChildren(make("div", { className: "empty" }, make("p", { role: "alert", className: "problem" }, error.message), make("p", {}, make("a", { href: "/", className: "button" }, "All conversations"))));
   say("");
 }
 function go(place, instead = false) {
   history[instead ? "replaceState" : "pushState"](null, "", place);
-  begin();
+  return begin();
 }
 setGo(go);
 async function begin() {
@@ -28,9 +28,11 @@ async function begin() {
   document.title = "Hermes Sessions";
   leave();
   stopSearch();
+  hush();
   for (const one of document.querySelectorAll(".top nav a")) { if (one.pathname === location.pathname) one.ariaCurrent = "page"; else one.removeAttribute("aria-current"); }
   try {
-    if (at.startsWith("/s/")) { query.value = ""; await showSession(at.slice(3)); return; }
+    if (at.startsWith("/s/")) { query.value = ""; showSide(at.slice(3)); await showSession(at.slice(3)); return; }
+    if (at !== "/") document.body.dataset.at = at.slice(1);
     if (at === "/insights") await showInsights();
     else if (at === "/trash") await showTrash();
     else if (at === "/new" && !readOnly) showNew();
@@ -41,7 +43,8 @@ async function begin() {
 function showNew() {
   chips.replaceChildren();
   document.title = "New conversation · Hermes";
-  main.replaceChildren(make("h1", {}, "New conversation"), make("p", { className: "dim" }, "It is kept like every other one: hermes -c continues it in the terminal."), attachTalk(null, { refresh: async () => {}, go }));
+  const told = make("p", { className: "dim" }, "It is kept like every other one: ", make("code", {}, "hermes -c"), " continues it in the terminal.");
+  main.replaceChildren(make("h1", {}, "What is on your mind?"), told, attachTalk(null, { refresh: async () => {}, go }));
   say("");
   document.getElementById("prompt").focus();
 }
@@ -55,7 +58,7 @@ document.addEventListener("click", event => {
   if (link.hash && link.pathname === location.pathname) {
     history.pushState(null, "", link.hash);
     where = location.href;
-    if (link.classList.contains("anchor")) navigator.clipboard?.writeText(location.href).then(() => say("Link copied.", 4), () => {});
+    if (link.classList.contains("anchor")) navigator.clipboard?.writeText(location.href).then(() => confirmed("Link copied.", null, 4), () => {});
     aimAt(link.hash.slice(1)).catch(fail);
     return;
   }
@@ -63,7 +66,8 @@ document.addEventListener("click", event => {
 });
 
 // ------------------------------------------------------------------------------------------------ keys
-document.getElementById("to-keys").addEventListener("click", () => document.getElementById("keys").showModal());
+const showKeys = () => document.getElementById("keys").showModal();
+document.getElementById("to-keys").addEventListener("click", showKeys);
 function move(step) {
   const rows = [...main.querySelectorAll(".row, .hit, .message")], at = rows.findIndex(one => one.classList.contains("on"));
   if (!rows.length) return;
@@ -75,21 +79,31 @@ function move(step) {
   next.focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
 }
+function walk(step) { // from conversation to conversation, as the list has them
+  const place = location.pathname.startsWith("/s/") ? neighbour(step) : null;
+  if (place) go(place);
+}
+// One level up: out of a menu or a field, from a search to everything, from a page to the list. Never further.
+function up() {
+  const active = document.activeElement, menu = document.querySelector("details.menu[open]");
+  if (menu) { menu.open = false; menu.querySelector("summary").focus(); return; }
+  if (active === query && !query.value) { query.blur(); return; }
+  if (active !== query && /^(INPUT|TEXTAREA|SELECT)$/.test(active.tagName)) { active.blur(); return; }
+  if (location.pathname !== "/") { go(location.pathname.startsWith("/s/") ? back() : "/"); return; }
+  const { q, role, tool, ...rest } = filters();
+  query.value = "";
+  if (q) go(address(rest)); else if (location.search) go("/");
+}
+const keys = {
+  "/": () => { query.focus(); query.select(); }, j: () => move(1), k: () => move(-1), "[": () => walk(-1), "]": () => walk(1),
+  n: () => readOnly || go("/new"), g: toFirst, G: toLast, u: () => document.querySelector("#toast .undo")?.click(), "?": showKeys,
+};
 addEventListener("keydown", event => {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
-  if (event.key === "Escape") {
-    if (document.activeElement === query) {
-      query.blur();
-      if (query.value || filters().q) { query.value = ""; go("/"); }
-    } else if (typing) document.activeElement.blur();
-    else if (location.pathname !== "/") { if (history.length > 1) history.back(); else go("/"); }
-    else if (location.search) go("/");
-    return;
-  }
-  if (document.activeElement === query && (event.key === "Enter" || event.key === "ArrowDown")) { event.preventDefault(); query.blur(); move(0); return; }
-  if (typing) return;
-  const keys = { "/": () => { query.focus(); query.select(); }, j: () => move(1), k: () => move(-1), n: () => readOnly || go("/new"), g: toFirst, G: toLast, "?": () => document.getElementById("keys").showModal() };
-  if (event.key in keys) { event.preventDefault(); keys[event.key](); }
+  const graph = event.getModifierState("AltGraph"); // how some keyboards type brackets
+  if (event.metaKey || event.isComposing || (!graph && (event.ctrlKey || event.altKey)) || document.querySelector("dialog[open]")) return;
+  const active = document.activeElement;
+  if (event.key === "Escape") { event.preventDefault(); up(); return; }
+  if (active === query && (event.key === "Enter" || event.key === "ArrowDown")) { event.preventDefault(); query.blur(); move(0); return; }
+  if (event.key in keys && !/^(INPUT|TEXTAREA|SELECT)$/.test(active.tagName)) { event.preventDefault(); keys[event.key](); }
 });
 begin();

@@ -1,13 +1,17 @@
 // A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
-import { ask, atEnd, button, chips, copy, count, link, main, make, money, path, plural, question, readOnly, say, stay, time, toEnd } from "./dom.js";
-import { address, facts, name } from "./find.js";
+import { ask, atEnd, button, chips, confirmed, copy, count, failed, link, main, make, money, path, plural, readOnly, say, stay, time, toEnd } from "./dom.js";
+import { name } from "./find.js";
+import { drawHead, renewHead, setHead } from "./head.js";
 import { watch as follow } from "./stream.js";
 import { attachTalk, detachTalk } from "./talk.js";
 
 const WINDOW = 300; // messages that are in the page at once
 let open = null, live = null, go = null, busy = false, opened = 0, said = "";
 
-export function setGo(other) { go = other; }
+export function setGo(other) {
+  go = other;
+  setHead({ go, branch, changed: told => { open.session = told; }, shown: () => open?.id, stop: () => live?.close(), watch: () => watch() });
+}
 export function leave() {
   live?.close();
   live = open = null;
@@ -49,8 +53,9 @@ function drawMessage(message, { folded = false } = {}) {
   return one;
 }
 async function branch(at) {
-  const made = await ask(`/api/do/branch/${path(open.id)}`, at ? { at_message: at } : {});
-  go(link(made.done));
+  const from = open.id, made = await ask(`/api/do/branch/${path(from)}`, at ? { at_message: at } : {});
+  await go(link(made.done));
+  confirmed("This is a branch of its own.", async () => { await ask(`/api/do/trash/${path(made.done)}`, {}); go(link(from)); });
 }
 
 // ------------------------------------------------------------------------------------------------ a conversation
@@ -60,11 +65,12 @@ export async function showSession(id) {
   const target = location.hash.match(/^#m(\d+)$/), mine = opened;
   const [session, told, running] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`), ask("/api/running/" + path(id))]);
   if (mine !== opened) return; // another page was opened meanwhile
+  document.body.dataset.at = "session";
   document.title = name(session) + " · Hermes";
   const list = make("section", { id: "messages", ariaLabel: "Messages" });
   open = { id, list, first: told.from, last: told.from + told.messages.length, total: told.total, session };
   list.append(...told.messages.map(drawMessage));
-  main.replaceChildren(...[head(session), before(session), list].filter(Boolean));
+  main.replaceChildren(...[drawHead(session), before(session), list].filter(Boolean));
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
   if (target) aim(target[0].slice(1)); else toEnd();
   position(true);
@@ -74,7 +80,7 @@ function watch() { // a hidden tab reads nothing until it is shown
   live?.close();
   live = null;
   if (!open || document.hidden) return;
-  live = follow("session=" + open.id, state => { if (state !== null) refresh().catch(error => say("Error: " + error.message)); }); // the first one, too: something may have come between
+  live = follow("session=" + open.id, state => { if (state !== null) refresh().then(() => renewHead()).catch(failed); }); // the first one, too: something may have come between
 }
 document.addEventListener("visibilitychange", () => { behind = true; watch(); });
 export function aim(id) {
@@ -113,59 +119,6 @@ export async function toFirst() { if (open) await jump("?from=0", () => { stay()
 export async function toLast() { if (open) await jump("", toEnd); }
 
 // ------------------------------------------------------------------------------------------------ above the messages
-function head(session) {
-  const act = (action, body = {}) => ask(`/api/do/${action}/${path(session.id)}`, body);
-  const again = async () => { const told = await ask("/api/session/" + path(session.id)); if (open?.id === session.id) { open.session = told; document.querySelector(".head").replaceWith(head(told)); document.title = name(told) + " · Hermes"; } };
-  const actions = make("div", { className: "actions" });
-  const resume = "hermes -r " + (/^[\w.:@%+,=/][\w.:@%+,=/-]*$/.test(session.id) ? session.id : `'${session.id.replaceAll("'", "'\\''")}'`); // pasted into a shell
-  actions.append(button("Resume in terminal", () => copy(resume, `Copied: ${resume}`), { title: `Copies the command: ${resume}` }));
-  if (!readOnly) {
-    actions.append(
-      button("Rename", async () => { const title = await question("Rename", { label: "Title", value: session.title || "" }); if (title !== null) { await act("title", { title }); await again(); say("Renamed.", 4); } }),
-      button("Tag", async () => { const tag = await question("Tag", { label: "Tag", value: "" }); if (tag) { await act("tag", { tag }); await again(); say("Tagged.", 4); } }),
-      button(session.pinned_at ? "Unpin" : "Pin", async () => { await act(session.pinned_at ? "unpin" : "pin"); await again(); }),
-      button(session.archived_at ? "Unarchive" : "Archive", async () => { await act(session.archived_at ? "unarchive" : "archive"); await again(); }),
-      button("Branch", () => branch(null), { title: "A new conversation that begins with this one" }));
-  }
-  const forms = [["HTML", "html"], ["Markdown", "markdown"], ["JSON lines", "jsonl"]];
-  actions.append(make("details", { className: "menu" }, make("summary", { className: "button" }, "Export"), make("div", { className: "choices" }, ...forms.map(([text, form]) => make("a", { href: `/export/${form}/${path(session.id)}`, download: "" }, text)))));
-  if (!readOnly) actions.append(button("Trash", async () => {
-    if (!await question("Put this conversation in the trash?", { text: "It can be restored from the trash.", ok: "Put in the trash" })) return;
-    live?.close(); // it would tell of a conversation that can't be read any more
-    try { await act("trash"); } catch (error) { watch(); throw error; }
-    go("/");
-    say("In the trash.", 6);
-  }, { className: "danger" }));
-  const tags = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag, readOnly ? null : button("×", async () => { await act("untag", { tag }); await again(); }, { ariaLabel: `Remove the tag ${tag}`, className: "plain" })));
-  return make("div", { className: "head" }, make("h1", { dir: "auto" }, (session.pinned_at ? "★ " : "") + name(session)),
-    facts({ ...session, tags: [] }), tags.length ? make("div", { className: "tags" }, ...tags) : null, lineage(session), files(session), actions);
-}
-function files(session) { // a file leads to the conversations that changed it, a number to its last change here
-  if (!session.files.length) return null;
-  const inside = session.cwd ? session.cwd.replace(/\/$/, "") + "/" : "";
-  const lines = session.files.map(file => make("li", {},
-    make("a", { href: address({ file: file.path }), title: `Conversations that changed ${file.path}` }, make("bdi", {}, inside && file.path.startsWith(inside) ? file.path.slice(inside.length) : file.path)), " ",
-    make("a", { href: "#m" + file.message_id, className: "dim", ariaLabel: `Last change of ${file.path}` }, plural(file.changes, "change"))));
-  return make("div", { className: "lineage" }, make("details", { className: "files" }, make("summary", {}, `Files changed (${count(session.files.length)})`), make("ul", {}, ...lines)));
-}
-function lineage(session) {
-  if (session.family.length < 2 && session.part[1] < 2) return null;
-  const branches = session.family.filter(one => one.kind === "branch").length;
-  const told = [session.part[1] > 1 ? `Part ${session.part[0]} of ${session.part[1]}` : "", branches ? plural(branches, "branch").replace("branchs", "branches") : ""].filter(Boolean).join(" · ") || "Relatives";
-  const children = {};
-  for (const one of session.family) (children[one.parent] ||= []).push(one);
-  const draw = parent => make("ul", {}, ...(children[parent] || []).map(one => {
-    const how = one.parent === null ? "" : one.kind === "branch" ? "branch: " : one.kind === "compression" || one.kind === null ? "continued: " : one.kind + ": ";
-    const text = make("bdi", {}, name(one));
-    const here = one.id === session.id ? make("strong", { ariaCurrent: "page" }, how, text) : make("a", { href: link(one.id) }, how, text);
-    return make("li", {}, here, make("span", { className: "dim" }, ` ${plural(one.messages, "message")}`), children[one.id] ? draw(one.id) : null);
-  }));
-  const steps = make("span", { className: "steps" });
-  if (session.previous) steps.append(make("a", { href: link(session.previous), rel: "prev" }, "← Previous part"));
-  if (session.next) steps.append(make("a", { href: link(session.next), rel: "next" }, "Next part →"));
-  if (session.parent && session.parent !== session.previous) steps.append(make("a", { href: link(session.parent) }, "↑ Branched from"));
-  return make("div", { className: "lineage" }, make("details", {}, make("summary", {}, told), draw(null)), steps);
-}
 // What a summary stands for: the messages of the part before, shown here on demand, a piece at a time.
 function before(session) {
   if (!session.compressed) return null;
@@ -226,7 +179,7 @@ async function onScroll() {
     const height = document.documentElement.scrollHeight, mine = open;
     const wanted = scrollY < 1200 && open.first > 0 ? "before" : scrollY + innerHeight > height - 1200 && open.last < open.total ? "after" : "";
     if (wanted) await inTurn(() => mine === open ? load(wanted) : null);
-  } catch (error) { say("Error: " + error.message); } finally { busy = false; }
+  } catch (error) { failed(error); } finally { busy = false; }
 }
 addEventListener("scroll", onScroll, { passive: true });
 
