@@ -84,10 +84,12 @@ export function question(title, { label = "", value = "", ok = "OK", attempt }) 
   document.getElementById("ask-ok").textContent = ok;
   input.value = value;
   complain("");
-  document.getElementById("ask-cancel").onclick = () => dialog.close();
+  const before = document.activeElement; // it may be drawn again meanwhile
+  const close = () => { dialog.close(); if (!before.isConnected) document.querySelector(`[data-act="${before.dataset.act}"]`)?.focus({ preventScroll: true }); };
+  document.getElementById("ask-cancel").onclick = close;
   dialog.querySelector("form").onsubmit = async event => { // Enter in the field, too
     event.preventDefault();
-    try { await attempt(input.value); dialog.close(); } catch (error) { complain(error.message); input.focus(); }
+    try { await attempt(input.value); close(); } catch (error) { complain(error.message); input.focus(); }
   };
   dialog.showModal();
   input.select();

@@ -23,7 +23,7 @@ export async function show() {
   try {
     if (wanted.q) await search(wanted, mine); else await list(wanted, mine);
   } catch (error) { if (error.name !== "AbortError") throw error; return; }
-  if (mine === asked) setTimeout(() => refreshFacets().catch(() => {})); // after what was asked for is on the screen
+  if (mine === asked) setTimeout(() => refreshFacets().then(() => drawSuggested(filters()), () => {})); // after the rows
 }
 setShow(show);
 const get = (where, params) => ask(`${where}?${new URLSearchParams(params)}`, undefined, request.signal);
@@ -119,8 +119,9 @@ async function search(wanted, mine) {
   let [told, byTitle] = await Promise.all([piece(), wanted.role || wanted.tool ? { sessions: [] } : titles]);
   if (!told || mine !== asked) return;
   const took = Math.round(performance.now() - started);
-  main.replaceChildren(make("h1", {}, "Results for ", make("q", {}, wanted.q)), ...suggested(wanted), ...titled(byTitle.sessions),
+  main.replaceChildren(make("h1", {}, "Results for ", make("q", {}, wanted.q)), ...titled(byTitle.sessions), make("div", { id: "suggested" }),
     ...(hits ? [make("h2", { className: "group" }, "Messages"), list] : byTitle.sessions.length ? [] : [nothingFound(wanted)]));
+  drawSuggested(wanted);
   const finish = full => {
     say(`${plural(hits, "hit")}${full ? " or more" : ""} in ${plural(lines.size, "conversation")} · ${took} ms`);
     const found = [...lines.values()].map(one => ({ ...one.session, hit: one.first }));
@@ -136,12 +137,12 @@ async function search(wanted, mine) {
   };
   await more(PIECES);
 }
-function suggested(wanted) { // tags and folders that are called so
-  const found = named(wanted.q).filter(([kind]) => !wanted[kind]);
-  if (!found.length) return [];
+function drawSuggested(wanted) { // tags and folders that are called so
+  const box = document.getElementById("suggested"), found = wanted.q ? named(wanted.q).filter(([kind]) => !wanted[kind]) : [];
+  if (!box) return;
   const links = found.map(([kind, value, number]) => make("a", { className: "chip", href: address({ [kind]: value }) },
     kind === "tag" ? "#" : "▸ ", make("bdi", {}, kind === "tag" ? value : value.split("/").slice(-2).join("/")), " ", make("span", { className: "dim" }, plural(number, "conversation"))));
-  return [make("h2", { className: "group" }, "Tags and folders"), make("div", { className: "suggested" }, ...links)];
+  box.replaceChildren(...(links.length ? [make("h2", { className: "group" }, "Tags and folders"), make("div", { className: "suggested" }, ...links)] : []));
 }
 function titled(sessions) {
   if (!sessions.length) return [];
