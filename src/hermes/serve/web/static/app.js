@@ -1,18 +1,22 @@
 // Where we are, links within the page, and the keys.
 import { chips, confirmed, hush, main, make, owner, query, readOnly, say } from "./dom.js";
 import { address, filters, show, showTrash, stopSearch } from "./find.js";
-import { showInsights } from "./insights.js";
-import { aimAt, leave, setGo, showSession, toFirst, toLast } from "./read.js";
-import { back, neighbour, showSide } from "./side.js";
-import { attachTalk } from "./talk.js";
 
 if (readOnly) document.getElementById("to-new").remove();
 if (!owner || readOnly) document.getElementById("to-trash").remove();
 
+// The parts of a conversation are loaded with the first one that is opened.
+let read = null, side = null;
+async function loadReader() {
+  if (read) return;
+  [read, side] = await Promise.all([import("./read.js"), import("./side.js")]);
+  read.setGo(go);
+}
+
 const kept = new Map(); // how far down each address was scrolled
 let where = location.href;
 function fail(error) {
-  leave();
+  read?.leave();
   main.replaceChildren(make("div", { className: "empty" }, make("p", { role: "alert", className: "problem" }, error.message), make("p", {}, make("a", { href: "/", className: "button" }, "All conversations"))));
   say("");
 }
@@ -20,27 +24,37 @@ function go(place, instead = false) {
   history[instead ? "replaceState" : "pushState"](null, "", place);
   return begin();
 }
-setGo(go);
 async function begin() {
   kept.set(where, scrollY);
   where = location.href;
   const at = decodeURIComponent(location.pathname);
   document.title = "Hermes Sessions";
-  leave();
+  read?.leave();
   stopSearch();
   hush();
   for (const one of document.querySelectorAll(".top nav a")) { if (one.pathname === location.pathname) one.ariaCurrent = "page"; else one.removeAttribute("aria-current"); }
   try {
-    if (at.startsWith("/s/")) { query.value = ""; showSide(at.slice(3)); await showSession(at.slice(3)); return; }
+    if (at.startsWith("/s/")) {
+      query.value = "";
+      const here = location.href;
+      await loadReader();
+      if (location.href !== here) return;
+      side.showSide(at.slice(3));
+      await read.showSession(at.slice(3));
+      return;
+    }
     if (at !== "/") document.body.dataset.at = at.slice(1);
-    if (at === "/insights") await showInsights();
+    if (at === "/insights") await (await import("./insights.js")).showInsights();
     else if (at === "/trash") await showTrash();
-    else if (at === "/new" && !readOnly) showNew();
+    else if (at === "/new" && !readOnly) await showNew();
     else await show();
     scrollTo(0, kept.get(where) || 0);
   } catch (error) { fail(error); }
 }
-function showNew() {
+async function showNew() {
+  await loadReader();
+  const { attachTalk } = await import("./talk.js");
+  if (location.pathname !== "/new") return;
   chips.replaceChildren();
   document.title = "New conversation · Hermes";
   const told = make("p", { className: "dim" }, "It is kept like every other one: ", make("code", {}, "hermes -c"), " continues it in the terminal.");
@@ -59,7 +73,7 @@ document.addEventListener("click", event => {
     history.pushState(null, "", link.hash);
     where = location.href;
     if (link.classList.contains("anchor")) navigator.clipboard?.writeText(location.href).then(() => confirmed("Link copied.", null, 4), () => {});
-    aimAt(link.hash.slice(1)).catch(fail);
+    read.aimAt(link.hash.slice(1)).catch(fail);
     return;
   }
   go(link.pathname + link.search + link.hash);
@@ -80,7 +94,7 @@ function move(step) {
   next.scrollIntoView({ block: "nearest" });
 }
 function walk(step) { // from conversation to conversation, as the list has them
-  const place = location.pathname.startsWith("/s/") ? neighbour(step) : null;
+  const place = side && location.pathname.startsWith("/s/") ? side.neighbour(step) : null;
   if (place) go(place);
 }
 // One level up: out of a menu or a field, from a search to everything, from a page to the list. Never further.
@@ -89,14 +103,14 @@ function up() {
   if (menu) { menu.open = false; menu.querySelector("summary").focus(); return; }
   if (active === query && !query.value) { query.blur(); return; }
   if (active !== query && /^(INPUT|TEXTAREA|SELECT)$/.test(active.tagName)) { active.blur(); return; }
-  if (location.pathname !== "/") { go(location.pathname.startsWith("/s/") ? back() : "/"); return; }
+  if (location.pathname !== "/") { go(side && location.pathname.startsWith("/s/") ? side.back() : "/"); return; }
   const { q, role, tool, ...rest } = filters();
   query.value = "";
   if (q) go(address(rest)); else if (location.search) go("/");
 }
 const keys = {
   "/": () => { query.focus(); query.select(); }, j: () => move(1), k: () => move(-1), "[": () => walk(-1), "]": () => walk(1),
-  n: () => readOnly || go("/new"), g: toFirst, G: toLast, u: () => document.querySelector("#toast .undo")?.click(), "?": showKeys,
+  n: () => readOnly || go("/new"), g: () => read?.toFirst(), G: () => read?.toLast(), u: () => document.querySelector("#toast .undo")?.click(), "?": showKeys,
 };
 addEventListener("keydown", event => {
   const graph = event.getModifierState("AltGraph"); // how some keyboards type brackets
