@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PAGE = 100  # sessions or messages that are sent at once
 _HITS = 60
+_TITLED = 30  # conversations that are found by their title
 _MOST_LEFT_OUT = 200  # conversations that a search leaves out, because the page has them already
 _FACETS_SECONDS = 30.0  # how old the names to filter by may be
 HEADLINE = (
@@ -49,14 +50,15 @@ class PageLists:
         everything = any(query.get(name) for name in ("q", "source", "tag", "pinned", "archived"))
         narrowed: dict[str, Any] = {
             "source": query.get("source") or None, "tag": query.get("tag") or None, "model": query.get("model") or None,
-            "cwd": query.get("folder") or None, "since": since, "until": until, "title": query.get("q") or None, "limit": PAGE,
+            "cwd": query.get("folder") or None, "since": since, "until": until, "title": query.get("q") or None,
+            "limit": _TITLED if query.get("q") else PAGE,
             "order_by_last_active": True, "include_archived": bool(query.get("archived") or query.get("q")),
             "automated": None if everything else False, "visible_to": user,
         }  # fmt: skip
         offset, pinned = number(query.get("offset")), query.get("pinned") == "1"
         page = self._db.list_sessions_rich(**narrowed, pinned=pinned, offset=offset)
         rows = page
-        if not pinned:
+        if not pinned and not query.get("q"):
             above = self._db.list_sessions_rich(**narrowed, pinned=True) if not offset else []
             rows = [*above, *(row for row in page if not row["pinned_at"])]
         counts = message_counts(self._db, rows)

@@ -3,7 +3,8 @@ import { ask, button, chips, count, make } from "./dom.js";
 
 export const NAMES = { source: "Source", role: "Role", model: "Model", tool: "Tool", tag: "Tag", folder: "Folder", file: "File", since: "Since", until: "Until", pinned: "Pinned", archived: "With archived" };
 const KINDS = { source: "sources", model: "models", tool: "tools", tag: "tags", folder: "folders" };
-let facets = {}, show = null;
+const FRESH = 30_000; // milliseconds
+let facets = {}, read = -FRESH, show = null;
 
 export function setShow(other) { show = other; }
 export function filters() {
@@ -31,6 +32,8 @@ export function named(words) {
   return ["tag", "folder"].flatMap(name => Object.entries(facets[KINDS[name]] || {}).filter(([value]) => fits(value)).map(([value, number]) => [name, value, number])).slice(0, 6);
 }
 export async function refreshFacets() {
+  if (performance.now() - read < FRESH) return;
+  read = performance.now();
   facets = await ask("/api/facets");
   if (location.pathname === "/" && !chips.querySelector("details[open]") && !chips.contains(document.activeElement)) drawChips(filters());
 }

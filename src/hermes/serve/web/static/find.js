@@ -128,8 +128,8 @@ async function search(wanted, mine) {
     listed = { at: address(wanted), sessions: [...byTitle.sessions.filter(one => !lines.has(one.id)), ...found], known: true };
   };
   finish(told.full);
-  const more = async pieces => { // one conversation with many hits must not hide the others
-    for (let number = 0; told?.full && number < pieces && (pieces === 1 || lines.size < ENOUGH); number++) told = await piece();
+  const more = async pieces => { // one conversation with many hits must not hide the others; a letter typed meanwhile comes first
+    for (let number = 0; told?.full && number < pieces && !typedMore && (pieces === 1 || lines.size < ENOUGH); number++) told = await piece();
     main.querySelector("button.more")?.remove();
     if (!told) return;
     if (told.full) main.append(button("More conversations", () => more(1), { className: "more" }));
