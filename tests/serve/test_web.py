@@ -208,7 +208,7 @@ def test_a_user_sees_what_is_theirs_and_changes_nothing(home: Path) -> None:
         assert {one["session"]["id"] for one in page.get("/api/search", q="tokenizer")["groups"]} == {"media"}
         for path in ("messages", "session", "compressed", "running"):
             assert page.client.get(f"/api/{path}/s1").status_code == 404, path
-        assert list(page.events(session="s1")) == [("session=s1", None)]
+        assert next(page.events(session="s1")) == ("session=s1", None)
         assert page.client.get("/export/jsonl/s1").status_code == 404
         assert page.client.get("/api/trash").status_code == 404
         for path in ("/api/do/pin/media", "/api/talk/media", "/api/talk"):

@@ -67,6 +67,8 @@ class Page:
         """The events of a turn, as they come."""
         for _, news in self.events(turn=number):
             yield from news
+            if news[-1]["kind"] in ("done", "error"):
+                return
 
     def events(self, **topics: Any) -> Iterator[tuple[str, Any]]:
         """The page's stream: the news of these topics, each with the topic's name, as they come."""

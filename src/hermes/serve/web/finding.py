@@ -47,18 +47,16 @@ class PageLists:
         since, until = self._period(request)
         if query.get("file"):
             return self._of_file(query["file"], user)
-        everything = any(query.get(name) for name in ("q", "source", "tag", "pinned", "archived"))
+        words, pinned, offset = query.get("q") or None, query.get("pinned") == "1", number(query.get("offset"))
+        everything = words or any(query.get(name) for name in ("source", "tag", "pinned", "archived"))
         narrowed: dict[str, Any] = {
             "source": query.get("source") or None, "tag": query.get("tag") or None, "model": query.get("model") or None,
-            "cwd": query.get("folder") or None, "since": since, "until": until, "title": query.get("q") or None,
-            "limit": _TITLED if query.get("q") else PAGE,
-            "order_by_last_active": True, "include_archived": bool(query.get("archived") or query.get("q")),
-            "automated": None if everything else False, "visible_to": user,
+            "cwd": query.get("folder") or None, "since": since, "until": until, "title": words, "order_by_last_active": True,
+            "include_archived": query.get("archived") == "1" or words is not None, "automated": None if everything else False,
+            "limit": PAGE if words is None else _TITLED, "visible_to": user,
         }  # fmt: skip
-        offset, pinned = number(query.get("offset")), query.get("pinned") == "1"
-        page = self._db.list_sessions_rich(**narrowed, pinned=pinned, offset=offset)
-        rows = page
-        if not pinned and not query.get("q"):
+        page = rows = self._db.list_sessions_rich(**narrowed, pinned=pinned, offset=offset)
+        if not pinned and words is None:
             above = self._db.list_sessions_rich(**narrowed, pinned=True) if not offset else []
             rows = [*above, *(row for row in page if not row["pinned_at"])]
         counts = message_counts(self._db, rows)

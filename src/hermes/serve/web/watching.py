@@ -97,46 +97,34 @@ class PageEvents:
     async def events(self, request: Request) -> Response:
         """Server-sent events of the topics asked for: `list`, `session=ID`, `turn=ID`, each as often as tabs show one."""
         query, visitor = request.query_params, visitor_of(request)
-        sessions, turns = query.getlist("session"), query.getlist("turn")
-        there = await run_in_threadpool(self._db.get_sessions, sessions, visible_to=visitor.user)
-        topics: dict[str, AsyncGenerator[Any] | None] = {
-            f"session={one}": self._watch.changes(one) if one in there else None for one in sessions
-        }
-        for one in turns:
+        there = await run_in_threadpool(self._db.get_sessions, query.getlist("session"), visible_to=visitor.user)
+        topics: dict[str, AsyncGenerator[Any] | None] = (
+            {"list": self._watch.changes(None, visitor.user)} if "list" in query else {}
+        )
+        for one in query.getlist("session"):
+            topics[f"session={one}"] = self._watch.changes(one) if one in there else None
+        for one in query.getlist("turn"):
             turn = None if visitor.read_only else self._talks.turn(one)
             topics[f"turn={one}"] = turn.follow() if turn is not None else None
-        if "list" in query:
-            topics["list"] = self._watch.changes(None, visitor.user)
-
-        async def events() -> AsyncGenerator[str]:
-            async with aclosing(_merged(topics)) as merged:
-                async for topic, news in merged:
-                    yield data({"topic": topic, "news": news})
-
-        return StreamingResponse(with_pings(events()), media_type="text/event-stream")
+        return StreamingResponse(with_pings(_merged(topics)), media_type="text/event-stream")
 
 
-async def _merged(topics: Mapping[str, AsyncGenerator[Any] | None]) -> AsyncGenerator[tuple[str, Any]]:
-    """What the topics tell, each with its name, and None for a topic that does not exist; ends when all have ended."""
-    queue: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()
+async def _merged(topics: Mapping[str, AsyncGenerator[Any] | None]) -> AsyncGenerator[str]:
+    """Events with a topic's name and news; None for a topic that does not exist."""
+    queue: asyncio.Queue[str] = asyncio.Queue()
 
-    async def drain(name: str, source: AsyncGenerator[Any] | None) -> None:
+    async def drain(topic: str, source: AsyncGenerator[Any] | None) -> None:
         if source is None:
-            await queue.put((name, None))
-        else:
-            async with aclosing(source):
-                async for news in source:
-                    await queue.put((name, news))
-        await queue.put(None)
+            queue.put_nowait(data({"topic": topic, "news": None}))
+            return
+        async with aclosing(source):
+            async for news in source:
+                queue.put_nowait(data({"topic": topic, "news": news}))
 
     tasks = [asyncio.create_task(drain(*one)) for one in topics.items()]
     try:
-        left = len(tasks)
-        while left:
-            if (one := await queue.get()) is None:
-                left -= 1
-            else:
-                yield one
+        while True:
+            yield await queue.get()
     finally:
         for task in tasks:
             task.cancel()

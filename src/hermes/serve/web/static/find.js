@@ -123,7 +123,7 @@ async function search(wanted, mine) {
     ...(hits ? [make("h2", { className: "group" }, "Messages"), list] : byTitle.sessions.length ? [] : [nothingFound(wanted)]));
   drawSuggested(wanted);
   const finish = full => {
-    say(`${plural(hits, "hit")}${full ? " or more" : ""} in ${plural(lines.size, "conversation")} · ${took} ms`);
+    say(`${byTitle.sessions.length ? plural(byTitle.sessions.length, "title") + " · " : ""}${plural(hits, "hit")}${full ? " or more" : ""} in ${plural(lines.size, "conversation")} · ${took} ms`);
     const found = [...lines.values()].map(one => ({ ...one.session, hit: one.first }));
     listed = { at: address(wanted), sessions: [...byTitle.sessions.filter(one => !lines.has(one.id)), ...found], known: true };
   };
