@@ -1,7 +1,7 @@
 // The filters above the list: which are on, and what else there is to filter by. All of them are in the address.
 import { ask, button, chips, count, make } from "./dom.js";
 
-export const NAMES = { source: "Source", role: "Role", model: "Model", tool: "Tool", tag: "Tag", folder: "Folder", file: "File", since: "Since", until: "Until", pinned: "Pinned", archived: "With archived" };
+const NAMES = { source: "Source", role: "Role", model: "Model", tool: "Tool", tag: "Tag", folder: "Folder", file: "File", since: "Since", until: "Until", pinned: "Pinned", archived: "With archived" };
 const KINDS = { source: "sources", model: "models", tool: "tools", tag: "tags", folder: "folders" };
 const FRESH = 30_000; // milliseconds
 let facets = {}, read = -FRESH, show = null;

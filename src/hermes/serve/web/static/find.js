@@ -62,7 +62,7 @@ async function extend(state, mine) {
 }
 // The list changed, here or in another process: read again what is shown of it.
 let current = null, renewing = false, again = false;
-export async function renewList() {
+async function renewList() {
   if (!current || current.mine !== asked || document.hidden) return;
   again = renewing;
   if (renewing) return;
