@@ -108,6 +108,17 @@ def test_the_state_of_a_session_changes_with_it(house):
     assert house.session_states([]) == {}
 
 
+def test_sessions_are_listed_by_their_title_whatever_its_case_and_accents(house):
+    house.set_session_title("mine", "Über den Café-Plan")
+    house.set_session_title("work", "Plan B")
+    for words, found in (
+        ("plan", {"mine", "work"}), ("über cafe", {"mine"}), ("CAFÉ OR b", {"mine", "work"}), ("plan NOT cafe", {"work"}), ("zebra", set()),
+        ("", set()),
+    ):  # fmt: skip
+        assert {row["id"] for row in house.list_sessions_rich(title=words)} == found, words
+    assert [row["id"] for row in house.list_sessions_rich(title="plan", visible_to=ME)] == ["mine"]
+
+
 def test_many_sessions_are_watched_at_once(house):
     assert set(house.session_states([*(f"n{number}" for number in range(1200)), "mine"])) == {"mine"}
 

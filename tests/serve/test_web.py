@@ -87,6 +87,8 @@ def test_find(seen: Page) -> None:
     facets = seen.get("/api/facets")
     assert facets["sources"] == {"cli": 5, "telegram": 1} and facets["tags"] == {"work": 1}
     assert facets["tools"] == {"terminal": 1} and facets["folders"] == {"/home/ann/src/parser": 1}
+    assert [one["id"] for one in seen.get("/api/sessions", q="PARSER")["sessions"]] == ["s1"]
+    assert seen.get("/api/sessions", q="parser", source="telegram")["sessions"] == []
     found = seen.get("/api/search", q="tokenizer")["groups"]
     assert {one["session"]["id"] for one in found} == {"s1", "media"}
     assert all("<mark>tokenizer</mark>" in one["hits"][0]["html"] for one in found)

@@ -311,6 +311,22 @@ def test_eight_tabs_that_are_seen_at_once_share_one_connection(page: Page, home:
         assert browser.problems() == []
 
 
+def test_a_browser_without_shared_workers_is_told_as_well(page: Page, home: Path) -> None:
+    with Browser() as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete window.SharedWorker")
+        browser.open(page.link, 390)
+        browser.wait("document.querySelectorAll('.row').length >= 5")
+        with SessionDB(home / "state.db") as db:
+            db.create_session("alone", "cli")
+            db.append_message("alone", "user", "seen by one tab alone")
+            shows(browser, "seen by one tab alone")
+            browser.click(".row[href='/s/alone']")
+            browser.wait("document.querySelectorAll('.message').length === 1")
+            db.append_message("alone", "user", "and a second one")
+            shows(browser, "and a second one")
+        assert browser.problems() == []
+
+
 # ------------------------------------------------------------------------------------------------ do
 
 
