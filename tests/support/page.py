@@ -66,7 +66,9 @@ class Page:
     def turn(self, number: str) -> Iterator[dict[str, Any]]:
         """The events of a turn, as they come."""
         for _, news in self.events(turn=number):
-            yield from news
+            for event in news:
+                del event["n"]  # its place: for browsers that were connected again
+                yield event
             if news[-1]["kind"] in ("done", "error"):
                 return
 

@@ -47,8 +47,8 @@ class PageTurn:
         self._news = asyncio.Event()
 
     def post(self, **event: Any) -> None:
-        """Add an event."""
-        self._events.append(encodable(event))
+        """Add an event, with its number `n`: a browser that was connected again knows which ones it has had."""
+        self._events.append({**encodable(event), "n": len(self._events)})
         if event["kind"] in ("done", "error"):
             self.over = True
             self.stored.set()

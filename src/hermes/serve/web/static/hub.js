@@ -1,6 +1,6 @@
 // One connection to the server for all tabs of a browser: a browser has no more than six, and as many tabs would use them up.
 // This runs as a shared worker; where a browser has none, in each tab (stream.js). A tab says what it watches ("list",
-// "session=ID", "turn=ID") and is told the news of it; null: there is no such thing.
+// "session=ID", "turn=ID") and is told the news of it: a state, or the events of a turn; null: there is no such thing.
 const watchers = []; // {port, topic, seen}: what a tab watches, and the state, or the number of events, that it was told last
 let source = null, open = "", planned = 0;
 
@@ -16,20 +16,18 @@ function connect() {
   source = null;
   open = wanted;
   if (!wanted) return;
-  const mine = source = new EventSource("/api/events?" + wanted), counts = new Map();
-  mine.onopen = () => counts.clear(); // turns are told from their beginning
+  const mine = source = new EventSource("/api/events?" + wanted);
   mine.onmessage = message => {
     const { topic, news } = JSON.parse(message.data);
-    const from = counts.get(topic) || 0;
-    if (Array.isArray(news)) counts.set(topic, from + news.length);
-    for (const one of watchers.filter(other => other.topic === topic)) tell(one, news, from);
+    for (const one of watchers.filter(other => other.topic === topic)) tell(one, news);
   };
   mine.onerror = () => { if (mine.readyState === EventSource.CLOSED) plan(5000); }; // refused; otherwise the browser tries again
 }
-function tell(one, news, from) {
-  if (Array.isArray(news)) { // events of a turn, of which this tab may have had some before the connection was made again
-    const fresh = news.slice(Math.max(0, one.seen - from));
-    one.seen = Math.max(one.seen, from + news.length);
+// A connection that is made again tells states and turns from the beginning: what a tab has had is left out.
+function tell(one, news) {
+  if (Array.isArray(news)) {
+    const fresh = news.filter(event => event.n === undefined || event.n >= one.seen); // without a number: always new
+    for (const event of news) if (event.n >= one.seen) one.seen = event.n + 1;
     if (fresh.length) one.port.postMessage({ topic: one.topic, news: fresh });
   } else if (one.seen !== news || news === null) {
     one.seen = news;
