@@ -101,7 +101,22 @@ def test_the_state_of_a_session_changes_with_it(house):
     assert after["mine"] != before["mine"] and after["work"] == before["work"]
     house.rewind("work", house.get_messages("work")[0]["id"])
     assert state()["work"] != after["work"]
+    for change in (house.set_session_title, house.tag_session):
+        seen = state()["mine"]
+        change("mine", "another")
+        assert state()["mine"] != seen
     assert house.session_states([]) == {}
+
+
+def test_sessions_are_listed_by_their_title_whatever_its_case_and_accents(house):
+    house.set_session_title("mine", "Über den Café-Plan")
+    house.set_session_title("work", "Plan B")
+    for words, found in (
+        ("plan", {"mine", "work"}), ("über cafe", {"mine"}), ("CAFÉ OR b", {"mine", "work"}), ("plan NOT cafe", {"work"}), ("zebra", set()),
+        ("", set()),
+    ):  # fmt: skip
+        assert {row["id"] for row in house.list_sessions_rich(title=words)} == found, words
+    assert [row["id"] for row in house.list_sessions_rich(title="plan", visible_to=ME)] == ["mine"]
 
 
 def test_many_sessions_are_watched_at_once(house):

@@ -38,7 +38,14 @@ def page(home: Path) -> Iterator[Page]:
 
 
 def test_only_the_link_lets_in_and_only_this_page_changes_something(home: Path, page: Page) -> None:
-    for path in ("/", "/api/sessions", "/api/messages/s1", "/api/live/s1", "/export/jsonl/s1", "/static/app.js"):
+    for path in (
+        "/",
+        "/api/sessions",
+        "/api/messages/s1",
+        "/api/events?session=s1",
+        "/export/jsonl/s1",
+        "/static/app.js",
+    ):
         assert httpx.get(page.address + path, trust_env=False).status_code == 401, path
     assert httpx.get(page.address + "/?token=wrong", trust_env=False).status_code == 401
     client = page.client
@@ -80,6 +87,8 @@ def test_find(seen: Page) -> None:
     facets = seen.get("/api/facets")
     assert facets["sources"] == {"cli": 5, "telegram": 1} and facets["tags"] == {"work": 1}
     assert facets["tools"] == {"terminal": 1} and facets["folders"] == {"/home/ann/src/parser": 1}
+    assert [one["id"] for one in seen.get("/api/sessions", q="PARSER")["sessions"]] == ["s1"]
+    assert seen.get("/api/sessions", q="parser", source="telegram")["sessions"] == []
     found = seen.get("/api/search", q="tokenizer")["groups"]
     assert {one["session"]["id"] for one in found} == {"s1", "media"}
     assert all("<mark>tokenizer</mark>" in one["hits"][0]["html"] for one in found)
@@ -199,8 +208,9 @@ def test_a_user_sees_what_is_theirs_and_changes_nothing(home: Path) -> None:
         assert page.get("/api/facets")["sources"] == {"telegram": 1}
         assert page.get("/api/insights")["sessions"] == 1
         assert {one["session"]["id"] for one in page.get("/api/search", q="tokenizer")["groups"]} == {"media"}
-        for path in ("messages", "session", "compressed", "live", "running"):
+        for path in ("messages", "session", "compressed", "running"):
             assert page.client.get(f"/api/{path}/s1").status_code == 404, path
+        assert next(page.events(session="s1")) == ("session=s1", None)
         assert page.client.get("/export/jsonl/s1").status_code == 404
         assert page.client.get("/api/trash").status_code == 404
         for path in ("/api/do/pin/media", "/api/talk/media", "/api/talk"):
@@ -209,12 +219,27 @@ def test_a_user_sees_what_is_theirs_and_changes_nothing(home: Path) -> None:
 
 def test_a_message_of_another_process_is_seen_live_also_in_a_branch(home: Path, page: Page) -> None:
     for session_id in ("s1", "branch"):
-        with page.client.stream("GET", f"/api/live/{session_id}") as stream:
-            lines = (line for line in stream.iter_lines() if line.startswith("data:"))
-            assert next(lines) == "data: 0"
-            with SessionDB(home / "state.db") as db:
-                db.append_message(session_id, "user", "new")
-            assert next(lines) == "data: 1"
+        events = page.events(session=session_id)
+        before = next(events)
+        with SessionDB(home / "state.db") as db:
+            db.append_message(session_id, "user", "new")
+        assert before[0] == f"session={session_id}" and next(events)[1] not in (None, before[1])
+
+
+def test_the_list_changes_for_those_who_may_see_what_changed(home: Path, page: Page) -> None:
+    with Page(home, "--user", "telegram:42") as other, SessionDB(home / "state.db") as db:
+        mine, theirs = page.events(list="1"), other.events(list="1")
+        states = [next(mine)[1]]
+        first = next(theirs)[1]
+        for change in (
+            lambda: db.set_session_title("s1", "Renamed elsewhere"), lambda: db.tag_session("s1", "more"),
+            lambda: db.pin_session("s1"), lambda: db.trash_session("s1"), lambda: db.create_session("fresh", "cli"),
+        ):  # fmt: skip
+            change()
+            states.append(next(mine)[1])
+        assert len(set(states)) == 6
+        db.set_session_title("media", "Renamed as well")
+        assert next(theirs)[1] != first
 
 
 def test_the_page_does_what_its_buttons_say_and_the_audit_log_has_it(home: Path, page: Page) -> None:
@@ -252,14 +277,14 @@ def test_many_open_pages_do_not_stop_a_writer(home: Path, page: Page) -> None:
         for number in range(many):
             pages.append(_looking(page, "s1" if number % 2 else "media"))
         for one in pages:
-            _until(one, b"data: 0\n")
+            _until(one, b"session=")
         stored = []
         with SessionDB(home / "state.db") as db:
             for number in range(20):
                 stored.append(db.append_message("s1", "user", f"while many look {number}"))
         assert len(set(stored)) == 20
         for one in pages[1::2]:
-            _until(one, b"data: 1\n")
+            _until(one, b"session=")
         assert page.get("/api/messages/s1")["stored"] == 24
     finally:
         for one in pages:
@@ -271,7 +296,9 @@ def _looking(page: Page, session_id: str) -> socket.socket:
     cookie = "; ".join(f"{one.name}={one.value}" for one in page.client.cookies.jar)
     port = int(page.address.rpartition(":")[2])
     one = socket.create_connection(("127.0.0.1", port), timeout=60)
-    one.sendall(f"GET /api/live/{session_id} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {cookie}\r\n\r\n".encode())
+    one.sendall(
+        f"GET /api/events?session={session_id} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {cookie}\r\n\r\n".encode()
+    )
     return one
 
 
@@ -296,6 +323,6 @@ def test_another_address_needs_a_password_and_a_port_in_use_is_said(home: Path, 
 
 def test_the_page_ends_with_open_pages_when_it_is_told_to(page: Page) -> None:
     with _looking(page, "s1") as one:
-        _until(one, b"data: 0\n")
+        _until(one, b"session=")
         page.process.terminate()
         assert page.process.wait(20) is not None

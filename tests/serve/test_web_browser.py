@@ -285,6 +285,51 @@ def test_turns_in_hidden_tabs_leave_the_others_their_connections(page: Page, hom
         browser.wait("document.querySelectorAll('.message').length > 50")
 
 
+def test_eight_tabs_that_are_seen_at_once_share_one_connection(page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        for number in range(8):
+            db.create_session(f"seen{number}", "cli")
+            db.append_message(f"seen{number}", "user", "before")
+    with Browser() as browser:
+        browser.open(page.link, 1280)
+        tabs = []
+        for number in range(8):
+            tabs.append(browser.new_tab(f"{page.address}/s/seen{number}"))
+            browser.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as in a window of its own
+            shows(browser, "before")
+        with SessionDB(home / "state.db") as db:
+            for number in range(8):
+                db.append_message(f"seen{number}", "user", "after")
+        for tab in tabs:  # none is brought to the front
+            browser.attach(tab)
+            assert browser.value("document.visibilityState") == "visible"
+            shows(browser, "after")
+            assert browser.value(
+                "performance.getEntriesByType('resource').every(one => !one.name.includes('/api/events'))"
+            )
+        browser.click("#prompt")
+        browser.type("say walrus")
+        browser.click("button", "Send")
+        shows(browser, "walrus")
+        assert browser.problems() == []
+
+
+def test_a_browser_without_shared_workers_is_told_as_well(page: Page, home: Path) -> None:
+    with Browser() as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete window.SharedWorker")
+        browser.open(page.link, 390)
+        browser.wait("document.querySelectorAll('.row').length >= 5")
+        with SessionDB(home / "state.db") as db:
+            db.create_session("alone", "cli")
+            db.append_message("alone", "user", "seen by one tab alone")
+            shows(browser, "seen by one tab alone")
+            browser.click(".row[href='/s/alone']")
+            browser.wait("document.querySelectorAll('.message').length === 1")
+            db.append_message("alone", "user", "and a second one")
+            shows(browser, "and a second one")
+        assert browser.problems() == []
+
+
 # ------------------------------------------------------------------------------------------------ do
 
 
@@ -311,15 +356,14 @@ def test_tidy_a_conversation(browser: Browser, page: Page, home: Path) -> None:
     browser.wait("[...document.querySelectorAll('.head button')].some(one => one.innerText === 'Archive')")
     browser.click(".message:nth-child(2) .tools button", "Branch")
     browser.wait("location.pathname !== '/s/tidy' && document.querySelectorAll('.message').length === 2")
-    browser.key("Escape")
+    browser.value("history.back()")
     browser.wait("location.pathname === '/s/tidy' && document.querySelectorAll('.message').length === 3")
     browser.click(".head button", "Trash")
-    browser.wait("document.getElementById('ask').open")
-    browser.click("#ask button", "Cancel")
-    browser.click(".head button", "Trash")
-    browser.wait("document.getElementById('ask').open")
-    browser.click("#ask-ok")
     browser.wait("location.pathname === '/' && !document.querySelector('main').innerText.includes('Tidied up\\n')")
+    browser.click("#toast button", "Undo")
+    browser.wait("location.pathname === '/s/tidy' && document.querySelectorAll('.message').length === 3")
+    browser.click(".head button", "Trash")
+    browser.wait("location.pathname === '/'")
     browser.click("nav a", "Trash")
     browser.wait("document.querySelectorAll('.trashed').length === 1")
     browser.click(".trashed button", "Restore")
@@ -327,6 +371,110 @@ def test_tidy_a_conversation(browser: Browser, page: Page, home: Path) -> None:
     with SessionDB(home / "state.db", read_only=True) as db:
         row = db.get_session("tidy")
         assert row is not None and row["title"] == "Tidied up" and row["pinned_at"] and db.get_tags("tidy") == ["later"]
+
+
+def button_with_the_focus(browser: Browser, text: str) -> None:
+    browser.wait(f"document.activeElement.innerText === {text!r}")
+
+
+def test_the_focus_stays_and_every_change_can_be_undone(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("undone", "cli")
+        db.append_message("undone", "user", "words")
+    browser.open(page.address + "/s/undone", 1280)
+    for do, undo in (("Pin", "Unpin"), ("Archive", "Unarchive")):
+        browser.click(".head button", do)
+        button_with_the_focus(browser, undo)
+        browser.wait("!!document.querySelector('#toast .undo')")
+        browser.key("u")
+        button_with_the_focus(browser, do)
+    browser.click(".head button", "Rename")
+    browser.wait("document.getElementById('ask').open")
+    browser.type("The parser")  # another conversation is called so
+    browser.key("Enter")
+    browser.wait("document.getElementById('ask-problem').innerText.includes('already in use')")
+    assert (
+        browser.value("document.getElementById('ask').open && document.getElementById('ask-value').value")
+        == "The parser"
+    )
+    browser.type(", again")
+    browser.click("#ask-ok")
+    browser.wait(
+        "document.querySelector('h1').innerText === 'The parser, again' && !document.getElementById('ask').open"
+    )
+    button_with_the_focus(browser, "Rename")
+    browser.click("#toast button", "Undo")
+    browser.wait("document.querySelector('h1').innerText === 'words'")
+    browser.events.clear()  # the refusal is in the console, as it should be
+
+
+def test_escape_goes_up_one_level_and_never_out_of_the_page(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/?q=tokenizer&source=cli", 1280)
+    browser.click(".hit", "tokenizer")
+    browser.wait("location.pathname === '/s/s1' && !!document.getElementById('prompt')")
+    browser.click("#prompt")
+    browser.key("Escape")
+    assert browser.value("location.pathname") == "/s/s1"  # out of the field first
+    for search in ("?q=tokenizer&source=cli", "?source=cli", "", ""):
+        browser.key("Escape")
+        browser.wait(
+            f"location.pathname === '/' && location.search === {search!r} && !!document.querySelector('main .row')"
+        )
+
+
+def test_walk_from_conversation_to_conversation(browser: Browser, page: Page, home: Path) -> None:
+    browser.open(page.address + "/?source=cli", 1280)
+    browser.wait("document.querySelectorAll('.row').length >= 4")
+    places = browser.value("[...document.querySelectorAll('.row')].map(one => one.pathname)")
+    browser.click(f".row[href='{places[0]}']")
+    browser.wait("!!document.querySelector('#side [aria-current=page]')")
+    for key, place in (("]", places[1]), ("]", places[2]), ("[", places[1])):
+        browser.key(key)
+        browser.wait(
+            f"location.pathname === {place!r} && document.querySelector('#side [aria-current=page]').pathname === {place!r}"
+        )
+    browser.click("#side .other[href='" + places[3] + "']")
+    browser.wait(f"location.pathname === {places[3]!r}")
+    with SessionDB(home / "state.db") as db:
+        db.set_session_title(places[0][3:], "Renamed beside")
+    browser.wait("document.getElementById('side').innerText.includes('Renamed beside')")
+    with SessionDB(home / "state.db") as db:
+        db.set_session_title(places[3][3:], "Renamed above")
+    browser.wait("document.querySelector('h1').innerText.includes('Renamed above')")
+
+
+def test_the_list_is_live_and_the_pinned_ones_come_first(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("live", "cli")
+        db.append_message("live", "user", "just begun elsewhere")
+        shows(browser, "just begun elsewhere")
+        browser.value("document.querySelector('.row[href=\"/s/live\"]').focus()")
+        db.set_session_title("live", "Now it has a title")
+        browser.wait("document.activeElement.innerText.includes('Now it has a title')")
+        db.append_message("live", "assistant", "an answer")
+        browser.wait("document.querySelector('.row[href=\"/s/live\"]').innerText.includes('2 messages')")
+        db.pin_session("media")
+        places = "[...document.querySelectorAll('.row')].map(one => one.pathname)"
+        browser.wait(f"{places}.indexOf('/s/media') < {places}.indexOf('/s/live')")
+        db.pin_session("media", False)
+        db.trash_session("live")
+        browser.wait(f"!{places}.includes('/s/live') && !document.querySelector('.row[href=\"/s/media\"] .star')")
+
+
+def test_titles_tags_and_folders_are_found_before_messages(browser: Browser, page: Page) -> None:
+    browser.key("/")
+    browser.type("hostile")
+    browser.wait("document.querySelector('.titled .row')?.pathname === '/s/hostile'")
+    assert browser.value("document.querySelector('.group').innerText") == "Conversations"
+    browser.key("Escape")
+    browser.type("parser")
+    browser.click(".suggested a", "src/parser")
+    browser.wait(
+        "location.search === '?folder=%2Fhome%2Fann%2Fsrc%2Fparser' && document.querySelectorAll('.row').length === 1"
+    )
+    browser.open(page.address + "/?q=work", 1280)
+    browser.click(".suggested a", "work")
+    browser.wait("location.search === '?tag=work'")
 
 
 # ------------------------------------------------------------------------------------------------ talk
@@ -443,7 +591,7 @@ def test_a_page_of_another_origin_reads_nothing_and_does_nothing(browser: Browse
         note("post", fetch(base + "/api/do/pin/s1", {{method: "POST", credentials: "include", mode: "no-cors", body: "{{}}"}}).then(a => a.text())),
         note("json", fetch(base + "/api/do/pin/s1", {{method: "POST", credentials: "include", headers: {{"content-type": "application/json"}}, body: "{{}}"}}).then(a => a.text())),
         note("talk", fetch(base + "/api/talk", {{method: "POST", credentials: "include", mode: "no-cors", body: JSON.stringify({{text: "evil"}})}}).then(a => a.text())),
-        note("live", new Promise((yes, no) => {{ const s = new EventSource(base + "/api/live/s1", {{withCredentials: true}}); s.onmessage = e => yes(e.data); s.onerror = no; }})),
+        note("live", new Promise((yes, no) => {{ const s = new EventSource(base + "/api/events?session=s1", {{withCredentials: true}}); s.onmessage = e => yes(e.data); s.onerror = no; }})),
         note("image", new Promise((yes, no) => {{ const i = new Image(); i.onload = () => yes("shown"); i.onerror = no; i.src = base + "/static/icon.svg"; }})),
         note("script", new Promise((yes, no) => {{ const s = document.createElement("script"); s.onload = () => yes("run"); s.onerror = no; s.src = base + "/static/app.js"; document.head.append(s); }})),
         note("frame", new Promise(yes => {{ const f = document.createElement("iframe"); f.onload = () => {{ let text = null; try {{ text = f.contentDocument?.body?.innerText || null; }} catch {{}} yes(text); }}; f.src = base + "/"; document.body.append(f); }})),

@@ -54,10 +54,11 @@ class Browser:
         self._left, self._number, self._session = b"", 0, ""
         self.events: list[dict[str, Any]] = []
         targets = self.call("Target.getTargets")["targetInfos"]
-        self._attach(next(one["targetId"] for one in targets if one["type"] == "page"))
+        self.attach(next(one["targetId"] for one in targets if one["type"] == "page"))
         self.call("Emulation.setFocusEmulationEnabled", enabled=True)  # the clipboard serves only a page with the focus
 
-    def _attach(self, target: str) -> None:
+    def attach(self, target: str) -> None:
+        """Go on with a tab, shown or not."""
         self._session = ""
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Log", "Runtime"):
@@ -66,13 +67,13 @@ class Browser:
     def new_tab(self, address: str) -> str:
         """Open an address in a tab and show it: the others are hidden, except the first, which keeps the focus. Its name."""
         target: str = self.call("Target.createTarget", url=address)["targetId"]
-        self._attach(target)
+        self.attach(target)
         return target
 
     def show_tab(self, name: str) -> None:
         """Show a tab that was opened before."""
         self.call("Target.activateTarget", targetId=name)
-        self._attach(name)
+        self.attach(name)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the debugging protocol; its result."""

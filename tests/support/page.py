@@ -65,10 +65,20 @@ class Page:
 
     def turn(self, number: str) -> Iterator[dict[str, Any]]:
         """The events of a turn, as they come."""
-        with self.client.stream("GET", f"/api/turn/{number}") as stream:
+        for _, news in self.events(turn=number):
+            for event in news:
+                del event["n"]  # its place: for browsers that were connected again
+                yield event
+            if news[-1]["kind"] in ("done", "error"):
+                return
+
+    def events(self, **topics: Any) -> Iterator[tuple[str, Any]]:
+        """The page's stream: the news of these topics, each with the topic's name, as they come."""
+        with self.client.stream("GET", "/api/events", params=topics) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data: "):
-                    yield from json.loads(line[6:])
+                    told = json.loads(line[6:])
+                    yield told["topic"], told["news"]
 
 
 def png() -> bytes:

@@ -11,6 +11,7 @@ from hermes.store import usage as _usage
 from hermes.store.arguments import checked_number, checked_text, checked_time
 from hermes.store.db_open import END, OpenStore
 from hermes.store.engines.base import Tx
+from hermes.store.search.query_trees import text_test
 from hermes.store.title_rules import sanitize_title as _sanitize_title
 from hermes.store.transcript import event
 from hermes.store.visibility import User
@@ -195,11 +196,13 @@ class SessionCalls(OpenStore):
         since: float | None = None,
         until: float | None = None,
         automated: bool | None = None,
+        title: str | None = None,
         visible_to: User | None = None,
     ) -> list[SessionRow]:
         """Sessions with `preview` and `last_active`, each conversation once, newest first.
 
-        `cwd` is a folder (and those below it), `since` and `until` bound the last activity. `automated=False` leaves out
+        `title` is a query (see docs/guide/search.md) that titles match, `cwd` a folder (and those below it), `since` and `until`
+        bound the last activity. `automated=False` leaves out
         what no person held: jobs, batches and single questions (`hermes -q`); `automated=True` lists sub-agents, too.
         `limit=None` gives all of them; a negative limit or offset is InvalidInput.
         """
@@ -209,7 +212,7 @@ class SessionCalls(OpenStore):
         children, tips, by_activity = include_children, project_compression_tips, order_by_last_active
         return self._look_up(
             session_lists.rich, narrowed, visible_to, page, children=children, tips=tips, by_activity=by_activity,
-            automated=automated,
+            automated=automated, title=None if title is None else text_test(title),
         )  # fmt: skip
 
     def automated_count(self, *, cwd: str | None = None, visible_to: User | None = None) -> int:
@@ -248,7 +251,7 @@ class SessionCalls(OpenStore):
         return self._read(session_lists.facets, visible_to)
 
     def session_states(self, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
-        """A value for each of these sessions that is another one after it got messages, ended, was rewound or trashed."""
+        """A value for each of these sessions that is another one after it got messages, a title or a mark, or was trashed."""
         return self._read(session_lists.states, session_ids)
 
     # ------------------------------------------------------------------------------------------ titles

@@ -7,7 +7,7 @@ also the names to filter lists by, a session's relatives, and which watched sess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
@@ -24,6 +24,7 @@ Condition = tuple[str, list[Any]]
 _MOST = 50  # names of each kind
 _RECENT = 20_000  # messages, the newest, among which the names of tools are looked for: reading all takes too long
 _RELATIVES = 500
+_MOST_TITLED = 10_000  # titles that fit; a statement takes 32,766 values
 _ACTIVE = "coalesce(s.active_at, s.started_at)"
 # A child is a line of its own when it is a branch, when it began after its parent was reset, or when it only
 # continues its parent (that line is then the chain's).
@@ -34,9 +35,11 @@ _CONTINUED = f"EXISTS (SELECT 1 FROM sessions c WHERE {lineage.CONTINUATION.repl
 
 def rich(
     tx: Tx, narrowed: Iterable[Condition], visible_to: User | None, page: tuple[int, int], *, children: bool, tips: bool,
-    by_activity: bool, automated: bool | None,
+    by_activity: bool, automated: bool | None, title: Callable[[str], bool] | None,
 ) -> list[SessionRow]:  # fmt: skip
     """See SessionDB.list_sessions_rich."""
+    if title is not None:
+        narrowed = [*narrowed, _titled(tx, title)]
     order = f"{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
     as_tips = tips and by_activity and not children
     if automated is False:
@@ -94,6 +97,12 @@ def conditions(
     for name, sign, value in (("since", ">=", since), ("until", "<=", until)):
         if value is not None:
             yield f"{_ACTIVE} {sign} ?", [checked_period(value, name)]
+
+
+def _titled(tx: Tx, fits: Callable[[str], bool]) -> Condition:
+    """The title fits: decided here, as SQL ignores the case of ASCII alone. Of very many, the newest."""
+    rows = tx.rows(f"SELECT s.id, s.title FROM sessions s WHERE s.title IS NOT NULL ORDER BY {_ACTIVE} DESC")
+    return tx.among("s.id", [row[0] for row in rows if fits(str(row[1]))][:_MOST_TITLED])
 
 
 ALL = 1 << 40
@@ -190,5 +199,7 @@ def family(tx: Tx, session_id: str, visible_to: User | None) -> list[Relative]:
 
 def states(tx: Tx, session_ids: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """See SessionDB.session_states."""
-    sql = "SELECT id, message_count, active_at, ended_at, trashed_at FROM sessions WHERE {these}"
+    tags = "(SELECT count(*) FROM session_tags t WHERE t.session_id = sessions.id)"
+    shown = "message_count, active_at, ended_at, trashed_at, archived_at, pinned_at, title, model"
+    sql = f"SELECT id, {shown}, {tags} FROM sessions WHERE {{these}}"
     return {str(codec.restored(row[0])): tuple(row[1:]) for row in rows_among(tx, sql, list(session_ids))}

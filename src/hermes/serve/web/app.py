@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
-from pathlib import PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from hermes.agent.attached_files import AttachedFile
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
 from hermes.serve.api_errors import ApiError
 from hermes.serve.ascii_json import AsciiJson
-from hermes.serve.event_stream import with_pings
 from hermes.serve.web.changing import ConversationChanges, told_in
 from hermes.serve.web.conversation_view import ConversationView
 from hermes.serve.web.finding import PageLists, number
 from hermes.serve.web.talking import PageTurn, Said, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
-from hermes.serve.web.watching import SessionWatch
+from hermes.serve.web.watching import PageEvents
 from hermes.store.leases import is_gone, is_ours, source_of
 from hermes.texts import one_line
 from hermes.times import zone_of
@@ -39,8 +37,7 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.db import SessionDB
 
-_TYPES = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
-_PAUSE = 0.05  # seconds between two pieces of news for a page; more where rendering them takes long
+_STATIC = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
 
 
 def app(
@@ -49,8 +46,8 @@ def app(
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = PageLists(db, zone), Talks(db, config)
-    reading = ConversationView(db, finding, SessionWatch(db), talks.asked, zone)
-    changing, talking = ConversationChanges(db), _TalkRoutes(db, config, talks, reading)
+    reading, changing = ConversationView(db, finding, talks.asked, zone), ConversationChanges(db)
+    talking, watching = _TalkRoutes(db, config, talks, reading), PageEvents(db, talks)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -78,13 +75,12 @@ def app(
         Route("/api/messages/{session_id:path}", reading.messages),
         Route("/api/compressed/{session_id:path}", reading.compressed),
         Route("/api/undone/{session_id:path}", reading.undone),
-        Route("/api/live/{session_id:path}", reading.live),
+        Route("/api/events", watching.events),
         Route("/api/running/{session_id:path}", talking.running),
         Route("/api/models", talking.models),
         Route("/api/models/{session_id:path}", talking.models, methods=["GET", "POST"]),
         Route("/api/talk", talking.talk, methods=["POST"]),
         Route("/api/talk/{session_id:path}", talking.talk, methods=["POST"]),
-        Route("/api/turn/{turn_id}", talking.follow),
         Route("/api/stop/{turn_id}", talking.stop, methods=["POST"]),
         Route("/api/answer/{turn_id}", talking.answer, methods=["POST"]),
         Route("/api/do/{action}/{session_id:path}", changing.do, methods=["POST"]),
@@ -120,12 +116,9 @@ def index(request: Request) -> Response:
 
 def static(request: Request) -> Response:
     """The page's script and style."""
-    name = request.path_params["name"]
-    file = next(
-        (one for one in resources.files("hermes.serve.web").joinpath("static").iterdir() if one.name == name), None
-    )
-    kind = _TYPES.get(PurePath(name).suffix)
-    if file is None or kind is None:
+    file = resources.files("hermes.serve.web").joinpath("static", request.path_params["name"])
+    kind = _STATIC.get(Path(file.name).suffix)
+    if kind is None or not file.is_file():
         raise HTTPException(404, "no such file")
     return Response(file.read_bytes(), media_type=kind)
 
@@ -189,36 +182,6 @@ class _TalkRoutes:
         if sum(len(one.data) for one in found) > self._most:
             raise HTTPException(413, f"the files have more than {self._most // 1_000_000} MB (gateway.media.max_mb)")
         return found
-
-    async def follow(self, request: Request) -> Response:
-        """Server-sent events: what happens in a turn, from its beginning or from where the browser was.
-
-        After pieces of text comes the reply so far, as HTML: the blocks from the first one on that has changed.
-        """
-        turn = self._turn(request)
-        start = number(request.headers.get("last-event-id"))
-        now = asyncio.get_running_loop().time
-
-        async def events() -> AsyncGenerator[str]:
-            part, shown = 0, list[str]()
-            async for place, some in turn.follow(start):
-                begun = now()
-                if not turn.over:
-                    number_of, drawn = await turn.drawn()
-                    if number_of != part:
-                        part, shown = number_of, []
-                    same = next(
-                        (at for at, (old, new) in enumerate(zip(shown, drawn)) if old != new),
-                        min(len(shown), len(drawn)),
-                    )
-                    if drawn != shown:
-                        some.append({"kind": "html", "from": same, "blocks": drawn[same:]})
-                        shown = drawn
-                yield f"id: {place}\ndata: {json.dumps(some)}\n\n"
-                if not turn.over:
-                    await asyncio.sleep(max(_PAUSE, 3 * (now() - begun)))
-
-        return StreamingResponse(with_pings(events()), media_type="text/event-stream")
 
     async def stop(self, request: Request) -> Response:
         """End a turn soon; what has arrived of the reply is kept."""

@@ -1,13 +1,11 @@
-"""One conversation for the page: its columns, its relatives, its messages a piece at a time, its files, and when it changes."""
+"""One conversation for the page: its columns, its relatives, its messages a piece at a time, and its files."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -15,11 +13,9 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from hermes.agent.attached_files import separated
 from hermes.errors import SessionNotFound
 from hermes.serve.ascii_json import AsciiJson
-from hermes.serve.event_stream import with_pings
 from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.visitors import visitor_of
-from hermes.serve.web.watching import SessionWatch
 from hermes.store.leases import is_gone
 from hermes.texts import content_text, encodable, one_line
 from hermes.why import files_changed
@@ -37,11 +33,9 @@ Row = dict[str, Any]
 class ConversationView:
     """Conversations as the page shows them."""
 
-    def __init__(
-        self, db: SessionDB, finding: PageLists, watch: SessionWatch, asked: Callable[[str], str], zone: tzinfo | None
-    ) -> None:
+    def __init__(self, db: SessionDB, finding: PageLists, asked: Callable[[str], str], zone: tzinfo | None) -> None:
         """`asked` gives the question that a turn of the page waits for in a session, or ""."""
-        self._db, self._finding, self._watch, self._asked, self._zone = db, finding, watch, asked, zone
+        self._db, self._finding, self._asked, self._zone = db, finding, asked, zone
         self._renderer = message_html.HtmlRenderer(self._type_of)
 
     def found(self, request: Request) -> tuple[str, User | None]:
@@ -124,17 +118,6 @@ class ConversationView:
         return AsciiJson(
             {"from": start, "total": len(entries), "stored": len(rows), "undone": undone, "messages": some}
         )
-
-    async def live(self, request: Request) -> Response:
-        """Server-sent events: one whenever the session has changed."""
-        session_id, _ = await run_in_threadpool(self.found, request)
-
-        async def events() -> AsyncGenerator[str]:
-            async with aclosing(self._watch.changes(session_id)) as changes:
-                async for change in changes:
-                    yield f"data: {change}\n\n"
-
-        return StreamingResponse(with_pings(events()), media_type="text/event-stream")
 
     # ------------------------------------------------------------------------------------------ files
 

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 PAGE = 100  # sessions or messages that are sent at once
 _HITS = 60
+_TITLED = 30  # conversations that are found by their title
 _MOST_LEFT_OUT = 200  # conversations that a search leaves out, because the page has them already
 _FACETS_SECONDS = 30.0  # how old the names to filter by may be
-_HEADLINE = (
+HEADLINE = (
     "id", "title", "preview", "source", "model", "message_count", "last_active", "pinned_at", "archived_at", "cwd", "kind",
 )  # fmt: skip
 
@@ -43,35 +44,40 @@ class PageLists:
         self._facets: dict[User | None, tuple[float, Facets]] = {}
 
     def sessions(self, request: Request) -> Response:
-        """A page of conversations, the latest first."""
+        """A page of conversations: the pinned ones, then the latest first; with `q`, those whose title matches it."""
         query, user = request.query_params, visitor_of(request).user
         since, until = self._period(request)
         if query.get("file"):
             return self._of_file(query["file"], user)
-        rows = self._db.list_sessions_rich(
-            source=query.get("source") or None, tag=query.get("tag") or None, model=query.get("model") or None,
-            cwd=query.get("folder") or None, since=since, until=until, pinned=query.get("pinned") == "1", limit=PAGE,
-            offset=number(query.get("offset")), order_by_last_active=True, include_archived=query.get("archived") == "1",
-            automated=None if any(query.get(name) for name in ("source", "tag", "pinned", "archived")) else False,
-            visible_to=user,
-        )  # fmt: skip
+        words, pinned, offset = query.get("q") or None, query.get("pinned") == "1", number(query.get("offset"))
+        everything = words or any(query.get(name) for name in ("source", "tag", "pinned", "archived"))
+        narrowed: dict[str, Any] = {
+            "source": query.get("source") or None, "tag": query.get("tag") or None, "model": query.get("model") or None,
+            "cwd": query.get("folder") or None, "since": since, "until": until, "title": words, "order_by_last_active": True,
+            "include_archived": query.get("archived") == "1" or words is not None, "automated": None if everything else False,
+            "limit": PAGE if words is None else _TITLED, "visible_to": user,
+        }  # fmt: skip
+        page = rows = self._db.list_sessions_rich(**narrowed, pinned=pinned, offset=offset)
+        if not pinned and words is None:
+            above = self._db.list_sessions_rich(**narrowed, pinned=True) if not offset else []
+            rows = [*above, *(row for row in page if not row["pinned_at"])]
         counts = message_counts(self._db, rows)
         tags = self._db.tags_of([row["id"] for row in rows], visible_to=user)
         told = [self.headline(dict(row), user, shown, tags[row["id"]]) for row, shown in zip(rows, counts, strict=True)]
-        return AsciiJson({"sessions": told, "more": len(rows) == PAGE})
+        return AsciiJson({"sessions": told, "next": offset + PAGE if len(page) == PAGE else None})
 
     def _of_file(self, path: str, user: User | None) -> Response:
         """The conversations that changed a file, the latest change first."""
         ids = sessions_that_changed(self._db, Path(path), visible_to=user, is_local=False)[:PAGE]
         rows = self._db.get_sessions(ids, visible_to=user)
         told = [self.headline(dict(rows[one]), user) for one in ids if one in rows]
-        return AsciiJson({"sessions": told, "more": False})
+        return AsciiJson({"sessions": told, "next": None})
 
     def headline(
         self, row: dict[str, Any], user: User | None, shown: int | None = None, tags: list[str] | None = None
     ) -> dict[str, Any]:
         """What a line about a session says; `shown` is how many messages it shows, where that and its tags are known already."""
-        told = {name: row.get(name) for name in _HEADLINE}
+        told = {name: row.get(name) for name in HEADLINE}
         if row.get("kind"):
             told["message_count"] = message_counts(self._db, [cast("SessionRow", row)])[0] if shown is None else shown
         told["title"], told["preview"] = one_line(told["title"]), one_line(told["preview"])[:300]
@@ -82,9 +88,8 @@ class PageLists:
         query, user = request.query_params, visitor_of(request).user
         words = (query.get("q") or "").strip()
         if not words:
-            return AsciiJson({"groups": [], "ms": 0})
+            return AsciiJson({"groups": []})
         since, until = self._period(request)
-        started = time.perf_counter()
         file, within = query.get("file"), None
         if file:
             within = sessions_that_changed(self._db, Path(file), visible_to=user, is_local=False)
@@ -111,14 +116,8 @@ class PageLists:
                     "html": message_html.marked(hit["snippet"]),
                 }
             )  # fmt: skip
-        taken = round((time.perf_counter() - started) * 1000, 1)
         weak = bool(hits) and all(hit["confidence"] == "weak" for hit in hits)
-        told = {
-            "groups": list(groups.values()),
-            "ms": taken,
-            "full": len(hits) == _HITS,
-            "note": NEAREST if weak else "",
-        }
+        told = {"groups": list(groups.values()), "full": len(hits) == _HITS, "note": NEAREST if weak else ""}
         return AsciiJson(told)
 
     def facets(self, request: Request) -> Response:

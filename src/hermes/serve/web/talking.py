@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ SOURCE = "web"
 IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its background processes
 _SHOWN = 20_000  # characters of a tool's output that are streamed; the record has all
 _MOST_MODELS = 200  # in the list; some endpoints have thousands
+_PAUSE = 0.05  # seconds between two pieces of news for a page; more where rendering them takes long
 _REMEMBERED = 50  # turns that are over and can still be asked for
 
 
@@ -80,8 +82,8 @@ class PageTurn:
         return self._drawn[0], self._drawn[2]
 
     def post(self, **event: Any) -> None:
-        """Add an event."""
-        self._events.append(encodable(event))
+        """Add an event, with its number `n`: a browser that was connected again knows which ones it has had."""
+        self._events.append({**encodable(event), "n": len(self._events)})
         if event["kind"] == "tool" or event.get("anew"):
             self._part, self._text = self._part + 1, []
         if event["kind"] == "text":
@@ -92,17 +94,38 @@ class PageTurn:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    async def follow(self, start: int = 0) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
-        """The events from a place on, some at a time, each time with the place after them; ends with the turn."""
+    async def follow(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """The events from the beginning, some at a time; ends with the turn."""
+        start = 0
         while True:
             news, some = self._news, self._events[start:]
             if some:
                 start += len(some)
-                yield start, some
+                yield some
             if self.over and start >= len(self._events):
                 return
             if news is self._news:
                 await news.wait()
+
+    async def told(self) -> AsyncGenerator[list[dict[str, Any]]]:
+        """The events from the beginning; after pieces of text also the reply so far, as HTML: the blocks from the first one
+        on that has changed. These have no number: a browser takes the newest."""
+        part, shown, now = 0, list[str](), asyncio.get_running_loop().time
+        async with aclosing(self.follow()) as events:
+            async for some in events:
+                begun = now()
+                if not self.over:
+                    number_of, drawn = await self.drawn()
+                    if number_of != part:
+                        part, shown = number_of, []
+                    pairs = enumerate(zip(shown, drawn, strict=False))
+                    same = next((at for at, (old, new) in pairs if old != new), min(len(shown), len(drawn)))
+                    if drawn != shown:
+                        some.append({"kind": "html", "from": same, "blocks": drawn[same:]})
+                        shown = drawn
+                yield some
+                if not self.over:
+                    await asyncio.sleep(max(_PAUSE, 3 * (now() - begun)))
 
 
 class Talks:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from hermes.store.engines.base import phrase_words
 from hermes.store.index_text import ASCII_WORD, UNSPACED, fold, has_no_word_border, index_words
-from hermes.store.query import And, Leaf, Node, Not, Or, Query, positive
+from hermes.store.query import And, Leaf, Node, Not, Or, Query, parse, positive
 from hermes.store.stems import STOP_WORDS
 
 DIGITS = "0123456789"
@@ -110,6 +110,12 @@ def holds(tree: Node, text: str, literal: Collection[str], *, inside: bool = Fal
     return (all if isinstance(tree, And) else any)(
         holds(child, text, literal, inside=inside) for child in tree.children
     )
+
+
+def text_test(query: str) -> Callable[[str], bool]:
+    """A test of short texts: whether one matches a query, whatever its case and accents."""
+    tree = parse(query).tree
+    return lambda text: tree is not None and holds(tree, fold(text), ())
 
 
 def required(tree: Node, literal: Collection[str]) -> Iterator[str]:

@@ -1,47 +1,64 @@
 // Where we are, links within the page, and the keys.
-import { chips, main, make, query, readOnly, owner, say } from "./dom.js";
-import { filters, show, showTrash, stopSearch } from "./find.js";
-import { aimAt, leave, setGo, showSession, toFirst, toLast } from "./read.js";
-import { attachTalk } from "./talk.js";
-import { showInsights } from "./insights.js";
+import { chips, confirmed, hush, main, make, owner, query, readOnly, say } from "./dom.js";
+import { address, filters, show, showTrash, stopSearch } from "./find.js";
 
 if (readOnly) document.getElementById("to-new").remove();
-if (!owner) document.getElementById("to-trash").remove();
-if (readOnly && owner) document.getElementById("to-trash").remove();
+if (!owner || readOnly) document.getElementById("to-trash").remove();
+
+// The parts of a conversation are loaded with the first one that is opened.
+let read = null, side = null;
+async function loadReader() {
+  if (read) return;
+  [read, side] = await Promise.all([import("./read.js"), import("./side.js")]);
+  read.setGo(go);
+}
 
 const kept = new Map(); // how far down each address was scrolled
 let where = location.href;
 function fail(error) {
-  leave();
-  main.replaceChildren(make("p", { role: "alert", className: "problem" }, error.message), make("p", {}, make("a", { href: "/" }, "All conversations")));
+  read?.leave();
+  main.replaceChildren(make("div", { className: "empty" }, make("p", { role: "alert", className: "problem" }, error.message), make("p", {}, make("a", { href: "/", className: "button" }, "All conversations"))));
   say("");
 }
 function go(place, instead = false) {
   history[instead ? "replaceState" : "pushState"](null, "", place);
-  begin();
+  return begin();
 }
-setGo(go);
 async function begin() {
   kept.set(where, scrollY);
   where = location.href;
   const at = decodeURIComponent(location.pathname);
   document.title = "Hermes Sessions";
-  leave();
+  read?.leave();
   stopSearch();
+  hush();
   for (const one of document.querySelectorAll(".top nav a")) { if (one.pathname === location.pathname) one.ariaCurrent = "page"; else one.removeAttribute("aria-current"); }
   try {
-    if (at.startsWith("/s/")) { query.value = ""; await showSession(at.slice(3)); return; }
-    if (at === "/insights") await showInsights();
+    if (at.startsWith("/s/")) {
+      query.value = "";
+      const here = location.href;
+      await loadReader();
+      if (location.href !== here) return;
+      side.showSide(at.slice(3));
+      await read.showSession(at.slice(3));
+      return;
+    }
+    if (at !== "/") document.body.dataset.at = at.slice(1);
+    if (at === "/insights") await (await import("./insights.js")).showInsights();
     else if (at === "/trash") await showTrash();
-    else if (at === "/new" && !readOnly) showNew();
+    else if (at === "/new" && !readOnly) await showNew();
     else await show();
     scrollTo(0, kept.get(where) || 0);
   } catch (error) { fail(error); }
 }
-function showNew() {
+async function showNew() {
+  await loadReader();
+  const { attachTalk } = await import("./talk.js");
+  if (location.pathname !== "/new") return;
   chips.replaceChildren();
   document.title = "New conversation · Hermes";
-  main.replaceChildren(make("h1", {}, "New conversation"), make("p", { className: "dim" }, "It is kept like every other one: hermes -c continues it in the terminal."), attachTalk(null, { refresh: async () => {}, go }));
+  const told = make("p", { className: "dim" }, "It is kept like every other one: ", make("code", {}, "hermes -c"), " continues it in the terminal.");
+  main.replaceChildren(make("h1", {}, "What is on your mind?"), told, attachTalk(null, { refresh: async () => {}, go }));
   say("");
   document.getElementById("prompt").focus();
 }
@@ -55,15 +72,16 @@ document.addEventListener("click", event => {
   if (link.hash && link.pathname === location.pathname) {
     history.pushState(null, "", link.hash);
     where = location.href;
-    if (link.classList.contains("anchor")) navigator.clipboard?.writeText(location.href).then(() => say("Link copied.", 4), () => {});
-    aimAt(link.hash.slice(1)).catch(fail);
+    if (link.classList.contains("anchor")) navigator.clipboard?.writeText(location.href).then(() => confirmed("Link copied.", null, 4), () => {});
+    read.aimAt(link.hash.slice(1)).catch(fail);
     return;
   }
   go(link.pathname + link.search + link.hash);
 });
 
 // ------------------------------------------------------------------------------------------------ keys
-document.getElementById("to-keys").addEventListener("click", () => document.getElementById("keys").showModal());
+const showKeys = () => document.getElementById("keys").showModal();
+document.getElementById("to-keys").addEventListener("click", showKeys);
 function move(step) {
   const rows = [...main.querySelectorAll(".row, .hit, .message")], at = rows.findIndex(one => one.classList.contains("on"));
   if (!rows.length) return;
@@ -75,21 +93,31 @@ function move(step) {
   next.focus({ preventScroll: true });
   next.scrollIntoView({ block: "nearest" });
 }
+function walk(step) { // from conversation to conversation, as the list has them
+  const place = side && location.pathname.startsWith("/s/") ? side.neighbour(step) : null;
+  if (place) go(place);
+}
+// One level up: out of a menu or a field, from a search to everything, from a page to the list. Never further.
+function up() {
+  const active = document.activeElement, menu = document.querySelector("details.menu[open]");
+  if (menu) { menu.open = false; menu.querySelector("summary").focus(); return; }
+  if (active === query && !query.value) { query.blur(); return; }
+  if (active !== query && /^(INPUT|TEXTAREA|SELECT)$/.test(active.tagName)) { active.blur(); return; }
+  if (location.pathname !== "/") { go(side && location.pathname.startsWith("/s/") ? side.back() : "/"); return; }
+  const { q, role, tool, ...rest } = filters();
+  query.value = "";
+  if (q) go(address(rest)); else if (location.search) go("/");
+}
+const keys = {
+  "/": () => { query.focus(); query.select(); }, j: () => move(1), k: () => move(-1), "[": () => walk(-1), "]": () => walk(1),
+  n: () => readOnly || go("/new"), g: () => read?.toFirst(), G: () => read?.toLast(), u: () => document.querySelector("#toast .undo")?.click(), "?": showKeys,
+};
 addEventListener("keydown", event => {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName);
-  if (event.key === "Escape") {
-    if (document.activeElement === query) {
-      query.blur();
-      if (query.value || filters().q) { query.value = ""; go("/"); }
-    } else if (typing) document.activeElement.blur();
-    else if (location.pathname !== "/") { if (history.length > 1) history.back(); else go("/"); }
-    else if (location.search) go("/");
-    return;
-  }
-  if (document.activeElement === query && (event.key === "Enter" || event.key === "ArrowDown")) { event.preventDefault(); query.blur(); move(0); return; }
-  if (typing) return;
-  const keys = { "/": () => { query.focus(); query.select(); }, j: () => move(1), k: () => move(-1), n: () => readOnly || go("/new"), g: toFirst, G: toLast, "?": () => document.getElementById("keys").showModal() };
-  if (event.key in keys) { event.preventDefault(); keys[event.key](); }
+  const graph = event.getModifierState("AltGraph"); // how some keyboards type brackets
+  if (event.metaKey || event.isComposing || (!graph && (event.ctrlKey || event.altKey)) || document.querySelector("dialog[open]")) return;
+  const active = document.activeElement;
+  if (event.key === "Escape") { event.preventDefault(); up(); return; }
+  if (active === query && (event.key === "Enter" || event.key === "ArrowDown")) { event.preventDefault(); query.blur(); move(0); return; }
+  if (event.key in keys && !/^(INPUT|TEXTAREA|SELECT)$/.test(active.tagName)) { event.preventDefault(); keys[event.key](); }
 });
 begin();

@@ -12,7 +12,7 @@ export function make(tag, props = {}, ...inside) {
 }
 export function button(text, act, props = {}) {
   const one = make("button", { type: "button", ...props }, text);
-  one.addEventListener("click", async event => { try { await act(event); } catch (error) { say("Error: " + error.message); } });
+  one.addEventListener("click", async event => { try { await act(event); } catch (error) { failed(error); } });
   return one;
 }
 export async function ask(path, body, signal) {
@@ -24,12 +24,15 @@ export async function ask(path, body, signal) {
   if (!answer.ok) throw new Error(told.error || answer.statusText);
   return told;
 }
+// "14:05" today, "3 Mar, 14:05" this year, "3 Mar 2024, 14:05" before: a time stands beside every date.
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 export function when(seconds) {
   if (!seconds) return "";
   const then = new Date(seconds * 1000), now = new Date();
-  if (then.toDateString() === now.toDateString()) return then.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  const year = then.getFullYear() === now.getFullYear() ? {} : { year: "numeric" };
-  return then.toLocaleDateString([], { day: "numeric", month: "short", ...year });
+  const clock = [then.getHours(), then.getMinutes()].map(number => String(number).padStart(2, "0")).join(":");
+  if (then.toDateString() === now.toDateString()) return clock;
+  const year = then.getFullYear() === now.getFullYear() ? "" : ` ${then.getFullYear()}`;
+  return `${then.getDate()} ${MONTHS[then.getMonth()]}${year}, ${clock}`;
 }
 export function time(seconds, className = "") {
   if (!seconds) return null;
@@ -52,36 +55,42 @@ export function stay() { end = -1; }
 addEventListener("scroll", () => { if (scrollY < end - 2) stay(); }, { passive: true });
 main.addEventListener("click", event => { if (event.target.closest("summary")) stay(); });
 
-let quiet = 0;
+// The line of what is shown (how many, where); with `seconds`, what was done is confirmed for so long, and can be undone.
 export function say(text, seconds = 0) {
-  const status = document.getElementById("status");
-  clearTimeout(quiet);
-  status.textContent = text;
-  if (seconds) quiet = setTimeout(() => { status.textContent = ""; }, seconds * 1000);
+  if (seconds) confirmed(text, null, seconds); else document.getElementById("status").textContent = text;
 }
+let quiet = 0;
+const toast = document.getElementById("toast");
+export function confirmed(text, undo = null, seconds = 8) {
+  clearTimeout(quiet);
+  const back = undo && button("Undo", () => { hush(); return undo(); }, { className: "undo", title: "Undo (u)" });
+  toast.replaceChildren(make("span", {}, text), ...(back ? [back] : []));
+  const wait = () => { quiet = setTimeout(() => { if (toast.matches(":hover, :focus-within")) wait(); else hush(); }, seconds * 1000); };
+  wait();
+}
+export function hush() { clearTimeout(quiet); toast.replaceChildren(); }
+export function failed(error) { confirmed("Error: " + error.message, null, 12); }
 export async function copy(text, told) {
-  try { await navigator.clipboard.writeText(text); say(told || "Copied.", 4); }
-  catch { say(text); }
+  try { await navigator.clipboard.writeText(text); confirmed(told || "Copied.", null, 4); }
+  catch { confirmed(text, null, 20); }
 }
 
-// One question in a dialog: with `value` a text is asked for (null: cancelled), without it yes or no.
-export function question(title, { text = "", label = "", value, ok = "OK" } = {}) {
-  const dialog = document.getElementById("ask"), input = document.getElementById("ask-value"), wants = value !== undefined;
+// One text that is asked for in a dialog. What `attempt` can't do with it is said beside it, and the dialog stays.
+export function question(title, { label = "", value = "", ok = "OK", attempt }) {
+  const dialog = document.getElementById("ask"), input = document.getElementById("ask-value"), problem = document.getElementById("ask-problem");
+  const complain = text => { problem.textContent = text; input.setAttribute("aria-invalid", text ? "true" : "false"); };
   document.getElementById("ask-title").textContent = title;
-  document.getElementById("ask-text").textContent = text;
   document.getElementById("ask-label").textContent = label;
   document.getElementById("ask-ok").textContent = ok;
-  document.getElementById("ask-label").hidden = input.hidden = !wants;
-  input.value = value || "";
-  dialog.returnValue = "";
+  input.value = value;
+  complain("");
+  const before = document.activeElement; // it may be drawn again meanwhile
+  const close = () => { dialog.close(); if (!before.isConnected) document.querySelector(`[data-act="${before.dataset.act}"]`)?.focus({ preventScroll: true }); };
+  document.getElementById("ask-cancel").onclick = close;
+  dialog.querySelector("form").onsubmit = async event => { // Enter in the field, too
+    event.preventDefault();
+    try { await attempt(input.value); close(); } catch (error) { complain(error.message); input.focus(); }
+  };
   dialog.showModal();
-  if (wants) input.select();
-  return new Promise(done => dialog.addEventListener("close", () => {
-    const yes = dialog.returnValue === "ok";
-    done(wants ? (yes ? input.value : null) : yes);
-  }, { once: true }));
+  input.select();
 }
-// In a dialog, Enter in the field means OK.
-document.getElementById("ask-value").addEventListener("keydown", event => {
-  if (event.key === "Enter") { event.preventDefault(); document.getElementById("ask").close("ok"); }
-});

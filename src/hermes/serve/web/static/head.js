@@ -1,56 +1,83 @@
-// Above the messages of a conversation: its title, what can be done with it, its relatives, the files it changed; and the
-// boxes that unfold messages that are not shown, a piece at a time.
-import { ask, button, copy, count, link, make, path, plural, question, readOnly, say } from "./dom.js";
-import { address, facts, name } from "./find.js";
+// Above the messages: what a conversation is called, what is known of it, its relatives and files, and what can be done with it.
+import { ask, button, confirmed, copy, count, link, make, path, plural, question, readOnly } from "./dom.js";
+import { address } from "./chips.js";
+import { facts, name, star } from "./rows.js";
 
-// `act` has what the conversation offers: again(), branch(), close(), watch(), go(place).
-export function head(session, act) {
-  const change = (action, body = {}) => ask(`/api/do/${action}/${path(session.id)}`, body);
-  return make("div", { className: "head" }, make("h1", { dir: "auto" }, (session.pinned_at ? "★ " : "") + name(session)),
-    facts({ ...session, tags: [] }), tags(session, change, act), lineage(session), files(session), actions(session, change, act));
+// From read.js: `go` to another page, `branch`, which conversation is `shown`, and to `stop` and `watch` its changes.
+let page = null;
+export function setHead(other) { page = other; }
+
+export function drawHead(session) {
+  const tags = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag, readOnly ? null : button("×", () => changeTag(session, "untag", tag), { ariaLabel: `Remove the tag ${tag}`, className: "plain" })));
+  const one = make("div", { className: "head" }, make("h1", { dir: "auto" }, star(session), name(session)),
+    facts({ ...session, tags: [] }), tags.length ? make("div", { className: "tags" }, ...tags) : null, lineage(session), files(session), actions(session));
+  one.dataset.key = JSON.stringify(session);
+  return one;
+}
+// Reads the conversation again. What has the focus or is unfolded stays so.
+export async function renewHead(id = page.shown()) {
+  const told = await ask("/api/session/" + path(id)), now = document.querySelector(".head");
+  if (page.shown() !== id || !now || now.dataset.key === JSON.stringify(told)) return;
+  const drawn = drawHead(told), focused = now.contains(document.activeElement) ? document.activeElement.dataset.act : null;
+  const folds = [...now.querySelectorAll("details")].map(fold => [fold.className, fold.open]);
+  for (const fold of drawn.querySelectorAll("details")) fold.open = folds.some(([kind, open]) => open && kind === fold.className);
+  const low = scrollY;
+  now.replaceWith(drawn);
+  if (focused) (drawn.querySelector(`[data-act="${focused}"]`) || drawn.querySelector("button")).focus({ preventScroll: true });
+  if (scrollY !== low) scrollTo(0, low);
+  document.title = name(told) + " · Hermes";
+  page.changed(told);
 }
 
-function tags(session, change, act) {
-  const all = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag,
-    readOnly ? null : button("×", async () => { await change("untag", { tag }); await act.again(); }, { ariaLabel: `Remove the tag ${tag}`, className: "plain" })));
-  return all.length ? make("div", { className: "tags" }, ...all) : null;
+// ------------------------------------------------------------------------------------------------ what can be done
+async function act(session, action, body = {}) {
+  const told = await ask(`/api/do/${action}/${path(session.id)}`, body);
+  if (page.shown() === session.id && action !== "trash") await renewHead(session.id);
+  return told;
 }
-
-function actions(session, change, act) {
-  const done = async (action, body) => { await change(action, body); await act.again(); };
-  async function rename() {
-    const title = await question("Rename", { label: "Title", value: session.title || "" });
-    if (title === null) return;
-    await done("title", { title });
-    say("Renamed.", 4);
-  }
-  async function tag() {
-    const word = await question("Tag", { label: "Tag", value: "" });
-    if (!word) return;
-    await done("tag", { tag: word });
-    say("Tagged.", 4);
-  }
+async function changeTag(session, action, tag) {
+  await act(session, action, { tag });
+  confirmed(`${action === "tag" ? "Tagged" : "Removed the tag"} #${tag}.`, () => act(session, action === "tag" ? "untag" : "tag", { tag }));
+}
+function rename(session) {
+  const before = session.title || "";
+  question("Rename", { label: "Title", value: before, ok: "Rename", attempt: async title => {
+    await act(session, "title", { title });
+    confirmed(title ? "Renamed." : "Removed the title.", () => act(session, "title", { title: before }));
+  } });
+}
+function tag(session) {
+  question("Tag", { label: "Tag", ok: "Tag", attempt: async text => { if (text.trim()) await changeTag(session, "tag", text.trim()); } });
+}
+function toggle(session, on, [there, back], [did, undid]) { // pinned or not, archived or not
+  const [action, reverse, said] = on ? [back, there, undid] : [there, back, did];
+  return async () => { await act(session, action); confirmed(said, () => act(session, reverse)); };
+}
+async function trash(session) {
+  page.stop(); // it would tell of a conversation that can't be read any more
+  try { await act(session, "trash"); } catch (error) { page.watch(); throw error; }
+  await page.go("/");
+  confirmed("Put in the trash.", async () => { await act(session, "restore"); page.go(link(session.id)); });
+}
+function actions(session) {
+  const box = make("div", { className: "actions" });
   const resume = "hermes -r " + (/^[\w.:@%+,=/][\w.:@%+,=/-]*$/.test(session.id) ? session.id : `'${session.id.replaceAll("'", "'\\''")}'`); // pasted into a shell
-  const all = make("div", { className: "actions" }, button("Resume in terminal", () => copy(resume, `Copied: ${resume}`), { title: `Copies the command: ${resume}` }));
-  if (!readOnly) all.append(
-    button("Rename", rename),
-    button("Tag", tag),
-    button(session.pinned_at ? "Unpin" : "Pin", () => done(session.pinned_at ? "unpin" : "pin")),
-    button(session.archived_at ? "Unarchive" : "Archive", () => done(session.archived_at ? "unarchive" : "archive")),
-    button("Branch", act.branch, { title: "A new conversation that begins with this one" }));
-  const forms = [["HTML", "html"], ["Markdown", "markdown"], ["JSON lines", "jsonl"]]
-    .map(([text, form]) => make("a", { href: `/export/${form}/${path(session.id)}`, download: "" }, text));
-  all.append(make("details", { className: "menu" }, make("summary", { className: "button" }, "Export"), make("div", { className: "choices" }, ...forms)));
-  if (!readOnly) all.append(button("Trash", () => trash(change, act), { className: "danger" }));
-  return all;
+  const add = (key, text, does, props = {}) => { const made = button(text, does, props); made.dataset.act = key; box.append(made); };
+  add("resume", "Resume in terminal", () => copy(resume, `Copied: ${resume}`), { title: `Copies the command: ${resume}` });
+  if (!readOnly) {
+    add("rename", "Rename", () => rename(session));
+    add("tag", "Tag", () => tag(session));
+    add("pin", session.pinned_at ? "Unpin" : "Pin", toggle(session, session.pinned_at, ["pin", "unpin"], ["Pinned: first in the list, and never pruned.", "No longer pinned."]));
+    add("archive", session.archived_at ? "Unarchive" : "Archive", toggle(session, session.archived_at, ["archive", "unarchive"], ["Archived: out of the list, still found by a search.", "In the list again."]));
+    add("branch", "Branch", () => page.branch(null), { title: "A new conversation that begins with this one" });
+  }
+  const forms = [["HTML", "html"], ["Markdown", "markdown"], ["JSON lines", "jsonl"]];
+  box.append(make("details", { className: "menu export" }, make("summary", { className: "button" }, "Export"), make("div", { className: "choices" }, ...forms.map(([text, form]) => make("a", { href: `/export/${form}/${path(session.id)}`, download: "" }, text)))));
+  if (!readOnly) add("trash", "Trash", () => trash(session), { className: "danger" });
+  return box;
 }
-async function trash(change, act) {
-  if (!await question("Put this conversation in the trash?", { text: "It can be restored from the trash.", ok: "Put in the trash" })) return;
-  act.close(); // it would tell of a conversation that can't be read any more
-  try { await change("trash"); } catch (error) { act.watch(); throw error; }
-  act.go("/");
-  say("In the trash.", 6);
-}
+
+// ------------------------------------------------------------------------------------------------ files and relatives
 function files(session) { // a file leads to the conversations that changed it, a number to its last change here
   if (!session.files.length) return null;
   const inside = session.cwd ? session.cwd.replace(/\/$/, "") + "/" : "";
@@ -75,7 +102,7 @@ function lineage(session) {
   if (session.previous) steps.append(make("a", { href: link(session.previous), rel: "prev" }, "← Previous part"));
   if (session.next) steps.append(make("a", { href: link(session.next), rel: "next" }, "Next part →"));
   if (session.parent && session.parent !== session.previous) steps.append(make("a", { href: link(session.parent) }, "↑ Branched from"));
-  return make("div", { className: "lineage" }, make("details", {}, make("summary", {}, told), draw(null)), steps);
+  return make("div", { className: "lineage" }, make("details", { className: "relatives" }, make("summary", {}, told), draw(null)), steps);
 }
 // A box whose messages are asked for when it is opened, a piece at a time.
 export function unfolding(text, address, draw, className) {

@@ -1,5 +1,5 @@
 // One message: its header, its body, and what can be done with it. The server has made the HTML of the body.
-import { button, count, make, money, readOnly, say } from "./dom.js";
+import { button, count, make, money, readOnly, say, time } from "./dom.js";
 
 const DIAGRAMS = "mermaid";
 
@@ -19,7 +19,7 @@ function header(message, can, name) {
   if (!readOnly && can.edit && message.role === "user") tools.append(button("Edit", () => can.edit(message), { title: "Change this message and send it again, in a branch" }));
   if (!readOnly && can.branch) tools.append(button("Branch", () => can.branch(message), { title: "A new conversation that begins with everything up to here" }));
   tools.append(make("a", { href: "#m" + message.id, className: "anchor", title: "A link to this message", ariaLabel: `Link to message ${message.id}` }, "#" + message.id));
-  return make("header", {}, make("span", { className: "who" }, name), stamp(message.at),
+  return make("header", {}, make("span", { className: "who" }, name), time(message.at),
     make("span", { className: "used", title: "Model, tokens and cost" }, used(message)),
     message.ended === "interrupted" ? make("span", { className: "state bad" }, "stopped") : null, tools);
 }
@@ -27,16 +27,6 @@ function header(message, can, name) {
 function used(message) {
   const [input, output, read, written] = message.tokens, sent = (input || 0) + (read || 0) + (written || 0);
   return [message.model, sent || output ? `${count(sent)} in, ${count(output)} out` : "", message.cost ? money(message.cost) : ""].filter(Boolean).join(" · ");
-}
-
-// The date (unless it is today's) and the time of day.
-function stamp(seconds) {
-  const then = new Date(seconds * 1000), now = new Date();
-  if (!seconds || isNaN(then)) return null; // a time that no calendar has
-  const clock = then.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
-  const year = then.getFullYear() === now.getFullYear() ? {} : { year: "numeric" };
-  const day = then.toDateString() === now.toDateString() ? "" : then.toLocaleDateString([], { day: "numeric", month: "short", ...year }) + ", ";
-  return make("time", { dateTime: then.toISOString(), title: then.toLocaleString() }, day + clock);
 }
 
 // What was written in a message, as Markdown.

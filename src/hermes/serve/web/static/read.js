@@ -1,14 +1,18 @@
 // A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
-import { ask, atEnd, button, chips, count, link, main, make, path, plural, readOnly, say, stay, toEnd } from "./dom.js";
-import { name } from "./find.js";
-import { head, unfolding } from "./head.js";
+import { ask, atEnd, button, chips, confirmed, count, failed, link, main, make, path, plural, readOnly, say, stay, toEnd } from "./dom.js";
+import { drawHead, renewHead, setHead, unfolding } from "./head.js";
 import { drawMessage } from "./message.js";
+import { name } from "./rows.js";
+import { watch as follow } from "./stream.js";
 import { answerAgain, attachTalk, detachTalk, editMessage, shownStored } from "./talk.js";
 
 const WINDOW = 300; // messages that are in the page at once
 let open = null, live = null, go = null, busy = false, opened = 0, said = "";
 
-export function setGo(other) { go = other; }
+export function setGo(other) {
+  go = other;
+  setHead({ go, branch, changed: told => { open.session = told; }, shown: () => open?.id, stop: () => live?.close(), watch: () => watch() });
+}
 export function leave() {
   live?.close();
   live = open = null;
@@ -28,8 +32,9 @@ const can = { edit: editMessage, branch: message => branch(message.id), again: (
 const draw = message => drawMessage(message, can, message.id === open?.session.summary ? "Summary" : message.role);
 const drawFolded = message => drawMessage(message);
 async function branch(at) {
-  const made = await ask(`/api/do/branch/${path(open.id)}`, at ? { at_message: at } : {});
-  go(link(made.done));
+  const from = open.id, made = await ask(`/api/do/branch/${path(from)}`, at ? { at_message: at } : {});
+  await go(link(made.done));
+  confirmed("This is a branch of its own.", async () => { await ask(`/api/do/trash/${path(made.done)}`, {}); go(link(from)); });
 }
 // What was undone last stays at hand below the messages.
 function drawUndone(number) {
@@ -49,11 +54,12 @@ export async function showSession(id) {
   const target = location.hash.match(/^#m(\d+)$/), mine = opened;
   const [session, told, running] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`), ask("/api/running/" + path(id))]);
   if (mine !== opened) return; // another page was opened meanwhile
+  document.body.dataset.at = "session";
   document.title = name(session) + " · Hermes";
   const list = make("section", { id: "messages", ariaLabel: "Messages" }), hint = make("div", { className: "hint" });
   open = { id, list, hint, undone: 0, first: told.from, last: told.from + told.messages.length, total: told.total, session };
   list.append(...told.messages.map(draw));
-  main.replaceChildren(...[head(session, doing), compressed(session), list].filter(Boolean));
+  main.replaceChildren(...[drawHead(session), compressed(session), list].filter(Boolean));
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
   if (readOnly) main.append(hint); else document.getElementById("talk").before(hint); // below a reply that is being written
   drawUndone(told.undone);
@@ -61,12 +67,11 @@ export async function showSession(id) {
   position(true);
   watch();
 }
-function watch() { // not in a hidden tab: a browser has six connections to a server, for all of its tabs
+function watch() { // a hidden tab reads nothing until it is shown
   live?.close();
   live = null;
   if (!open || document.hidden) return;
-  live = new EventSource("/api/live/" + path(open.id));
-  live.onmessage = () => refresh().catch(error => say("Error: " + error.message)); // the first one, too: something may have come between
+  live = follow("session=" + open.id, state => { if (state !== null) refresh().then(() => renewHead()).catch(failed); }); // the first one, too: something may have come between
 }
 document.addEventListener("visibilitychange", () => { behind = true; watch(); });
 export function aim(id) {
@@ -106,20 +111,7 @@ export async function toFirst() { if (open) await jump("?from=0", () => { stay()
 export async function toLast() { if (open) await jump("", toEnd); }
 
 // ------------------------------------------------------------------------------------------------ above the messages
-const doing = {
-  branch: () => branch(null),
-  close: () => live?.close(),
-  go: place => go(place),
-  watch,
-  async again() {
-    const mine = open, told = await ask("/api/session/" + path(mine.id));
-    if (open !== mine) return;
-    open.session = told;
-    document.querySelector(".head").replaceWith(head(told, doing));
-    document.title = name(told) + " · Hermes";
-  },
-};
-// What a summary stands for: the messages of the part before, shown here on demand.
+// What a summary stands for: the messages of the part before, shown here on demand, a piece at a time.
 function compressed(session) {
   if (!session.compressed) return null;
   return unfolding(`Show what was compressed (${plural(session.compressed, "message")})`, "/api/compressed/" + path(session.id), drawFolded, "compressed");
@@ -156,7 +148,7 @@ async function onScroll() {
     const height = document.documentElement.scrollHeight, mine = open;
     const wanted = scrollY < 1200 && open.first > 0 ? "before" : scrollY + innerHeight > height - 1200 && open.last < open.total ? "after" : "";
     if (wanted) await inTurn(() => mine === open ? load(wanted) : null);
-  } catch (error) { say("Error: " + error.message); } finally { busy = false; }
+  } catch (error) { failed(error); } finally { busy = false; }
 }
 addEventListener("scroll", onScroll, { passive: true });
 

@@ -4,6 +4,7 @@ import { ask, button, make, path, say } from "./dom.js";
 import { draft, keepDraft } from "./drafts.js";
 import { said } from "./message.js";
 import { replyView } from "./reply.js";
+import { watch } from "./stream.js";
 
 let shown = null; // the box in the page
 let begun = null; // the turn that began another session, which the page opens next: it may be over by then, with an error
@@ -109,23 +110,22 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     listen();
   }
   function stopListening() { source?.close(); source = null; }
-  function listen() { // as in read.js not in a hidden tab; when it is shown, the turn is told from its beginning
+  function listen() { // not in a hidden tab; when it is shown, the turn is told from its beginning
     stopListening();
     if (!current || document.hidden) return;
     view.questions.replaceChildren();
     view.notices.replaceChildren();
     view.wait();
-    const mine = source = new EventSource("/api/turn/" + current);
     let queue = Promise.resolve();
-    const taken = event => source === mine || event.kind === "done" ? take(event) : null;
-    mine.onmessage = message => {
-      for (const event of JSON.parse(message.data)) queue = queue.then(() => taken(event)).catch(error => { problem.textContent = error.message; });
-    };
-    mine.onerror = () => {
-      if (mine.readyState !== EventSource.CLOSED || source !== mine) return;
-      problem.textContent = "The connection to this turn is lost; the record has what was said.";
-      end();
-    };
+    const mine = source = watch("turn=" + current, events => {
+      if (events === null && source === mine) lost();
+      const taken = event => source === mine || event.kind === "done" ? take(event) : null;
+      for (const event of events || []) queue = queue.then(() => taken(event)).catch(error => { problem.textContent = error.message; });
+    });
+  }
+  function lost() {
+    problem.textContent = "The connection to this turn is lost; the record has what was said.";
+    end();
   }
   async function take(event) {
     switch (event.kind) {
