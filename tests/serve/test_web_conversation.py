@@ -274,7 +274,7 @@ def test_choose_the_model_of_a_conversation(browser: Browser, page: Page, home: 
     assert "other" in {one["model"] for one in model.requests if "who are you" in str(one["messages"])}
     browser.wait("document.querySelector('.talk select').value === 'other'")
     browser.value(choose.replace("NAME", "'echo'"))
-    shows_status = "document.getElementById('status').innerText.includes('echo answers here')"
+    shows_status = "document.getElementById('toast').innerText.includes('echo answers here')"
     browser.wait(shows_status)
     with SessionDB(home / "state.db", read_only=True) as db:
         assert not db.chosen_model(browser.value("location.pathname.slice(3)"))
@@ -314,9 +314,7 @@ def test_a_conversation_with_a_running_turn_is_not_trashed(browser: Browser, pag
     begin(browser, page, "long=2000 slow=60")
     browser.wait("location.pathname.startsWith('/s/') && !!document.querySelector('.streaming p')")
     browser.click(".head button", "Trash")
-    browser.wait("document.getElementById('ask').open")
-    browser.click("#ask-ok")
-    browser.wait("document.getElementById('status').innerText.includes('is answering in')")
+    browser.wait("document.getElementById('toast').innerText.includes('is answering in')")
     assert browser.value("!!document.querySelector('.streaming p')")
     browser.click(".talk button", "Stop")
     over(browser, 2)

@@ -67,7 +67,7 @@ class Page:
         """The events of a turn, as they come."""
         for _, news in self.events(turn=number):
             for event in news:
-                del event["n"]  # its place: for browsers that were connected again
+                event.pop("n", None)  # its place: for browsers that were connected again
                 yield event
             if news[-1]["kind"] in ("done", "error"):
                 return
