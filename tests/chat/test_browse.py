@@ -30,6 +30,7 @@ from hermes.texts import harmless
 from hermes_state import SessionDB
 from tests.support.program import PROGRAM, environment, run
 from tests.support.sizes import size, some
+from tests.support.waiting import until_async
 
 MANY = size(5_000, 10_000)
 NEWEST = [f"s{MANY - number:05}" for number in range(1, 6)]
@@ -52,14 +53,8 @@ class Hand:
     async def type(self, text: str) -> None:
         await self.pilot.press(*("space" if c == " " else c for c in text))
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 30) -> Any:
-        stop = time.monotonic() + seconds
-        while True:
-            answer = condition()
-            if answer:
-                return answer
-            assert time.monotonic() < stop, f"it never became true; status: {self.status!r}"
-            await self.pilot.pause(0.02)
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        return await until_async(condition, lambda: f"status: {self.status!r}", pause=self.pilot.pause)
 
     async def loaded(self) -> None:
         await self.until(lambda: self.app.screen_stack[1].loaded)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from hermes_state import SessionDB
 from tests.support import program
 from tests.support.page import Page, fill
+from tests.support.waiting import until
 
 PASSWORD = "correct horse battery staple"
 PROXY = """
@@ -129,10 +129,7 @@ def test_the_link_that_the_browser_is_started_with_is_good_for_one_visit(tmp_pat
     try:
         assert process.stdout is not None
         printed = process.stdout.readline().strip()
-        end = time.monotonic() + 30
-        while not started.exists():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(started.exists, "the browser is started")
         link = started.read_text()
         assert link != printed and link.partition("?")[0] == printed.partition("?")[0]
         statuses = [httpx.get(one, trust_env=False).status_code for one in (link, link, printed, printed)]
