@@ -342,6 +342,9 @@ class Lab(Base):
         self.proxy.reset()
         self.listener.events.clear()
         self.call("persistent_notification.dismiss_all")
+        until(
+            lambda: not self.notifications(), "no notification is left"
+        )  # the call answers after a while, done or not
 
     def start(self) -> None:
         """Start the house again; whoever listened must listen again."""
