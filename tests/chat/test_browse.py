@@ -30,7 +30,7 @@ from hermes.texts import harmless
 from hermes_state import SessionDB
 from tests.support.program import PROGRAM, environment, run
 from tests.support.sizes import size, some
-from tests.support.waiting import until_async
+from tests.support.waiting import until, until_async
 
 MANY = size(5_000, 10_000)
 NEWEST = [f"s{MANY - number:05}" for number in range(1, 6)]
@@ -726,10 +726,5 @@ def test_it_ends_with_its_terminal_under_nohup(tmp_path: Path) -> None:
     while b"hello" not in shown:
         shown += os.read(terminal, 65_536)
     os.close(terminal)
-    until = time.monotonic() + 30
-    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < until:
-        time.sleep(0.05)
-    if ended[0] == 0:
-        os.kill(pid, signal.SIGKILL)
-        ended = os.waitpid(pid, 0)
+    ended = until(lambda: (found := os.waitpid(pid, os.WNOHANG))[0] and found, "the program ends")
     assert os.waitstatus_to_exitcode(ended[1]) == -signal.SIGHUP

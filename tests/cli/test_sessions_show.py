@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from hermes_state import SessionDB
 from tests.support import seeds, start_python
 from tests.support.program import in_terminal, run, start
+from tests.support.waiting import PATIENCE
 
 PARSER = "20250612_091500_a1b2c3"
 
@@ -108,15 +109,10 @@ class Followed:
     def wait_for(self, text: str) -> str:
         """The line with this text; fails after a while."""
         seen = []
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                line = self.lines.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            if text in line:
-                return line
-            seen.append(line)
+        with suppress(queue.Empty):
+            while text not in (line := self.lines.get(timeout=PATIENCE)):
+                seen.append(line)
+            return line
         raise AssertionError(f"{text!r} never came; {''.join(seen)}")
 
     def stop(self) -> tuple[int, str]:
