@@ -15,7 +15,7 @@ import pytest
 from hermes_state import SessionDB
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support.forking import Forked
-from tests.support.program import PROGRAM, environment, run, start
+from tests.support.program import PROGRAM, ended, environment, run, start
 from tests.support.waiting import until
 from tests.support.wire import CUT, Answer, Wire, delta, end, error, said, sse
 
@@ -92,7 +92,7 @@ def test_a_closed_pipe_is_quiet_and_the_answer_is_kept(server: ModelServer, home
     child.stdout.close()
     gate.open.set()
     errors = child.stderr.read()
-    assert child.wait(60) == 0 and errors == ""
+    assert ended(child) == 0 and errors == ""
     assert look(messages)[1][1].startswith("first line\n")
 
 
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_it_with_what_was_said_kept(server: ModelServer, home: Path,
     child = start("chat", "-q", "talk", home=home)
     arrived(home, "first line")
     child.send_signal(signal.SIGINT)
-    assert child.wait(60) == 130
+    assert ended(child) == 130
     gate.open.set()
     assert look(messages) == [("user", "talk"), ("assistant", "first line\n")]
 
@@ -119,7 +119,7 @@ def test_sigterm_ends_it_with_what_was_said_kept(server: ModelServer, home: Path
     child = start("chat", "-q", "talk", home=home)
     arrived(home, "first line")
     child.terminate()
-    assert child.wait(60) == 128 + signal.SIGTERM
+    assert ended(child) == 128 + signal.SIGTERM
     gate.open.set()
     (row,) = look(lambda db: db.list_sessions_rich())
     assert look(messages)[1] == ("assistant", "first line\n") and row["end_reason"] == "oneshot"

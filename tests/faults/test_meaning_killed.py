@@ -10,7 +10,7 @@ import pytest
 
 from hermes.store.meaning import encoders
 from hermes_state import SessionDB
-from tests.support.program import run, start
+from tests.support.program import ended, run, start
 from tests.support.waiting import until
 
 MESSAGES = 400
@@ -29,7 +29,7 @@ def test_killed_at_any_moment_and_taken_up_again(hermes_home: Path) -> None:
     with SessionDB(hermes_home / "state.db", read_only=True) as db:
         until(lambda: any(one["vectors"] for one in db.meaning_status()), unless=lambda: program.poll() is not None)
     os.kill(program.pid, signal.SIGKILL)
-    program.wait()
+    ended(program)
     done = run("search", "setup", home=hermes_home)
     assert done.status == 0 and f"{MESSAGES} vectors" in done.out, done.err
     with SessionDB(hermes_home / "state.db") as db:

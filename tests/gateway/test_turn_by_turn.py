@@ -15,7 +15,7 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
-from tests.support.program import PROGRAM, environment, start
+from tests.support.program import PROGRAM, ended, environment, start
 from tests.support.screen import Screen
 
 SLOW = "slow=30 " + "x " * 100  # half a minute, unless the model is told to hurry
@@ -77,7 +77,7 @@ def test_a_chat_waits_while_a_terminal_answers(lab: PlainLab, model: Echo, herme
             until(lambda: "echo: second" in lab.shown(), str(lab.shown()))
         finally:
             terminal.kill()
-            terminal.wait()
+            ended(terminal)
         assert told(gateway, session_id) == [
             ("user", "first"), ("assistant", "echo: first"), ("user", SLOW[:20].strip()), ("assistant", f"echo: {SLOW}"[:20].strip()),
             ("user", "second"), ("assistant", "echo: second"),
@@ -96,7 +96,7 @@ def test_a_chat_goes_on_when_the_terminal_is_killed(lab: PlainLab, model: Echo, 
         lab.say("second")
         until(lambda: any("(cli)" in one for one in lab.shown()), str(lab.shown()))
         os.kill(terminal.pid, signal.SIGKILL)
-        terminal.wait()
+        ended(terminal)
         until(lambda: "echo: second" in lab.shown(), str(lab.shown()))
 
 

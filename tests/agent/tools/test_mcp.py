@@ -64,8 +64,8 @@ def http_server(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.
 
     def start(port: int | None = None) -> tuple[str, subprocess.Popen[bytes]]:
         port = port or free_port()
-        log = (tmp_path / "server.log").open("wb")
-        running.append(subprocess.Popen([sys.executable, SERVER, "http", str(port)], stdout=log, stderr=log))
+        with (tmp_path / "server.log").open("wb") as log:
+            running.append(subprocess.Popen([sys.executable, SERVER, "http", str(port)], stdout=log, stderr=log))
         until(lambda: answers(port))
         return f"http://127.0.0.1:{port}/mcp", running[-1]
 
