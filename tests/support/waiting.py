@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-PATIENCE = 90.0  # seconds
+PATIENCE = 120.0  # seconds
 What = str | Callable[[], object]  # what was waited for; a function is asked when it did not happen
 
 
