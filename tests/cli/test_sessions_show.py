@@ -15,7 +15,7 @@ import pytest
 
 from hermes_state import SessionDB
 from tests.support import seeds, start_python
-from tests.support.program import in_terminal, run, start
+from tests.support.program import ended, in_terminal, run, start
 from tests.support.waiting import PATIENCE
 
 PARSER = "20250612_091500_a1b2c3"
@@ -99,7 +99,8 @@ class Followed:
     def __init__(self, home: Path, *words: str) -> None:
         self.process = start("sessions", "show", "--follow", *words, home=home)
         self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -117,9 +118,10 @@ class Followed:
 
     def stop(self) -> tuple[int, str]:
         self.process.send_signal(signal.SIGINT)
-        status = self.process.wait(timeout=30)
         assert self.process.stderr is not None
-        return status, self.process.stderr.read()
+        errors = self.process.stderr.read()
+        self._reader.join()
+        return ended(self.process), errors
 
 
 WRITER = """

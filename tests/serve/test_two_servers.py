@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,13 @@ def clients(model: Echo, url: str, tmp_path_factory: pytest.TempPathFactory) -> 
         for made, port in zip(servers, ports, strict=True):
             until(lambda made=made, port=port: made._ended() or _listens(port), "does not listen")
             assert not made._ended(), made.output()
-        yield [openai.OpenAI(api_key=TOKEN, base_url=f"http://127.0.0.1:{port}/v1", max_retries=0) for port in ports]
+        with ExitStack() as clients:
+            yield [
+                clients.enter_context(
+                    openai.OpenAI(api_key=TOKEN, base_url=f"http://127.0.0.1:{port}/v1", max_retries=0)
+                )
+                for port in ports
+            ]
     finally:
         for made in servers:
             if not made._ended():

@@ -157,7 +157,7 @@ def test_what_is_typed_while_a_message_is_sent_is_kept(browser: Browser, page: P
 
 def test_a_message_that_could_not_be_sent_is_still_in_the_prompt(browser: Browser, page: Page) -> None:
     browser.hold("*/api/talk/*")
-    browser.open(page.address + "/s/folds", 1280)
+    browser.open(page.address + "/s/long", 1280)
     browser.click("#prompt")
     browser.type("hello")
     browser.key("Enter")
