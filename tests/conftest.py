@@ -64,6 +64,21 @@ settings.register_profile("shrink", **_CI)
 settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "ci" if THOROUGH else "dev"))
 
 
+# In these folders a test fails that leaves a file, a socket or a coroutine to the garbage collector; the others are to follow.
+_NOTHING_LEFT_OPEN = ("chat", "cli", "commands", "config", "docs")
+_FAILING = ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marks = [pytest.mark.filterwarnings(f"error::{name}") for name in _FAILING]
+    marks.append(pytest.mark.filterwarnings("error:.*never awaited:RuntimeWarning"))
+    folders = [Path(__file__).with_name(name) for name in _NOTHING_LEFT_OPEN]
+    for item in items:
+        if any(folder in item.path.parents for folder in folders):
+            for mark in marks:
+                item.add_marker(mark)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Reading the tests makes a million objects that stay: no garbage is looked for among them, then or at any time later."""

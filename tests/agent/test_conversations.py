@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from hermes.agent.conversations import Conversations
 from hermes.agent.loop import Agent
 from hermes.config import Config
+from tests.support.waiting import until
 
 from .saying import Canned
 
@@ -25,13 +25,6 @@ def make(db: Any, tmp_path: Path) -> Callable[[str], Callable[[], Agent]]:
         return lambda: Agent(db, Config(), Canned("Yes."), session_id=session_id, home=tmp_path, cwd=tmp_path)
 
     return of
-
-
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_those_who_want_one_conversation_get_it_in_the_order_they_came() -> None:

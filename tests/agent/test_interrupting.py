@@ -44,7 +44,7 @@ def test_an_interruption_before_the_first_word_leaves_only_the_question(aimock: 
     agent = make_agent(server)
 
     def interrupt() -> None:
-        until(server.requests, what="the model was asked")
+        until(server.requests, "the model was asked")
         agent.interrupt()
 
     threading.Thread(target=interrupt, daemon=True).start()

@@ -20,16 +20,10 @@ from hermes.errors import Fenced, HermesError, SessionBusy
 from hermes.store.db import Transactions
 from hermes.store.leases import holder_name
 from hermes_state import SessionDB
+from tests.support.waiting import until
 from tests.support.wire import Wire, said
 
 SHORT = 2.0  # seconds: a busy machine lets a thread wait for more than half of one
-
-
-def until(true: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def beating() -> list[threading.Thread]:

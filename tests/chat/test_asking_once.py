@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ import pytest
 from hermes_state import SessionDB
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support.forking import Forked
-from tests.support.program import PROGRAM, environment, run, start
+from tests.support.program import PROGRAM, ended, environment, run, start
+from tests.support.waiting import until
 from tests.support.wire import CUT, Answer, Wire, delta, end, error, said, sse
 
 Look = Callable[[Callable[[Any], Any]], Any]
@@ -92,16 +92,14 @@ def test_a_closed_pipe_is_quiet_and_the_answer_is_kept(server: ModelServer, home
     child.stdout.close()
     gate.open.set()
     errors = child.stderr.read()
-    assert child.wait(60) == 0 and errors == ""
+    assert ended(child) == 0 and errors == ""
     assert look(messages)[1][1].startswith("first line\n")
 
 
 def arrived(home: Path, text: str) -> None:
     """Wait until the program has this of the reply: it lies in the draft from then on."""
-    until = time.monotonic() + 60
-    while not any(text.encode() in draft.read_bytes() for draft in (home / "drafts").glob("*")):
-        assert time.monotonic() < until, f"{text!r} never arrived"
-        time.sleep(0.02)
+    drafts = home / "drafts"
+    until(lambda: any(text.encode() in draft.read_bytes() for draft in drafts.glob("*")), f"{text!r} arrives")
 
 
 def test_ctrl_c_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look) -> None:
@@ -110,7 +108,7 @@ def test_ctrl_c_ends_it_with_what_was_said_kept(server: ModelServer, home: Path,
     child = start("chat", "-q", "talk", home=home)
     arrived(home, "first line")
     child.send_signal(signal.SIGINT)
-    assert child.wait(60) == 130
+    assert ended(child) == 130
     gate.open.set()
     assert look(messages) == [("user", "talk"), ("assistant", "first line\n")]
 
@@ -121,7 +119,7 @@ def test_sigterm_ends_it_with_what_was_said_kept(server: ModelServer, home: Path
     child = start("chat", "-q", "talk", home=home)
     arrived(home, "first line")
     child.terminate()
-    assert child.wait(60) == 128 + signal.SIGTERM
+    assert ended(child) == 128 + signal.SIGTERM
     gate.open.set()
     (row,) = look(lambda db: db.list_sessions_rich())
     assert look(messages)[1] == ("assistant", "first line\n") and row["end_reason"] == "oneshot"
@@ -447,9 +445,7 @@ def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, hom
         child = Forked(
             [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
-        until = time.monotonic() + 60
-        while db.get_session("old") is not None and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: db.get_session("old") is None)
         gate.open.set()
         assert child.wait(60) == 0
         assert db.get_session("old") is None
@@ -473,9 +469,7 @@ def test_a_pruning_that_the_exit_cuts_off_goes_on_at_the_next_start(server: Mode
         child = Forked(
             [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
-        until = time.monotonic() + 60
-        while db.prunable_sessions(30) and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: not db.prunable_sessions(30))
         gate.open.set()
         assert child.wait(60) == 0
         assert db.prunable_sessions(30) == []
@@ -491,9 +485,7 @@ def test_what_was_in_the_trash_long_enough_goes_with_the_next_start(server: Mode
         child = Forked(
             [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
-        until = time.monotonic() + 60
-        while db.list_trash() and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: not db.list_trash())
         gate.open.set()
         assert child.wait(60) == 0
         assert db.list_trash() == []

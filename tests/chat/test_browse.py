@@ -30,6 +30,7 @@ from hermes.texts import harmless
 from hermes_state import SessionDB
 from tests.support.program import PROGRAM, environment, run
 from tests.support.sizes import size, some
+from tests.support.waiting import until, until_async
 
 MANY = size(5_000, 10_000)
 NEWEST = [f"s{MANY - number:05}" for number in range(1, 6)]
@@ -52,14 +53,8 @@ class Hand:
     async def type(self, text: str) -> None:
         await self.pilot.press(*("space" if c == " " else c for c in text))
 
-    async def until(self, condition: Callable[[], Any], seconds: float = 30) -> Any:
-        stop = time.monotonic() + seconds
-        while True:
-            answer = condition()
-            if answer:
-                return answer
-            assert time.monotonic() < stop, f"it never became true; status: {self.status!r}"
-            await self.pilot.pause(0.02)
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        return await until_async(condition, lambda: f"status: {self.status!r}", pause=self.pilot.pause)
 
     async def loaded(self) -> None:
         await self.until(lambda: self.app.screen_stack[1].loaded)
@@ -731,10 +726,5 @@ def test_it_ends_with_its_terminal_under_nohup(tmp_path: Path) -> None:
     while b"hello" not in shown:
         shown += os.read(terminal, 65_536)
     os.close(terminal)
-    until = time.monotonic() + 30
-    while (ended := os.waitpid(pid, os.WNOHANG))[0] == 0 and time.monotonic() < until:
-        time.sleep(0.05)
-    if ended[0] == 0:
-        os.kill(pid, signal.SIGKILL)
-        ended = os.waitpid(pid, 0)
+    ended = until(lambda: (found := os.waitpid(pid, os.WNOHANG))[0] and found, "the program ends")
     assert os.waitstatus_to_exitcode(ended[1]) == -signal.SIGHUP

@@ -52,7 +52,7 @@ def test_the_screens_of_the_page_are_what_a_terminal_shows(
     screen.line("How many tests does it have?")
     screen.wait_for("There are 12 of them.")
     shows(screen, "tools")
-    until(lambda: look(lambda db: db.list_sessions_rich()[0]["title"]), 60, "the title")
+    until(lambda: look(lambda db: db.list_sessions_rich()[0]["title"]), "the title")
     screen.press("C-d")
     screen.wait_until_over()
     shows(screen, "leave")

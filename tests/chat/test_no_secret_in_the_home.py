@@ -124,7 +124,7 @@ def test_in_a_reply_that_was_cut_off_by_a_kill(server: ModelServer, home: Path) 
     server.scripts = [[*pieces, "\nthe last one is ", GITHUB[:-6], gate]]
     running = program.start("chat", "-q", "hello", home=home)
     assert gate.reached.wait(60)
-    until(lambda: any(b"the last one is" in path.read_bytes() for path in (home / "drafts").glob("*")), 30)
+    until(lambda: any(b"the last one is" in path.read_bytes() for path in (home / "drafts").glob("*")))
     running.kill()
     running.communicate()
     gate.open.set()
@@ -169,14 +169,14 @@ def test_in_a_chat_also_when_the_gateway_is_killed(lab: PlainLab, echo: Echo, he
     home = hermes_home
     with GatewayProcess(home, [lab], echo.base_url) as gateway:
         lab.say(everything())
-        until(lambda: GITHUB in " ".join(lab.shown()), 60)  # the reply is sent as it is
+        until(lambda: GITHUB in " ".join(lab.shown()))  # the reply is sent as it is
         assert GITHUB in str(echo.requests)  # and the model read what was said
         lab.say(f"/title My {GITHUB}", where="group")  # a title that waits for its session
-        until(lambda: lab.shown("group"), 60)
+        until(lambda: lab.shown("group"))
         lab.fail(1000)  # nothing more can be sent: replies wait in the outbox
         lab.say(f"two {GITHUB} password=hunter2secret")
         lab.say("pause=60 three " + everything(), where="group")
-        until(lambda: "three" in str(echo.requests), 60)
+        until(lambda: "three" in str(echo.requests))
         assert leaks(home) == []
         gateway.kill()
     assert leaks(home) == []

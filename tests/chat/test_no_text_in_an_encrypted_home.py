@@ -119,12 +119,12 @@ def test_a_gateway(lab: PlainLab, places: tuple[Path, Path], tmp_path: Path) -> 
     run(home, "sessions", "encrypt", "--passphrase-file", tmp_path / "passphrase")
     with Echo() as echo, GatewayProcess(home, [lab], echo.base_url) as gateway:
         lab.say(f"hello {SAID}")
-        until(lambda: SAID in " ".join(lab.shown()), 60)
+        until(lambda: SAID in " ".join(lab.shown()))
         assert files_with(WORDS, *places) == {}, "while it runs"
         lab.fail(1000)  # nothing more can be sent: replies wait in the outbox
         lab.say(f"two {SAID}")
         lab.say(f"pause=60 three {SAID}", where="group")
-        until(lambda: "three" in str(echo.requests), 60)
+        until(lambda: "three" in str(echo.requests))
         gateway.kill()
         echo.hurry = True
     assert files_with(WORDS, *places) == {}, "after it was killed"

@@ -9,6 +9,7 @@ from pathlib import Path
 from hermes_state import SessionDB
 from tests.chat.server import Call, Gate, ModelServer, Thought
 from tests.support.screen import Screen
+from tests.support.waiting import until
 
 Open = Callable[..., Screen]
 NARROW = {"width": 60, "height": 20}
@@ -46,20 +47,21 @@ def test_a_changed_file_is_shown_as_a_diff_and_a_failed_call_says_why(
     screen = open_screen(cwd=folder, width=100, height=30)
     screen.wait_for("❯")
     screen.line("write it")
-    text = screen.wait_for("Done.")
+    screen.wait_for("Done.")
+    text = screen.wait_for("of 33k tokens")
     assert re.search(r"✗ edit_file  long.txt  failed  \S+\n    old does not occur in the file;", text), text
     screen.line("/show 2")
-    text = screen.wait_for("+line three", times=2)
-    assert "-line 3\n+line three" in text and "[before:" not in text
     screen.line("/show 3")  # of the long diff only a part stood below the call
     screen.wait_for("+line 59")
+    shown = screen.history().rpartition("/show 2")[2]
+    assert "-line 3\n+line three" in shown and "[before:" not in shown
     screen.line("/show list")
     screen.wait_for("  3  write_file: long.txt  (")
     screen.line("/context")
-    screen.wait_for("Free ")
-    text = screen.wait_for("of 33k tokens")  # the next prompt
-    used = re.findall(r"About ([\d,]+) of", text)[-1]
-    assert text.split("\n")[-1].endswith(f"{used} of 33k tokens"), text  # the prompt's edge says the same
+    used = re.findall(r"About ([\d,]+) of", screen.wait_for("Free "))[-1]
+    until(
+        lambda: screen.text().split("\n")[-1].endswith(f"{used} of 33k tokens"), screen.text
+    )  # the next prompt says the same
 
 
 def test_a_window_made_narrower_during_a_reply_keeps_no_trace_of_the_wider_one(

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support.screen import Screen
+from tests.support.waiting import until
 
 Open = Callable[..., Screen]
 Look = Callable[[Callable[[Any], Any]], Any]
@@ -258,21 +261,8 @@ def test_a_closed_terminal_ends_the_session_properly(server: ModelServer, open_s
     screen.wait_for("That is all")
     pid = screen.pid()
     screen.close()
-    _wait_for_end(pid)
+    until(lambda: not psutil.pid_exists(pid), "the program ends")
     assert look(only_session)["end_reason"] == "user_exit"
-
-
-def _wait_for_end(pid: int) -> None:
-    import time
-
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the program still runs")
 
 
 def test_several_lines_are_one_message(server: ModelServer, open_screen: Open, look: Look) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from hermes.agent.turn import Done, Text, Turn
 from hermes.chat.signals import Terminated, signals_raise
 from hermes.chat.turn_display import TurnDisplay
 from hermes.errors import ModelUnreachable
+from tests.support.waiting import until
 
 
 class Slow:
@@ -25,10 +25,7 @@ class Slow:
 
     def feed(self, event: Any) -> None:
         if isinstance(event, self._last):
-            end = time.monotonic() + 30
-            while any(thread.name == "hermes-turn" for thread in threading.enumerate()):
-                assert time.monotonic() < end, "the turn does not end"
-                time.sleep(0.01)
+            until(lambda: all(thread.name != "hermes-turn" for thread in threading.enumerate()), "the turn ends")
             os.kill(os.getpid(), signal.SIGTERM)
 
     def tick(self) -> None: ...

@@ -7,7 +7,6 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from hermes.cli.main import COMMANDS
 from hermes_state import SessionDB
 from tests.support.program import environment, run
 from tests.support.screen import Screen
+from tests.support.waiting import until
 
 TITLES = ["Parser rewrite", "Fix: the 'odd' \"quotes\" & $HOME `x` \\ !", "漢字 title", "slash/in it", "key=value: x"]
 IDS = [f"20260101_00000{number}_abcde{number}" for number in range(len(TITLES) + 1)]
@@ -296,18 +296,10 @@ def test_a_real_tab_completes_commands_keys_ids_and_titles(shell: str, shell_hom
             screen.type(typed)
             before = screen.text()
             screen.press("Tab")
-            changed(screen, before)
+            until(lambda before=before: screen.text() != before, f"Tab did nothing:\n{before}")
             screen.press("Enter")
             seen.append("\n".join(f"<{word}>" for word in wanted))
             screen.wait_for(seen[-1], times=seen.count(seen[-1]))
-
-
-def changed(screen: Screen, before: str) -> None:
-    """Wait until the line has grown."""
-    until = time.monotonic() + 30
-    while screen.text() == before:
-        assert time.monotonic() < until, f"Tab did nothing:\n{before}"
-        time.sleep(0.05)
 
 
 def test_tab_after_a_colon_goes_on_where_it_was(shell_home: dict[str, str]) -> None:
@@ -324,6 +316,6 @@ def test_tab_after_a_colon_goes_on_where_it_was(shell_home: dict[str, str]) -> N
             screen.type(typed)
             before = screen.text()
             screen.press("Tab")
-            changed(screen, before)
+            until(lambda before=before: screen.text() != before, f"Tab did nothing:\n{before}")
             screen.press("Enter")
             screen.wait_for(f"<-c>\n<{wanted}>")

@@ -73,7 +73,7 @@ def gateway(home: Path, *words: str, connected: bool = True) -> Iterator[subproc
         process = program.start("gateway", *words, home=home, stdout=out, stderr=out)
     try:
         if connected:
-            until(lambda: process.poll() is not None or state(home) == "connected", 60)
+            until(lambda: process.poll() is not None or state(home) == "connected")
             assert process.poll() is None, (home / "gateway.out").read_text()
         yield process
     finally:
@@ -90,7 +90,7 @@ def test_start_talk_look_and_stop(lab: Lab, model: Echo, hermes_home: Path) -> N
     configure(hermes_home, lab, model)
     with gateway(hermes_home) as process:
         lab.say("hello from the phone")
-        until(lambda: lab.shown() == ["echo: hello from the phone"], 30, said(hermes_home))
+        until(lambda: lab.shown() == ["echo: hello from the phone"], said(hermes_home))
         found = status(hermes_home)
         assert (found["running"], found["process"], found["host"]) == (True, process.pid, socket.gethostname())
         (one,) = found["platforms"]
@@ -125,14 +125,14 @@ def test_a_second_gateway_is_refused_with_one_line(lab: Lab, model: Echo, hermes
         assert "hermes gateway stop" in second.err
         assert "Traceback" not in second.err
         lab.say("still there?")
-        until(lambda: lab.shown() == ["echo: still there?"], 30)
+        until(lambda: lab.shown() == ["echo: still there?"])
 
 
 def test_a_killed_gateway_is_replaced_at_once_and_its_turn_taken_up(lab: Lab, model: Echo, hermes_home: Path) -> None:
     configure(hermes_home, lab, model, display={"busy": "queue"})  # else "meanwhile" may end the turn before it asks
     with gateway(hermes_home) as process:
         lab.say("slow=20 " + "take your time " * 10)
-        until(lambda: any("slow" in str(one["messages"][-1]) for one in model.requests), 30)
+        until(lambda: any("slow" in str(one["messages"][-1]) for one in model.requests))
         process.kill()
         process.wait(10)
         assert not status(hermes_home)["running"]  # though its lease has not run out
@@ -141,7 +141,7 @@ def test_a_killed_gateway_is_replaced_at_once_and_its_turn_taken_up(lab: Lab, mo
     model.hurry = True
     with gateway(hermes_home) as process:
         assert status(hermes_home)["process"] == process.pid
-        until(lambda: any("echo: meanwhile" in text for text in lab.shown()), 120, str(lab.shown()))
+        until(lambda: any("echo: meanwhile" in text for text in lab.shown()), str(lab.shown()))
         assert any("slow=20" in str(one["messages"][-1]) for one in model.requests)
     model.hurry = False
     with SessionDB(hermes_home / "state.db") as db:
@@ -158,12 +158,12 @@ def test_asked_to_end_in_the_middle_of_a_turn_it_ends_soon_and_goes_on_later(
     model.requests.clear()
     with gateway(hermes_home) as process:
         lab.say("slow=60 a long story " + "word " * 30)
-        until(lambda: any("slow" in str(one["messages"][-1]) for one in model.requests), 30)
+        until(lambda: any("slow" in str(one["messages"][-1]) for one in model.requests))
         process.send_signal(how)
         assert process.wait(15) == 0
     model.requests.clear()
     with gateway(hermes_home):
-        until(lambda: any("slow" in str(one["messages"][-1]) for one in model.requests), 30)
+        until(lambda: any("slow" in str(one["messages"][-1]) for one in model.requests))
     with SessionDB(hermes_home / "state.db") as db:
         (row,) = db.list_sessions_rich()
         assert sum(m["role"] == "user" for m in db.get_messages(row["id"])) == 1
@@ -172,7 +172,7 @@ def test_asked_to_end_in_the_middle_of_a_turn_it_ends_soon_and_goes_on_later(
 def test_a_wrong_token_is_told_by_status_and_never_shown(lab: Lab, model: Echo, hermes_home: Path) -> None:
     configure(hermes_home, lab, model, telegram={"token": WRONG})
     with gateway(hermes_home, "--verbose", connected=False) as process:
-        until(lambda: state(hermes_home) == "refused", 30, said(hermes_home))
+        until(lambda: state(hermes_home) == "refused", said(hermes_home))
         looked = program.run("gateway", "status", home=hermes_home, width=80)
         assert looked.status == 0
         assert "refused" in looked.out
@@ -197,7 +197,7 @@ def test_the_servers_run_beside_the_platforms(lab: Lab, model: Echo, hermes_home
     with gateway(hermes_home):
         found = {one["platform"]: one for one in status(hermes_home)["platforms"]}
         assert set(found) == {"telegram", "webhook", "api-server"}
-        until(lambda: {one["state"] for one in status(hermes_home)["platforms"]} == {"connected"}, 30)
+        until(lambda: {one["state"] for one in status(hermes_home)["platforms"]} == {"connected"})
         found = {one["platform"]: one for one in status(hermes_home)["platforms"]}
         address = found["api-server"]["identity"]
         refused = httpx.get(f"{address}/models")
@@ -207,7 +207,7 @@ def test_the_servers_run_beside_the_platforms(lab: Lab, model: Echo, hermes_home
         hook = httpx.post(found["webhook"]["identity"], json={"zen": "practice"})
         assert hook.status_code in (400, 401, 403)
         lab.say("and telegram")
-        until(lambda: lab.shown() == ["echo: and telegram"], 30)
+        until(lambda: lab.shown() == ["echo: and telegram"])
     log = (hermes_home / "logs" / "gateway.jsonl").read_text() + said(hermes_home)
     assert "a-secret-of-a-route" not in log
     assert "a-token-of-the-server" not in log

@@ -106,6 +106,7 @@ def test_a_platform_that_does_not_answer_holds_nobody_up(lab: Lab, hermes_home: 
         threading.Thread(target=lambda: held.append(silent.accept()[0]), daemon=True).start()
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         ((state, text),) = lines(hermes_home, "telegram", {**lab.settings, "base_url": address})
+        held[0].close()
     assert state == "wrong"
     assert "network" in text
 

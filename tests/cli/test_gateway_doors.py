@@ -61,7 +61,7 @@ def test_a_variable_that_is_not_set_closes_its_platform_and_no_other(
         platforms={"letters": {"port": 1, "token": f"${{{UNSET}}}"}},
     ) as gateway:  # fmt: skip
         lab.say("hello")
-        until(lambda: lab.shown() == ["echo: hello"], 30)
+        until(lambda: lab.shown() == ["echo: hello"])
         found = platforms(hermes_home)
         for name, key in (
             ("webhook", "webhooks.routes.push.secret"),
@@ -140,12 +140,12 @@ def test_a_taken_port_never_ends_the_others_and_is_taken_when_it_is_free(
             api_server={"enabled": True, "port": second.getsockname()[1]},
         ):  # fmt: skip
             lab.say("hello")
-            until(lambda: lab.shown() == ["echo: hello"], 30)
+            until(lambda: lab.shown() == ["echo: hello"])
             for name in ("webhook", "api-server"):
-                until(lambda name=name: platforms(hermes_home)[name]["state"] == "lost", 30)
+                until(lambda name=name: platforms(hermes_home)[name]["state"] == "lost")
                 assert "is taken by another program" in platforms(hermes_home)[name]["error"]
             second.close()
-            until(lambda: platforms(hermes_home)["api-server"]["state"] == "connected", 30)
+            until(lambda: platforms(hermes_home)["api-server"]["state"] == "connected")
     finally:
         first.close()
         second.close()

@@ -21,6 +21,7 @@ from hermes.cli.sessions.group import COMMANDS as SESSIONS
 from hermes_state import SessionDB
 from tests.support.program import PROGRAM, environment, run, start
 from tests.support.sizes import some
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY = [[]] + [[name] for name in COMMANDS] + [["sessions", name] for name in SESSIONS]
@@ -280,12 +281,12 @@ def test_a_question_that_is_answered_with_ctrl_c_changes_nothing(many: Path) -> 
     if child == 0:
         os.execve(sys.executable, [*PROGRAM, "sessions", "delete", "20260101_000000"], environment(many))
     shown = b""
-    until = time.monotonic() + 30
-    while b"?" not in shown and time.monotonic() < until:
+    end = time.monotonic() + PATIENCE
+    while b"?" not in shown and time.monotonic() < end:
         if select.select([terminal], [], [], 0.2)[0]:
             shown += os.read(terminal, 4096)
     gone, status = 0, 0
-    while not gone and time.monotonic() < until:
+    while not gone and time.monotonic() < end:
         with suppress(OSError):  # the terminal is gone as soon as the program is
             os.write(terminal, b"\x03")  # again if need be: Python misses one that comes right before it begins to read
             while select.select([terminal], [], [], 0.5)[0]:

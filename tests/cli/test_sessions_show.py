@@ -8,14 +8,15 @@ import re
 import signal
 import subprocess
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from hermes_state import SessionDB
 from tests.support import seeds, start_python
-from tests.support.program import in_terminal, run, start
+from tests.support.program import ended, in_terminal, run, start
+from tests.support.waiting import PATIENCE
 
 PARSER = "20250612_091500_a1b2c3"
 
@@ -98,7 +99,8 @@ class Followed:
     def __init__(self, home: Path, *words: str) -> None:
         self.process = start("sessions", "show", "--follow", *words, home=home)
         self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -108,22 +110,18 @@ class Followed:
     def wait_for(self, text: str) -> str:
         """The line with this text; fails after a while."""
         seen = []
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                line = self.lines.get(timeout=0.2)
-            except queue.Empty:
-                continue
-            if text in line:
-                return line
-            seen.append(line)
+        with suppress(queue.Empty):
+            while text not in (line := self.lines.get(timeout=PATIENCE)):
+                seen.append(line)
+            return line
         raise AssertionError(f"{text!r} never came; {''.join(seen)}")
 
     def stop(self) -> tuple[int, str]:
         self.process.send_signal(signal.SIGINT)
-        status = self.process.wait(timeout=30)
         assert self.process.stderr is not None
-        return status, self.process.stderr.read()
+        errors = self.process.stderr.read()
+        self._reader.join()
+        return ended(self.process), errors
 
 
 WRITER = """

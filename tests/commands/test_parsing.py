@@ -65,4 +65,4 @@ def test_every_command_of_the_terminal_is_there_and_says_where_it_works() -> Non
     }
     for name in {one.name for one in (*known("cli"), *known("gateway"))}:
         one = load()[name]
-        assert one.name == name and one.help and one.where and one.where <= {"cli", "gateway"}
+        assert one.name == name and one.help and one.where and one.where <= {"acp", "cli", "gateway"}

@@ -103,17 +103,6 @@ def finishes(call: Callable[[], Any], seconds: float = 60.0) -> Any:
     return result[0]
 
 
-def eventually(call: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Ask until the answer is true; for things that become true by the clock alone."""
-    stop = time.monotonic() + seconds
-    while time.monotonic() < stop:
-        answer = call()
-        if answer:
-            return answer
-        time.sleep(0.01)
-    raise AssertionError("it never became true")
-
-
 def in_threads(*calls: Callable[[], Any]) -> list[Any]:
     """Run the calls at the same moment, one thread each; results in the order given; an error is raised."""
     gate = threading.Barrier(len(calls))

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from hermes.errors import Fenced, SessionBusy
+from tests.support.waiting import until
 
 from . import ids, in_threads, talk
 
@@ -139,14 +140,6 @@ def test_two_requests_at_once_and_one_is_taken(make_db):
     wins = in_threads(lambda: one.request_handoff("s", "telegram"), lambda: two.request_handoff("s", "discord"))
     assert sorted(wins) == [False, True]
     assert one.get_handoff_state("s")["platform"] == ("telegram" if wins[0] else "discord")
-
-
-def until(check, seconds=20.0):
-    """Ask again until it is true; False when it never is."""
-    deadline = time.monotonic() + seconds
-    while not (answer := check()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return answer
 
 
 def test_when_the_claimer_dies_another_can_claim_after_the_lease_has_run_out(ready):

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from hermes.errors import Fenced, SessionBusy, SessionNotFound
+from tests.support.waiting import until
 
-from . import eventually, in_threads, old_session, shown, talk
+from . import in_threads, old_session, shown, talk
 
 
 def test_one_holder_at_a_time(db):
@@ -30,7 +31,7 @@ def test_release_lets_the_next_one_in_with_a_greater_token(db):
 
 def test_an_expired_lease_is_taken_over_and_its_token_is_worthless(db):
     old = db.acquire_lease("x", "a", ttl=0.05)
-    new = eventually(lambda: db.acquire_lease("x", "b", ttl=60))
+    new = until(lambda: db.acquire_lease("x", "b", ttl=60))
     assert new > old
     assert db.renew_lease("x", old) is False
     assert db.release_lease("x", old) is False
@@ -77,7 +78,7 @@ def test_a_held_session_is_live_until_its_lease_runs_out(db):
     talk(db, "s", "x")
     assert db.is_live("s") is False
     assert db.hold_session("s", "process 1", ttl=0.1) is not None
-    eventually(lambda: not db.is_live("s"))
+    until(lambda: not db.is_live("s"))
     assert isinstance(db.hold_session("s", "process 2"), int)
     assert db.is_live("s") is True
 
@@ -162,8 +163,8 @@ def test_abandoned_sessions_are_ended_and_live_ones_are_not(db):
     old_session(db, "ended", 3, end="user_exit")
     db.hold_session("crashed", "process 1", ttl=0.01)
     db.hold_session("live", "process 2", ttl=300)
-    eventually(lambda: not db.is_live("crashed"))
-    assert eventually(lambda: db.end_abandoned_sessions(after_hours=0)) == 1
+    until(lambda: not db.is_live("crashed"))
+    assert until(lambda: db.end_abandoned_sessions(after_hours=0)) == 1
     row = db.get_session("crashed")
     assert row["end_reason"] == "abandoned" and row["ended_at"] is not None
     assert shown(db, "crashed") == ["words of crashed"]
@@ -175,7 +176,7 @@ def test_abandoned_sessions_are_ended_and_live_ones_are_not(db):
 def test_a_session_that_crashed_a_moment_ago_is_not_ended_yet(db):
     talk(db, "s", "x")
     db.hold_session("s", "process 1", ttl=0.01)
-    eventually(lambda: not db.is_live("s"))
+    until(lambda: not db.is_live("s"))
     assert db.end_abandoned_sessions() == 0
     assert db.get_session("s")["ended_at"] is None
 
@@ -205,7 +206,7 @@ def test_several_are_renewed_at_once_and_each_is_told_of(db):
 def taken_over(db, name="session:s"):
     """A lease that ran out and was taken by another: the old token and the new one."""
     old = db.acquire_lease(name, "a", ttl=0.01)
-    return old, eventually(lambda: db.acquire_lease(name, "b"))
+    return old, until(lambda: db.acquire_lease(name, "b"))
 
 
 WRITES = {
@@ -245,7 +246,7 @@ def test_who_lost_a_lease_can_write_nothing_that_depends_on_it(db, write):
 def test_a_lease_that_ran_out_counts_until_another_takes_it(db):
     talk(db, "s", "x")
     token = db.hold_session("s", "a", ttl=0.01)
-    eventually(lambda: not db.is_live("s"))
+    until(lambda: not db.is_live("s"))
     with db.fenced("session:s", token):
         db.append_message("s", "assistant", "y")
         assert db.hold_session("s", "b") is not None
@@ -311,7 +312,7 @@ def test_between_the_look_and_the_commit_nobody_takes_the_lease(make_db):
                 return None
 
         def take(number=number):
-            taken = eventually(lambda: two.hold_session("s", "b", ttl=60))
+            taken = until(lambda: two.hold_session("s", "b", ttl=60))
             return taken, [row["id"] for row in two.get_messages("s")]
 
         written, (taken, seen) = in_threads(write, take)

@@ -6,7 +6,6 @@ How good the answers are is measured by `make recall`; here an answer that share
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +18,7 @@ from hermes.store.meaning import encoders
 from hermes.store.search import reranking
 from hermes.store.store_copy import move
 from tests.support.sizes import size
+from tests.support.waiting import until
 
 from . import talk
 
@@ -293,9 +293,7 @@ def test_vectors_of_new_messages_are_made_in_the_background(db):
     chats(db)
     db.index_meaning()
     (message_id,) = talk(db, "late", "My bicycle was stolen in front of the library.")
-    end = time.monotonic() + 60
-    while message_id not in rows(db) and time.monotonic() < end:
-        time.sleep(0.05)
+    until(lambda: message_id in rows(db))
     assert rows(db)[message_id]
     assert first(db, "What did the thief take?") == "late"
 

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-from . import DAY, aged, eventually, found, ids, old_session, plain_sql, shown, talk
+from tests.support.waiting import until
+
+from . import DAY, aged, found, ids, old_session, plain_sql, shown, talk
 
 
 def transcript(db, session_id):
@@ -374,7 +376,7 @@ def test_housekeeping_does_all_of_it_by_itself(db):
     db.trash_session("thrown")
     talk(db, "kept", "x")
     thread = opening.start(db, Config())
-    assert eventually(lambda: db.get_session("ghost") is None)  # the last step
+    assert until(lambda: db.get_session("ghost") is None)  # the last step
     assert db.get_session("orphan")["end_reason"] == "orphaned_compression"
     assert [row["id"] for row in db.list_trash()] == ["thrown"]  # not long enough
     assert shown(db, "kept") == ["x"] and db.get_session("kept")["ended_at"] is None

@@ -64,13 +64,13 @@ def test_a_platform_of_another_package_is_configured_and_answers(tmp_path: Path,
         assert [line for line in checked if line.startswith("✓ folder") and str(box) in line], checked
         gateway = program.start("gateway", home=home, env=variables)
         try:
-            until(lambda: (box / "in").is_dir(), 60, "the gateway did not start")
+            until(lambda: (box / "in").is_dir(), "the gateway did not start")
             for name in ("alice.1", "mallory.1"):
                 (box / "in" / f"{name}.part").write_text("Hello there.")
                 (box / "in" / f"{name}.part").rename(box / "in" / f"{name}.txt")
-            until(lambda: list((box / "out").glob("alice.*.txt")), 60, "no reply")
+            until(lambda: list((box / "out").glob("alice.*.txt")), "no reply")
             assert "echo: Hello there." in [file.read_text() for file in (box / "out").glob("alice.*.txt")]
-            until(lambda: not list((box / "in").iterdir()), 60, "files are left")
+            until(lambda: not list((box / "in").iterdir()), "files are left")
         finally:
             gateway.terminate()
             gateway.communicate(timeout=60)

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.forking import Forked, forks
 from tests.support.program import environment
 from tests.support.screen import Screen
+from tests.support.waiting import until
 
 PROBE = """
 import atexit, json, os, sys, time
@@ -69,6 +71,50 @@ def test_other_variables_of_the_interpreter_start_it_from_the_beginning(tmp_path
         with Forked([sys.executable, "-m", "loaded"], env=variables, stdout=subprocess.PIPE, text=True) as process:
             said.append(process.communicate(timeout=60)[0])
     assert said == ["True 0\n", "False 0\n"]
+
+
+FAMILY = """
+import subprocess, sys, time
+one = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; exec sleep 600"], stdout=subprocess.PIPE, text=True, start_new_session=True)
+print(one.pid, one.stdout.readline().strip(), flush=True)
+time.sleep(600)
+"""
+# a test process: it starts a program, says what runs, and does not end by itself
+TESTS = """
+import os, subprocess, sys, time
+from tests.support.forking import Forked
+print(os.getpid())
+made = Forked([sys.executable, "-m", "family"], env=dict(os.environ), stdout=subprocess.PIPE, text=True)
+print(made.pid, made.stdout.readline(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not forks(), reason="every program is started from the beginning")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_programs_and_what_they_started_end_with_the_test_process(tmp_path: Path, number: int) -> None:
+    (tmp_path / "family.py").write_text(FAMILY)
+    variables = environment(tmp_path)
+    variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), variables["PYTHONPATH"]])
+    with subprocess.Popen([sys.executable, "-c", TESTS], env=variables, stdout=subprocess.PIPE, text=True) as tests:
+        assert tests.stdout is not None
+        alive = [psutil.Process(int(pid)) for _ in range(2) for pid in tests.stdout.readline().split()]
+        assert len(alive) == 4
+        tests.send_signal(number)
+        tests.wait(60)
+    until(lambda: not any(one.is_running() for one in alive), lambda: alive)
+
+
+@pytest.mark.skipif(not forks(), reason="every program is started from the beginning")
+def test_a_script_that_hides_a_library_does_not_start_itself_for_ever(tmp_path: Path) -> None:
+    """`yaml` of the script's own folder is what the program imports: it is the script."""
+    script = tmp_path / "yaml.py"
+    script.write_text(
+        "import pathlib\nfrom tests.support import program\n"
+        f"print(program.run('sessions', 'list', home=pathlib.Path({str(tmp_path)!r})).err)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], env=environment(tmp_path), cwd=tmp_path, capture_output=True)
+    assert b"hides a library" in done.stdout + done.stderr
 
 
 TERMINAL_PROBE = """

@@ -61,7 +61,7 @@ def test_a_run_that_is_ended_leaves_no_process(workers: int, number: int, whom: 
         if number == signal.SIGTERM and workers == 0:
             variables["WITH_A_DATABASE"] = "1"
         name, worker, detached = _ended(place, workers, number, whom, variables)
-        until(lambda: not any(marked(name)), 60, "processes of the run go on")
+        until(lambda: not any(marked(name)), "processes of the run go on")
     assert not _alive(detached) and not _alive(worker)
 
 
@@ -72,7 +72,7 @@ def _ended(place: Path, workers: int, number: int, whom: str, variables: dict[st
     with (place / "output").open("wb") as output:
         run = subprocess.Popen([sys.executable, *words], env=variables, stdout=output, stderr=output)
     try:
-        until(lambda: (place / "told").exists() or run.poll() is not None, 120)
+        until(lambda: (place / "told").exists() or run.poll() is not None)
         assert run.poll() is None, (place / "output").read_text()
         name, worker, detached = (place / "told").read_text().split()
         assert _alive(int(detached))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from hermes.errors import StoreError
+from tests.support.waiting import until
 
-from . import PATIENCE, Remote, size, store
+from . import Remote, size, store
 
 TRIES = size(12, 100)
 
@@ -22,9 +22,7 @@ def test_a_reader_waits_for_the_process_that_creates_the_store(tmp_path: Path) -
             path = tmp_path / str(number) / "state.db"
             path.parent.mkdir()
             maker.send(("open", (str(path),), {}))
-            until = time.monotonic() + PATIENCE
-            while not path.exists():
-                assert time.monotonic() < until, maker.answer()
+            until(path.exists, maker.answer)
             for _ in range(3):
                 with store(path, read_only=True) as db:
                     seen.add(len(db.list_sessions_rich()))

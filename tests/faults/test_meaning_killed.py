@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from hermes.store.meaning import encoders
 from hermes_state import SessionDB
-from tests.support.program import run, start
+from tests.support.program import ended, run, start
+from tests.support.waiting import until
 
 MESSAGES = 400
 
@@ -26,13 +26,10 @@ def test_killed_at_any_moment_and_taken_up_again(hermes_home: Path) -> None:
         for number in range(MESSAGES):
             db.append_message("s", "user", f"note {number}: the boiler, the puppy and the plane to Lisbon")
     program = start("search", "setup", home=hermes_home)
-    end, made = time.monotonic() + 100, 0
     with SessionDB(hermes_home / "state.db", read_only=True) as db:
-        while not made and program.poll() is None and time.monotonic() < end:
-            made = sum(one["vectors"] for one in db.meaning_status())
+        until(lambda: any(one["vectors"] for one in db.meaning_status()), unless=lambda: program.poll() is not None)
     os.kill(program.pid, signal.SIGKILL)
-    program.wait()
-    assert made
+    ended(program)
     done = run("search", "setup", home=hermes_home)
     assert done.status == 0 and f"{MESSAGES} vectors" in done.out, done.err
     with SessionDB(hermes_home / "state.db") as db:

@@ -49,7 +49,7 @@ class Scene:
             found = self.gateway.store.read(gateway_inbox.progress, self.lab.platform, number)
             return found is not None and found[0] and not self.gateway.store.read(gateway_outbox.unsent)
 
-        until(done, 30, f"no answer to {text!r}: {self.lab.shown(where, who=who)}")
+        until(done, f"no answer to {text!r}: {self.lab.shown(where, who=who)}")
         return "\n".join(self.lab.shown(where, who=who)[before:])
 
     def secret_of(self, who: str, where: str = "dm") -> str:
@@ -231,7 +231,7 @@ def test_what_the_owner_hands_to_a_room_that_was_anothers_is_the_owners_alone(sc
     scene.db.create_session("s-cli", source="cli")
     scene.db.append_message("s-cli", "user", f"the {SECRET}")
     scene.db.request_handoff("s-cli", "plain")
-    until(lambda: (scene.db.get_session("s-cli") or {}).get("handoff_state") == "completed", 30)
+    until(lambda: (scene.db.get_session("s-cli") or {}).get("handoff_state") == "completed")
     in_room(scene, "bob", "bob goes on", "alice", "alice goes on")
     assert users_words(scene, "agent:main:plain:dm:room-1") == ["this was mine", "bob goes on"]
     route = scene.gateway.store.read(routes.of_session, "s-cli")
@@ -247,7 +247,7 @@ def test_what_is_handed_to_a_room_without_a_conversation_is_the_owners_whoever_s
     scene.db.create_session("s-cli", source="cli")
     scene.db.append_message("s-cli", "user", f"the {SECRET}")
     scene.db.request_handoff("s-cli", "plain")
-    until(lambda: (scene.db.get_session("s-cli") or {}).get("handoff_state") == "completed", 30)
+    until(lambda: (scene.db.get_session("s-cli") or {}).get("handoff_state") == "completed")
     before = len(scene.lab.shown_in("room-1"))
     in_room(scene, "bob", "what was it about?", "bob", "/history", "alice", "alice goes on")
     until(lambda: not scene.gateway.store.read(gateway_outbox.unsent))
@@ -295,7 +295,7 @@ def test_whose_conversation_is_handed_over_is_told(scene: Scene) -> None:
     scene.ask("alice", "/sethome")
     before = len(scene.lab.shown(who="bob"))
     assert scene.db.request_handoff(session, "plain")
-    until(lambda: len(scene.lab.shown(who="bob")) == before + 1, 30)
+    until(lambda: len(scene.lab.shown(who="bob")) == before + 1)
     assert f"`/resume {session}`" in scene.lab.shown(who="bob")[-1]
 
 

@@ -50,7 +50,7 @@ def test_the_same_person_has_a_conversation_with_each_and_each_answers_its_own(
         assert set(gateway.connections) == {"plain", "plain/work"}
         # both platforms count their messages from 1: the same chat id, the same message id, two bots
         assert first.say("to the first") == second.say("to the second")
-        until(lambda: first.shown() == ["echo: to the first"] and second.shown() == ["echo: to the second"], 20)
+        until(lambda: first.shown() == ["echo: to the first"] and second.shown() == ["echo: to the second"])
         for where in ("group", "thread"):
             second.say(f"in a {where}", where=where)
             until(
@@ -75,7 +75,7 @@ def test_the_same_person_has_a_conversation_with_each_and_each_answers_its_own(
         found = lambda: [  # noqa: E731
             one["content"] for row in rows for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"
         ]
-        until(lambda: "changed there" in found(), 20, str(found()))
+        until(lambda: "changed there" in found(), str(found()))
         assert "to the first" in found() and "to the second" not in found()
 
 
@@ -88,13 +88,13 @@ def test_a_restart_sends_each_reply_by_its_own_account(
         second.fail(times=10_000)
         first.say("one")
         second.say("two")
-        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2, 20)
+        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2)
         assert gateway.store.mail_counts() == {"plain": {"unsent": 1}, "plain/work": {"unsent": 1}}
     for lab in labs:
         with lab._lock:
             lab._failures = 0
     with running(labs, hermes_home, model.base_url):
-        until(lambda: first.shown() == ["echo: one"] and second.shown() == ["echo: two"], 20)
+        until(lambda: first.shown() == ["echo: one"] and second.shown() == ["echo: two"])
 
 
 def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
@@ -106,15 +106,15 @@ def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
         until(lambda: second.shown(who="mallory"))
         code = second.shown(who="mallory")[0].split("pairing approve ")[1].split("`")[0]
         assert gateway.store.approve_pairing(welcome=welcome, code=code) is not None
-        until(lambda: len(second.shown(who="mallory")) == 2, 20)  # the welcome, by the account she wrote to
+        until(lambda: len(second.shown(who="mallory")) == 2)  # the welcome, by the account she wrote to
         second.say("hello", who="mallory")
-        until(lambda: second.shown(who="mallory")[-1] == "echo: hello", 20)
+        until(lambda: second.shown(who="mallory")[-1] == "echo: hello")
         first.say("and here?", who="mallory")
         until(lambda: first.shown(who="mallory"))
         assert "pairing approve" in first.shown(who="mallory")[0]
         for lab in labs:
             lab.say("/sethome")
-            until(lambda lab=lab: any("home chat now" in text for text in lab.shown()), 20, str(lab.shown()))
+            until(lambda lab=lab: any("home chat now" in text for text in lab.shown()), str(lab.shown()))
         assert gateway.store.read(approvals.home, "plain") != gateway.store.read(approvals.home, "plain/work")
 
 
@@ -174,7 +174,7 @@ def test_a_handoff_goes_to_the_account_that_is_named(
         second.say("/sethome", where="group")
         until(lambda: gateway.store.read(approvals.home, "plain/work"))
         assert gateway.db.request_handoff("20260101_000000_abcdef", "plain/work")
-        until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] in ("completed", "failed"), 30)
+        until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] in ("completed", "failed"))
         assert gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] == "completed"
         assert (first.threads(), second.threads()) == ([], ["from the desk"])
         route = gateway.store.read(routes.of_session, "20260101_000000_abcdef")

@@ -38,7 +38,7 @@ def whole(lab: PlainLab, number: int, **where: Any) -> list[str]:
         shown = lab.shown(**where)
         return len(shown) == number and not any("▉" in one for one in shown)
 
-    until(there, what=str(lab.shown(**where)))
+    until(there, str(lab.shown(**where)))
     return lab.shown(**where)
 
 

@@ -56,7 +56,7 @@ class Talk:
             shown = self.lab.shown(self.where, who=self.who)
             return bool(found and found[0] and not found[1]) and quiet and len(shown) > before
 
-        until(answered, what=f"{text}: {self.lab.shown(self.where, who=self.who)}")
+        until(answered, f"{text}: {self.lab.shown(self.where, who=self.who)}")
         return "\n".join(self.lab.shown(self.where, who=self.who)[before:])
 
     @property
@@ -281,7 +281,7 @@ def test_stop_interrupts_compress_and_nothing_has_changed(lab: PlainLab, model: 
             lab.say("/compress")
             until(lambda: "number 1" in str(model.requests[-1]) and not model.requests[-1].get("tools"))
             lab.say("/stop")
-            until(lambda: any("it was interrupted" in one for one in lab.shown()), what=str(lab.shown()))
+            until(lambda: any("it was interrupted" in one for one in lab.shown()), str(lab.shown()))
         finally:
             model.latency = 0.0
         assert talk.session["id"] == old

@@ -90,7 +90,7 @@ def answered(lab: Lab, *texts: str, where: str = "dm", who: str = "alice") -> No
         shown = plain(lab.shown(where, who=who))
         return len(shown) >= len(texts) and all(b in a for a, b in zip(shown, texts, strict=False))
 
-    until(there, 40, f"wanted {texts}, there is {plain(lab.shown(where, who=who))}")
+    until(there, f"wanted {texts}, there is {plain(lab.shown(where, who=who))}")
     assert len(lab.shown(where, who=who)) == len(texts)
 
 
@@ -123,7 +123,7 @@ def test_a_long_reply_comes_in_parts_that_fit(lab: Lab, model: Echo, hermes_home
             text = "".join(lab.shown())
             return f"Paragraph {LONG // 160 - 2}:" in text and "▉" not in text
 
-        until(whole, 40)
+        until(whole)
         parts = lab.shown()
         assert len(parts) >= (LONG // longest if longest < LONG else 1)
         numbers = [int(n) for n in re.findall(r"Paragraph (\d+):", "\n".join(parts))]
@@ -168,14 +168,14 @@ def test_an_edited_message_is_replaced_and_a_deleted_one_hidden(lab: Lab, model:
             return [str(one["content"]).strip() for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
 
         lab.change(first, "the first cormorant")
-        until(lambda: said() == ["the first cormorant", "the second bittern"], 20, str(said()))
+        until(lambda: said() == ["the first cormorant", "the second bittern"], str(said()))
         lab.change(first, "the first dunlin")
-        until(lambda: said() == ["the first dunlin", "the second bittern"], 20, str(said()))
+        until(lambda: said() == ["the first dunlin", "the second bittern"], str(said()))
         if "take_back" in lab.can:
             lab.take_back(second)
-            until(lambda: said() == ["the first dunlin"], 20, str(said()))
+            until(lambda: said() == ["the first dunlin"], str(said()))
         lab.say("the third egret")
-        until(lambda: any("third egret" in text for text in lab.shown()), 30)
+        until(lambda: any("third egret" in text for text in lab.shown()))
         seen = _shown_to_the_model(model, "third egret")
         assert "albatross" not in str(seen) and "cormorant" not in str(seen) and "dunlin" in str(seen)
         assert ("bittern" in str(seen)) == ("take_back" not in lab.can)
@@ -200,20 +200,18 @@ def test_a_forwarded_message_is_quoted_and_neither_a_command_nor_a_consent(
         lab.say("the first cormorant")
         answered(lab, "echo: the first cormorant")
         lab.forward("/new")
-        until(lambda: len(lab.shown()) == 2, 30, str(lab.shown()))
+        until(lambda: len(lab.shown()) == 2, str(lab.shown()))
         (row,) = gateway.db.list_sessions_rich(source=lab.platform)
         (_, _, heard, _) = gateway.db.get_messages(row["id"])
         assert "orwarded" in heard["content"] and "> " in heard["content"] and "/new" in heard["content"]
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
-        until(lambda: any("yes" in text for text in lab.shown()[2:]), 30, str(lab.shown()))
+        until(lambda: any("yes" in text for text in lab.shown()[2:]), str(lab.shown()))
         lab.forward("yes")
-        until(
-            lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2, 30
-        )  # it waits, and the question is still open
+        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2)  # it waits, and the question is still open
         assert precious.exists()
         lab.say("yes")
-        until(lambda: not precious.exists(), 30, str(lab.shown()))
-        until(lambda: not gateway.store.read(gateway_inbox.waiting), 30)
+        until(lambda: not precious.exists(), str(lab.shown()))
+        until(lambda: not gateway.store.read(gateway_inbox.waiting))
         said = [str(one["content"]) for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
         assert len(said) == 4 and "orwarded" in said[-1] and said[-1].endswith("yes")
 
@@ -224,9 +222,7 @@ def test_strangers_get_no_answer(lab: Lab, model: Echo, hermes_home: Path) -> No
         lab.say("let me in", who="mallory")
         lab.say("hello")
         answered(lab, "echo: hello")
-        until(
-            lambda: lab.shown(who="mallory") or gateway.store.read(approvals.waiting, gateway.store.clock()) == [], 10
-        )
+        until(lambda: lab.shown(who="mallory") or gateway.store.read(approvals.waiting, gateway.store.clock()) == [])
         assert not any("echo" in text for text in lab.shown(who="mallory"))
         assert gateway.db.session_count(visible_to=(lab.platform, lab.user_id("mallory"))) == 0
         assert gateway.db.search_messages("let me in") == []
@@ -249,7 +245,7 @@ def test_people_in_a_group_have_conversations_of_their_own(
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("from alice", where=where, who="alice")
         lab.say("from bob", where=where, who="bob")
-        until(lambda: len(lab.shown(where)) == 2, 30)
+        until(lambda: len(lab.shown(where)) == 2)
         rows = gateway.db.list_sessions_rich(source=lab.platform)
         assert {row["user_id"] for row in rows} == {lab.user_id("alice"), lab.user_id("bob")}
         for who in ("alice", "bob"):
@@ -261,9 +257,9 @@ def test_a_thread_is_shared_and_says_who_speaks(lab: Lab, model: Echo, hermes_ho
     needs(lab, "thread")
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("one", where="thread", who="alice")
-        until(lambda: len(lab.shown("thread")) == 1, 30)
+        until(lambda: len(lab.shown("thread")) == 1)
         lab.say("two", where="thread", who="bob")
-        until(lambda: len(lab.shown("thread")) == 2, 30)
+        until(lambda: len(lab.shown("thread")) == 2)
         (row,) = gateway.db.list_sessions_rich(source=lab.platform)
         users = [m["content"] for m in gateway.db.get_messages(row["id"]) if m["role"] == "user"]
         assert all(re.match(r"\[.+\] ", text) for text in users)
@@ -286,7 +282,7 @@ def test_a_failing_server_is_asked_again(lab: Lab, model: Echo, hermes_home: Pat
     with running(lab, hermes_home, model.base_url):
         lab.fail(times=2)
         lab.say("persist")
-        until(lambda: any("persist" in text for text in lab.shown()), 40)
+        until(lambda: any("persist" in text for text in lab.shown()))
         answered(lab, "echo: persist")
 
 
@@ -297,7 +293,7 @@ def test_a_dropped_connection_is_taken_up_again(lab: Lab, model: Echo, hermes_ho
         answered(lab, "echo: before")
         lab.drop()
         (connection,) = gateway.connections.values()
-        until(lambda: connection.delivery.connected.is_set(), 40)
+        until(lambda: connection.delivery.connected.is_set())
         lab.say("after")
         answered(lab, "echo: before", "echo: after")
 
@@ -307,9 +303,9 @@ def test_a_picture_reaches_the_model_once(lab: Lab, model: Echo, hermes_home: Pa
     with running(lab, hermes_home, model.base_url) as gateway:
         model.requests.clear()
         lab.attach(PNG, "dot.png", "image/png", text="look at this")
-        until(lambda: len(lab.shown()) == 1, 30)
+        until(lambda: len(lab.shown()) == 1)
         lab.say("and now")
-        until(lambda: len(lab.shown()) == 2, 30)
+        until(lambda: len(lab.shown()) == 2)
         talks = [r for r in model.requests if r.get("tools") or r["messages"][0]["role"] == "system"]
         with_picture = [r for r in talks if "data:image/png;base64," in str(r)]
         assert len(with_picture) == 1
@@ -344,7 +340,7 @@ def test_a_text_file_is_read_in(lab: Lab, model: Echo, hermes_home: Path) -> Non
     needs(lab, "attach")
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.attach("the secret word is Zwölfkämpfer".encode(), "note.txt", "text/plain", text="read it")
-        until(lambda: any("Zwölfkämpfer" in text for text in lab.shown()), 30, str(lab.shown()))
+        until(lambda: any("Zwölfkämpfer" in text for text in lab.shown()), str(lab.shown()))
         assert gateway.db.search_messages("Zwölfkämpfer")
 
 
@@ -356,11 +352,11 @@ def test_the_agent_sends_a_picture_and_a_document(lab: Lab, model: Echo, hermes_
         (connection,) = gateway.connections.values()
         assert connection.adapter.capabilities.files
         lab.say(f'call=send_file {{"path": "{tmp_path}/dot.png", "caption": "a dot"}}')
-        until(lambda: lab.sent_files(), 40, str(lab.shown()))
+        until(lambda: lab.sent_files(), str(lab.shown()))
         lab.say(f'call=send_file {{"path": "{tmp_path}/Zürich list.txt"}}')
-        until(lambda: len(lab.sent_files()) == 2, 40, str(lab.shown()))
+        until(lambda: len(lab.sent_files()) == 2, str(lab.shown()))
         assert lab.sent_files() == [("dot.png", PNG, "a dot"), ("Zürich list.txt", b"one\ntwo\n", "")]
-        until(lambda: sum("the tool said" in text for text in lab.shown()) == 2, 30, str(lab.shown()))
+        until(lambda: sum("the tool said" in text for text in lab.shown()) == 2, str(lab.shown()))
 
 
 def test_a_question_and_a_menu_are_answered_by_buttons(
@@ -372,18 +368,18 @@ def test_a_question_and_a_menu_are_answered_by_buttons(
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
         assert next(iter(gateway.connections.values())).adapter.capabilities.choices
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
-        until(lambda: lab.buttons() == ["Yes", "No"], 30, str(lab.shown()))
+        until(lambda: lab.buttons() == ["Yes", "No"], str(lab.shown()))
         lab.press("Yes")
-        until(lambda: any("the tool said" in text for text in lab.shown()), 30, str(lab.shown()))
+        until(lambda: any("the tool said" in text for text in lab.shown()), str(lab.shown()))
         assert not precious.exists()
         lab.say("/title gardening")
-        until(lambda: gateway.db.get_session_by_title("gardening"), 30)
+        until(lambda: gateway.db.get_session_by_title("gardening"))
         lab.say("/new")
-        until(lambda: any("A new session" in text for text in lab.shown()), 30)
+        until(lambda: any("A new session" in text for text in lab.shown()))
         lab.say("/resume")
-        until(lambda: any(label.startswith("gardening") for label in lab.buttons()), 30, str(lab.buttons()))
+        until(lambda: any(label.startswith("gardening") for label in lab.buttons()), str(lab.buttons()))
         lab.press(next(label for label in lab.buttons() if label.startswith("gardening")))
-        until(lambda: any("Continuing" in text and "gardening" in text for text in lab.shown()), 30, str(lab.shown()))
+        until(lambda: any("Continuing" in text and "gardening" in text for text in lab.shown()), str(lab.shown()))
 
 
 def test_a_button_answers_its_own_question_and_no_newer_one(
@@ -400,25 +396,25 @@ def test_a_button_answers_its_own_question_and_no_newer_one(
 
         def asked(text: str, times: int) -> None:
             lab.say(text, where=where)
-            until(lambda: shown().count("Reply") == times, 30, shown())
+            until(lambda: shown().count("Reply") == times, shown())
 
         asked(f'call=terminal {{"command": "rm {first}"}}', 1)
         lab.say("no", where=where)
-        until(lambda: shown().count("the tool said") == 1, 30, shown())
+        until(lambda: shown().count("the tool said") == 1, shown())
         lab.press("Yes", where=where, which=0)  # nothing is open
-        until(lambda: shown().count("no longer open") == 1, 30, shown())
+        until(lambda: shown().count("no longer open") == 1, shown())
         asked(f'call=terminal {{"command": "rm {second}"}}', 2)
         lab.press("Yes", where=where, which=0)  # the first question's button, while the second waits
-        until(lambda: shown().count("no longer open") == 2, 30, shown())
+        until(lambda: shown().count("no longer open") == 2, shown())
         if where != "dm":
             lab.press("Yes", where=where, who="bob")
-            until(lambda: "Only the person who was asked" in shown(), 30, shown())
+            until(lambda: "Only the person who was asked" in shown(), shown())
         assert shown().count("the tool said") == 1  # it waits still
         assert first.exists() and second.exists()
         lab.press("Yes", where=where)
-        until(lambda: shown().count("the tool said") == 2, 30, shown())
+        until(lambda: shown().count("the tool said") == 2, shown())
         assert first.exists() and not second.exists()
-        until(lambda: not gateway.store.read(gateway_inbox.waiting), 30)
+        until(lambda: not gateway.store.read(gateway_inbox.waiting))
         rows = gateway.db.list_sessions_rich(source=lab.platform)
         said = [one["content"] for row in rows for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
         assert len(said) == 2 and not any("/yes" in text for text in said)
@@ -434,11 +430,11 @@ def test_an_emoji_answers_a_question(lab: Lab, model: Echo, hermes_home: Path, t
         answered(lab, "echo: hello")
         lab.react("👍")  # to nothing that was asked
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
-        until(lambda: any("Reply yes or no" in text.replace("*", "") for text in lab.shown()), 30, str(lab.shown()))
+        until(lambda: any("Reply yes or no" in text.replace("*", "") for text in lab.shown()), str(lab.shown()))
         lab.react("👍", who="bob")  # who was not asked
         lab.react("🎉")
         lab.react("👎")
-        until(lambda: any("the tool said" in text for text in lab.shown()), 30, str(lab.shown()))
+        until(lambda: any("the tool said" in text for text in lab.shown()), str(lab.shown()))
         assert precious.exists()
         assert len(lab.shown()) == 3
         assert gateway.db.session_count() == 1
@@ -449,16 +445,16 @@ def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> 
         lab.say("something to keep")
         answered(lab, "echo: something to keep")
         lab.say("/title my talk")
-        until(lambda: any('called "my talk"' in text.replace("“", '"') for text in lab.shown()), 30, str(lab.shown()))
+        until(lambda: any('called "my talk"' in text.replace("“", '"') for text in lab.shown()), str(lab.shown()))
         lab.say("/new")
-        until(lambda: any("A new session" in text for text in lab.shown()), 30)
+        until(lambda: any("A new session" in text for text in lab.shown()))
         lab.say("another")
-        until(lambda: any("echo: another" in text for text in lab.shown()), 30)
+        until(lambda: any("echo: another" in text for text in lab.shown()))
         assert gateway.db.session_count() == 2
         lab.say("/resume my talk")
-        until(lambda: gateway.db.get_session_by_title("my talk")["ended_at"] is None, 30)
+        until(lambda: gateway.db.get_session_by_title("my talk")["ended_at"] is None)
         lab.say("back here")
-        until(lambda: any("echo: back here" in text for text in lab.shown()), 30)
+        until(lambda: any("echo: back here" in text for text in lab.shown()))
         row = gateway.db.get_session_by_title("my talk")
         assert gateway.db.get_messages(row["id"])[-1]["content"].endswith("echo: back here")
 
@@ -470,7 +466,7 @@ def test_typing_is_shown_while_a_reply_is_written(lab: Lab, model: Echo, hermes_
         if not connection.adapter.capabilities.typing:
             pytest.skip(f"{lab.platform} can't show typing")
         lab.say("pause=1 please", where=where)
-        until(lambda: lab.typed(where) > 0, 20)
+        until(lambda: lab.typed(where) > 0)
         answered(lab, "pause=1 please", where=where)
 
 
@@ -486,7 +482,7 @@ def test_a_reply_grows_in_one_message(lab: Lab, model: Echo, hermes_home: Path) 
             texts = lab.shown()
             return bool(texts) and texts[0].count("grow") == 40 and "▉" not in texts[0]
 
-        until(whole, 40)
+        until(whole)
         assert len(lab.shown()) == 1
         assert len(seen) > 1  # how many states are seen on the way is a matter of the machine
         assert any(text.endswith("▉") for text in seen)
@@ -500,7 +496,7 @@ def test_stopping_in_the_middle_of_a_turn_loses_nothing(lab: Lab, model: Echo, h
             agents = [gateway.agents.get(event.key) for event in gateway.store.read(gateway_inbox.waiting)]
             return any(agent is not None and agent.busy for agent in agents)
 
-        until(answers, 20)
+        until(answers)
     model.latency = 0.0
     with SessionDB(hermes_home / "state.db") as db:
         assert db.check() == []
@@ -519,7 +515,7 @@ def test_a_menu_of_commands_is_shown(lab: Lab, model: Echo, hermes_home: Path) -
         (connection,) = gateway.connections.values()
         if not connection.adapter.capabilities.menu:
             pytest.skip(f"{lab.platform} has no menu")
-        until(lambda: {"new", "title", "resume"} <= {_named(one) for one in lab.menu}, 20)
+        until(lambda: {"new", "title", "resume"} <= {_named(one) for one in lab.menu})
 
 
 def test_a_handed_over_session_goes_on_here(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -533,11 +529,11 @@ def test_a_handed_over_session_goes_on_here(lab: Lab, model: Echo, hermes_home: 
     where = "channel" if "channel" in lab.places else "group" if "thread" in lab.places else "dm"
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("first", where=where)
-        until(lambda: lab.shown(where), 30)
+        until(lambda: lab.shown(where))
         lab.say("/sethome", where=where)
-        until(lambda: gateway.store.read(approvals.home, lab.platform), 30)
+        until(lambda: gateway.store.read(approvals.home, lab.platform))
         assert gateway.db.request_handoff("20260101_000000_abcdef", lab.platform)
-        until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] in ("completed", "failed"), 40)
+        until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] in ("completed", "failed"))
         assert gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] == "completed"
         said = gateway.db.get_messages("20260101_000000_abcdef")
         assert said[-2]["content"].startswith("[From the gateway")

@@ -95,7 +95,7 @@ def _all_answered(lab: PlainLab, said: dict[str, list[str]]) -> None:
         return [c for c, texts in said.items() if words(lab.shown_in(c)) != words([reply_to(text) for text in texts])]
 
     try:
-        until(lambda: not wrong(), 90)
+        until(lambda: not wrong())
     except AssertionError:
         for chat in wrong():
             assert words(lab.shown_in(chat)) == words([reply_to(text) for text in said[chat]]), chat
@@ -113,15 +113,15 @@ def test_a_kill_before_the_first_message_is_stored_leaves_no_empty_session(
             raw.commit()
             lab.say("hello")
             made = "SELECT count(*) FROM sessions"
-            until(lambda: raw.execute(made).fetchone()[0] >= 1, 30)
+            until(lambda: raw.execute(made).fetchone()[0] >= 1)
             waited = "waits for the store"
             log = hermes_home / "logs" / "gateway.jsonl"
-            until(lambda: log.read_text().count(waited) >= 2, 30)  # it has tried again
+            until(lambda: log.read_text().count(waited) >= 2)  # it has tried again
             gateway.kill()
             raw.execute("DROP TRIGGER full")
             raw.commit()
         gateway.start()
-        until(lambda: lab.shown() == ["echo: hello"], 30)
+        until(lambda: lab.shown() == ["echo: hello"])
     with SessionDB(hermes_home / "state.db") as db:
         rows = db.list_sessions_rich(limit=10)
         assert [row["message_count"] for row in rows] == [2]
@@ -135,6 +135,6 @@ def test_after_a_kill_in_another_container_the_next_gateway_of_a_file_begins_at_
         assert db.acquire_lease("job:connection:plain", "elsewhere:7:0badcafe:gateway", 600.0)
     with GatewayProcess(hermes_home, [lab], model.base_url) as gateway:
         lab.say("hello")
-        until(lambda: lab.shown() == ["echo: hello"], 40)
+        until(lambda: lab.shown() == ["echo: hello"])
         assert gateway.stop() == 0, gateway.output()
     assert words(record_of(hermes_home)["dm-alice"]) == ["hello"]

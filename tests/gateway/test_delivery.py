@@ -182,7 +182,7 @@ def test_a_lost_answer_is_marked_where_repetitions_are_not_noticed(
     with running(letters, hermes_home, model.base_url) as gateway:
         letters.swallows = 1
         letters.say("hello")
-        until(lambda: len(letters.shown()) == 2 and nothing_waits(gateway), 30)
+        until(lambda: len(letters.shown()) == 2 and nothing_waits(gateway))
     assert letters.shown() == ["echo: hello", f"{REPEATED}echo: hello"]
 
 
@@ -190,7 +190,7 @@ def test_a_lost_answer_doubles_nothing_where_they_are(lab: PlainLab, model: Echo
     with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
         lab.swallows = 2
         lab.say("slow=1 " + "hello " * 30)
-        until(lambda: lab.shown() and nothing_waits(gateway), 30)
+        until(lambda: lab.shown() and nothing_waits(gateway))
     assert [text.strip() for text in lab.shown()] == [reply_to("slow=1 " + "hello " * 30).strip()]
 
 
@@ -237,7 +237,7 @@ def test_a_part_that_the_platform_refuses_is_given_up_and_the_person_is_told(
     lab.dislikes = "Paragraph 8:"
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("long=2600")
-        until(lambda: without_part_two(lab.shown(), reply_to("long=2600")), 30, str(lab.shown()))
+        until(lambda: without_part_two(lab.shown(), reply_to("long=2600")), str(lab.shown()))
         assert lost(gateway, lab.platform) == 1
         until(lambda: nothing_waits(gateway))
         told = [text for text in lab.shown() if "could not be sent" in text]
@@ -277,10 +277,10 @@ def test_a_part_at_which_the_platform_always_fails_is_given_up_after_ten_tries_i
     lab.stumbles, lab.failure = "Paragraph 8:", failure
     with running(lab, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
         lab.say("long=2600")
-        until(lambda: lab.stumbled >= 10, 30)
+        until(lambda: lab.stumbled >= 10)
         assert lost(gateway, lab.platform) == 0, "ten tries, but not ten minutes"
         clock.forward(600)
-        until(lambda: without_part_two(lab.shown(), reply_to("long=2600")), 30, str(lab.shown()))
+        until(lambda: without_part_two(lab.shown(), reply_to("long=2600")), str(lab.shown()))
         until(lambda: lost(gateway, lab.platform) == 1)
         lab.say("and now?")
         until(lambda: lab.shown()[-1] == "echo: and now?")
@@ -292,13 +292,13 @@ def test_the_tries_are_counted_on_after_a_restart(letters: LettersLab, model: Ec
     letters.stumbles = "Paragraph 8:"
     with running(letters, hermes_home, model.base_url, timings=HASTY) as gateway:
         letters.say("long=2600")
-        until(lambda: letters.stumbled >= 6, 30)
+        until(lambda: letters.stumbled >= 6)
     before = letters.stumbled
     clock = Clock()
     clock.forward(600)
     with running(letters, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
-        until(lambda: lost(gateway, "letters") == 1, 30)
-        until(lambda: without_part_two(letters.shown(), reply_to("long=2600")), 30)
+        until(lambda: lost(gateway, "letters") == 1)
+        until(lambda: without_part_two(letters.shown(), reply_to("long=2600")))
     assert letters.stumbled - before < 10
 
 
@@ -309,13 +309,13 @@ def test_a_platform_that_asks_to_wait_for_hours_loses_no_message(
     letters.stumbles, letters.failure = "e", {"wait": 0.01}  # every text, also that of the trial
     with running(letters, hermes_home, model.base_url, clock=clock) as gateway:
         letters.say("hello")
-        until(lambda: letters.stumbled >= 10, 30)
+        until(lambda: letters.stumbled >= 10)
         clock.forward(3600)
         before = letters.stumbled
-        until(lambda: letters.stumbled >= before + 10, 30)
+        until(lambda: letters.stumbled >= before + 10)
         assert lost(gateway, "letters") == 0
         letters.stumbles = None
-        until(lambda: letters.shown()[-1:] == ["echo: hello"], 30, str(letters.shown()))
+        until(lambda: letters.shown()[-1:] == ["echo: hello"], str(letters.shown()))
         assert lost(gateway, "letters") == 0
 
 
@@ -328,10 +328,10 @@ def test_a_platform_that_fails_at_everything_loses_no_message(
         letters.say("hello")
         until(lambda: letters._failures < 1_000_000)
         clock.forward(3600)
-        until(lambda: letters._failures <= 1_000_000 - 14, 30)
+        until(lambda: letters._failures <= 1_000_000 - 14)
         assert lost(gateway, "letters") == 0
         letters._failures = 0
-        until(lambda: letters.shown()[-1:] == ["echo: hello"], 30, str(letters.shown()))
+        until(lambda: letters.shown()[-1:] == ["echo: hello"], str(letters.shown()))
         assert lost(gateway, "letters") == 0
 
 
@@ -340,7 +340,7 @@ def test_a_message_that_was_removed_while_it_grew_is_said_anew(lab: PlainLab, mo
         lab.say("slow=1.5 " + "grow " * 40)
         until(lab.shown)
         lab.delete(next(iter(lab.messages)))
-        until(lambda: nothing_waits(gateway), 20)
+        until(lambda: nothing_waits(gateway))
     assert [text.strip() for text in lab.shown()] == [reply_to("slow=1.5 " + "grow " * 40).strip()]
 
 
@@ -354,10 +354,10 @@ def test_after_a_long_time_without_a_connection_everything_comes_in_order(
         until(lambda: not lab.unacknowledged)
         lab.hides = True
         lab.drop()
-        until(lambda: not gateway.store.read(gateway_inbox.waiting), 20)
+        until(lambda: not gateway.store.read(gateway_inbox.waiting))
         assert not connection.delivery.connected.is_set()
         lab.hides = False
-        until(lambda: lab.shown() == [f"echo: number {n}" for n in range(3)], 30, str(lab.shown()))
+        until(lambda: lab.shown() == [f"echo: number {n}" for n in range(3)], str(lab.shown()))
 
 
 def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(
@@ -371,10 +371,10 @@ def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(
         lab.hides = True
         lab.drop()
         until(lambda: not connection.delivery.connected.is_set())
-        until(lambda: not gateway.store.read(gateway_inbox.waiting), 30)  # written to its end meanwhile
+        until(lambda: not gateway.store.read(gateway_inbox.waiting))  # written to its end meanwhile
         assert not connection.delivery.connected.is_set()
         lab.hides = False
-        until(lambda: [text.strip() for text in lab.shown()] == [reply_to(said).strip()], 30, str(lab.shown()))
+        until(lambda: [text.strip() for text in lab.shown()] == [reply_to(said).strip()], str(lab.shown()))
 
 
 # ------------------------------------------------------------------------------------------ what an adapter does
@@ -494,7 +494,7 @@ def test_what_is_said_while_the_connection_breaks_is_answered(lab: PlainLab, mod
         until(lambda: not connection.delivery.connected.is_set())
         other.execute("ROLLBACK")
         other.close()
-        until(lambda: all(lab.shown_in(f"c{n}") == [f"echo: n{n}"] for n in range(4)), 30)
+        until(lambda: all(lab.shown_in(f"c{n}") == [f"echo: n{n}"] for n in range(4)))
         until(lambda: not lab.unacknowledged)
 
 
@@ -508,7 +508,7 @@ def test_a_store_that_is_held_by_somebody_else_delays_but_loses_nothing(
         until(lambda: [row for row in gateway.store.read(gateway_inbox.waiting) if row.session_id])
         other.execute("BEGIN IMMEDIATE")
         threading.Timer(seconds, lambda: other.execute("ROLLBACK")).start()
-        until(lambda: lab.shown() == ["echo: slow=1.5 please wait"] and nothing_waits(gateway), 60)
+        until(lambda: lab.shown() == ["echo: slow=1.5 please wait"] and nothing_waits(gateway))
         (row,) = gateway.db.list_sessions_rich(source="plain")
         assert [m["role"] for m in gateway.db.get_messages(row["id"])] == ["user", "assistant"]
 
@@ -517,7 +517,7 @@ def test_events_of_one_chat_that_come_at_once_keep_their_order(lab: PlainLab, mo
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
         for n in range(60):
             lab.say(f"n{n}")
-        until(lambda: len(lab.shown()) == 60, 40)
+        until(lambda: len(lab.shown()) == 60)
     assert lab.shown() == [f"echo: n{n}" for n in range(60)]
 
 
@@ -580,7 +580,7 @@ def test_stop_is_heard_even_in_the_moment_a_turn_begins(lab: PlainLab, model: Ec
     with running(lab, hermes_home, model.base_url):
         lab.say("pause=20 never mind")
         lab.say("/stop")
-        until(lambda: any("stopped" in text for text in lab.shown()), 10, str(lab.shown()))
+        until(lambda: any("stopped" in text for text in lab.shown()), str(lab.shown()))
 
 
 def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -604,7 +604,7 @@ def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo, he
     with running(lab, hermes_home, model.base_url) as gateway:
         for n in range(300):
             lab.say("hello", chat={"chat_id": f"c{n}", "type": "dm"})
-        until(lambda: len(lab.messages) == 300 and not list(gateway.turns), 60)
+        until(lambda: len(lab.messages) == 300 and not list(gateway.turns))
         (connection,) = gateway.connections.values()
         until(lambda: not connection.delivery._queues and not connection.delivery._tasks)
         until(lambda: not gateway.inbox._taken)
@@ -646,5 +646,5 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
             lab._by_nonce[nonce] = f"m9{part}"
     late = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 1300}}  # the first part is whole when it is shown
     with running(lab, hermes_home, model.base_url, gateway=late) as gateway:
-        until(lambda: nothing_waits(gateway), 30)
+        until(lambda: nothing_waits(gateway))
     assert " ".join(lab.shown()).split() == reply_to(text).split()

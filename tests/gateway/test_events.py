@@ -59,7 +59,7 @@ def test_half_a_character_does_not_lose_a_message(hermes_home: Path) -> None:
     lab = PlainLab()
     with Echo() as model, running(lab, hermes_home, model.base_url):
         lab.say("half \ud83d a smile")
-        until(lambda: lab.shown() == ["echo: half � a smile"], what=str(lab.shown()))
+        until(lambda: lab.shown() == ["echo: half � a smile"], str(lab.shown()))
         until(lambda: not lab.unacknowledged)
     lab.close()
 
@@ -68,5 +68,5 @@ def test_half_a_character_in_a_reply_does_not_lose_the_reply(hermes_home: Path) 
     lab = PlainLab()
     with Wire([answer("half \ud83d a reply")]) as model, running(lab, hermes_home, model.base_url):
         lab.say("hello")
-        until(lambda: lab.shown() == ["half � a reply"], what=str(lab.shown()))
+        until(lambda: lab.shown() == ["half � a reply"], str(lab.shown()))
     lab.close()

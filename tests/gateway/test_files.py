@@ -56,7 +56,7 @@ def sending(path: Path | str, caption: str | None = None) -> str:
 
 
 def told(lab: PlainLab, words: str) -> None:
-    until(lambda: any(words in text for text in lab.shown()), 20, str(lab.shown()))
+    until(lambda: any(words in text for text in lab.shown()), str(lab.shown()))
 
 
 def test_a_file_comes_after_the_reply_with_the_context_of_the_event(
@@ -65,7 +65,7 @@ def test_a_file_comes_after_the_reply_with_the_context_of_the_event(
     (folder / "a.pdf").write_bytes(b"%PDF-1.7 x")
     with running(plain, hermes_home, model.base_url) as gateway:
         plain.say(sending("a.pdf", "**the** report"), context={"token": "t"})
-        until(lambda: plain.sent_files() == [("a.pdf", b"%PDF-1.7 x", "**the** report")], 20, str(plain.shown()))
+        until(lambda: plain.sent_files() == [("a.pdf", b"%PDF-1.7 x", "**the** report")], str(plain.shown()))
         texts = [(one["file"] or {}).get("mime") for one in plain.messages.values()]
         assert texts == [None, "application/pdf"]
         assert [one["context"] for one in plain.messages.values()] == [{"token": "t"}] * 2
@@ -80,8 +80,8 @@ def test_a_caption_that_is_too_long_is_a_message_of_its_own(
     (folder / "a.txt").write_text("x")
     with running(plain, hermes_home, model.base_url):
         plain.say(sending("a.txt", "long " * 60))
-        until(lambda: plain.sent_files() == [("a.txt", b"x", "")], 20)
-        until(lambda: any(text.startswith("long long") for text in plain.shown()), 20)
+        until(lambda: plain.sent_files() == [("a.txt", b"x", "")])
+        until(lambda: any(text.startswith("long long") for text in plain.shown()))
 
 
 def test_a_restart_sends_it_once_and_so_does_a_turn_that_is_resumed(
@@ -91,13 +91,13 @@ def test_a_restart_sends_it_once_and_so_does_a_turn_that_is_resumed(
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.fail(times=10_000)
         lab.say(sending("a.txt", "here"))
-        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2, 20)
+        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2)
     (folder / "a.txt").unlink()  # the store has it
     with lab._lock:
         lab._failures = 0
     with running(lab, hermes_home, model.base_url) as gateway:
-        until(lambda: lab.sent_files() == [("a.txt", b"x", "here")], 20, str(lab.messages))
-        until(lambda: not gateway.store.read(gateway_outbox.unsent), 20)
+        until(lambda: lab.sent_files() == [("a.txt", b"x", "here")], str(lab.messages))
+        until(lambda: not gateway.store.read(gateway_outbox.unsent))
     with running(lab, hermes_home, model.base_url):
         lab.say("and now")
         told(lab, "echo: and now")
@@ -117,7 +117,7 @@ def test_the_same_file_in_answer_to_one_message_is_sent_once(
         post = gateway.services.outbox.post_file
         assert [post(chat, file, "", answers=event) for _ in range(3)] == [True, False, False]
         assert post(chat, file, "")  # on the gateway's own account: each time it is asked to
-        until(lambda: len(plain.sent_files()) == 2, 20)
+        until(lambda: len(plain.sent_files()) == 2)
 
 
 def test_only_files_that_may_leave_are_sent(
@@ -141,7 +141,7 @@ def test_only_files_that_may_leave_are_sent(
         for name, why in refused.items():
             before = len(plain.shown())
             plain.say(sending(name))
-            until(lambda before=before: len(plain.shown()) > before and "the tool said" in plain.shown()[-1], 20)
+            until(lambda before=before: len(plain.shown()) > before and "the tool said" in plain.shown()[-1])
             assert why in plain.shown()[-1], name
             assert plain.sent_files() == []
 
@@ -163,7 +163,7 @@ def test_nothing_of_our_own_home_is_sent_wherever_it_lies(
         ):
             before = len(plain.shown())
             plain.say(sending(name))
-            until(lambda before=before: len(plain.shown()) > before and "the tool said" in plain.shown()[-1], 20)
+            until(lambda before=before: len(plain.shown()) > before and "the tool said" in plain.shown()[-1])
             assert "belongs to Hermes itself" in plain.shown()[-1], name
             assert plain.sent_files() == []
 
@@ -187,7 +187,7 @@ def test_others_than_the_owner_get_no_file_of_the_machine(
     (folder / "a.txt").write_text("x")
     with running(plain, hermes_home, model.base_url):
         plain.say(sending(folder / "a.txt"), who="bob")
-        until(lambda: any("no tool" in text for text in plain.shown(who="bob")), 20, str(plain.shown(who="bob")))
+        until(lambda: any("no tool" in text for text in plain.shown(who="bob")), str(plain.shown(who="bob")))
         assert plain.sent_files(who="bob") == []
 
 
@@ -204,7 +204,7 @@ def test_a_platform_without_files_has_no_such_tool(model: Echo, hermes_home: Pat
 
 
 def until_free(gateway: Gateway, session_id: str) -> None:
-    until(lambda: gateway.db.lease_holder(f"session:{session_id}") is None, 20)
+    until(lambda: gateway.db.lease_holder(f"session:{session_id}") is None)
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -219,16 +219,16 @@ def test_nothing_that_waits_is_sent_after_its_conversation_was_shredded(
         lab.fail(times=10_000)
         lab.say(sending("a.txt", "the treasure is here"))
         lab.say("/save")
-        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 4, 20)
+        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 4)
         (row,) = gateway.db.list_sessions_rich(source=lab.platform)
         until_free(gateway, row["id"])
         if not restart:
             assert gateway.db.shred_session(row["id"])
-            until(lambda: not gateway.store.read(gateway_outbox.unsent), 5)
+            until(lambda: not gateway.store.read(gateway_outbox.unsent))
             with lab._lock:
                 lab._failures = 0
             lab.say("and now", who="bob")
-            until(lambda: any("and now" in text for text in lab.shown(who="bob")), 20)
+            until(lambda: any("and now" in text for text in lab.shown(who="bob")))
             lab.say("hello again")
             told(lab, "echo: hello again")
             assert len(lab.shown()) == 1 and lab.sent_files() == []
@@ -254,8 +254,8 @@ def test_a_file_that_save_sent_is_shredded_with_its_conversation(
         plain.say("the treasure is under the oak")
         told(plain, "under the oak")
         plain.say("/save")
-        until(lambda: len(plain.sent_files()) == 1, 20)
-        until(lambda: not gateway.store.read(gateway_outbox.unsent), 20)
+        until(lambda: len(plain.sent_files()) == 1)
+        until(lambda: not gateway.store.read(gateway_outbox.unsent))
         (row,) = gateway.db.list_sessions_rich(source="plain")
         until_free(gateway, row["id"])
         assert gateway.db.shred_session(row["id"])
@@ -269,10 +269,10 @@ def test_a_file_that_save_sent_is_deleted_with_its_session_and_one_that_waits_is
         plain.say("the treasure is under the oak")
         told(plain, "under the oak")
         plain.say("/save")
-        until(lambda: len(plain.sent_files()) == 1 and not gateway.store.read(gateway_outbox.unsent), 20)
+        until(lambda: len(plain.sent_files()) == 1 and not gateway.store.read(gateway_outbox.unsent))
         plain.fail(times=10_000)
         plain.say("/save html")
-        until(lambda: gateway.store.read(gateway_outbox.unsent), 20)
+        until(lambda: gateway.store.read(gateway_outbox.unsent))
         (row,) = gateway.db.list_sessions_rich(source="plain")
         until_free(gateway, row["id"])
         assert gateway.db.delete_session(row["id"])
@@ -280,8 +280,8 @@ def test_a_file_that_save_sent_is_deleted_with_its_session_and_one_that_waits_is
         assert gateway.db.sql("SELECT key FROM state_meta WHERE key LIKE 'sent_file:%'") == []
         with plain._lock:
             plain._failures = 0
-        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1, 30)
-        until(lambda: "no longer in the store" in str(gateway.store.statuses()), 30)
+        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
+        until(lambda: "no longer in the store" in str(gateway.store.statuses()))
         assert len(plain.sent_files()) == 1
 
 
@@ -292,12 +292,12 @@ def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(
     with running(plain, hermes_home, model.base_url) as gateway:
         plain.fail(times=10_000)
         plain.say(sending("a.txt"))
-        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2, 20)
+        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2)
         for path in gateway.db.attachments_dir.rglob("*"):
             if path.is_file():
                 path.unlink()
         with plain._lock:
             plain._failures = 0
-        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1, 30)
-        until(lambda: "no longer in the store" in str(gateway.store.statuses()), 30)
+        until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
+        until(lambda: "no longer in the store" in str(gateway.store.statuses()))
         assert plain.sent_files() == []

@@ -137,12 +137,12 @@ def test_the_genuine_one_is_answered_also_in_chunks(scene: Scene) -> None:
     for platform, lab in scene.labs.items():
         one = scene.delivery(platform, f"genuine{platform}")
         assert scene.send(one, chunked=True) == 200, platform
-        until(lambda lab=lab: any("genuine" in text for text in lab.shown()), 20, platform)
+        until(lambda lab=lab: any("genuine" in text for text in lab.shown()), platform)
         before = len(lab.shown())
         assert scene.send(one) in (200, 403)  # again: nothing comes of it
         other = scene.delivery(platform, f"after{platform}")
         assert scene.send(other) == 200
-        until(lambda lab=lab: any("after" in text for text in lab.shown()), 20, platform)
+        until(lambda lab=lab: any("after" in text for text in lab.shown()), platform)
         assert len(lab.shown()) == before + 1, (platform, lab.shown())
 
 
@@ -210,7 +210,7 @@ def test_the_declared_type_changes_nothing(scene: Scene, platform: str, kind: st
     assert scene.send(one.with_proof(PROOFS[platform], "x")) == 403
     assert not scene.stored(word)
     assert scene.send(one) == 200
-    until(lambda: any(word in text for text in lab.shown()), 20)
+    until(lambda: any(word in text for text in lab.shown()))
 
 
 def test_an_old_request_is_a_replay(scene: Scene) -> None:

@@ -47,10 +47,10 @@ def test_a_reply_is_shown_while_another_members_turn_goes_on(
         until(lambda: any("nothing" in one for one in shown(lab)) if first is ASKS else model.requests)
         for number in range(3):
             lab.say(f"quick {number}", who="bob", where=group(lab))
-            until(lambda number=number: any(f"echo: quick {number}" in one for one in shown(lab)), what=str(shown(lab)))
+            until(lambda number=number: any(f"echo: quick {number}" in one for one in shown(lab)), str(shown(lab)))
         assert [item.event.sender.id for item in gateway.turns.running] == [lab.user_id("alice")]
         lab.say("no" if first is ASKS else "/stop", who="alice", where=group(lab))
         until(lambda: not gateway.turns.running)
-        until(lambda: any("declined" in one or "stopped" in one for one in shown(lab)), what=str(shown(lab)))
+        until(lambda: any("declined" in one or "stopped" in one for one in shown(lab)), str(shown(lab)))
     quick = [one for one in shown(lab) if "echo: quick" in one]
     assert [one.rpartition(" ")[2] for one in quick] == ["0", "1", "2"]

@@ -72,7 +72,7 @@ def at_the_desk(home: Path) -> None:
 
 
 def outcome(db: SessionDB) -> dict[str, Any]:
-    return until(lambda: (s := db.get_handoff_state(SESSION)) and s["state"] in ("completed", "failed") and s, 30)
+    return until(lambda: (s := db.get_handoff_state(SESSION)) and s["state"] in ("completed", "failed") and s)
 
 
 def in_thread(lab: PlainLab) -> list[str]:
@@ -190,10 +190,10 @@ def test_a_claimed_handoff_that_is_given_up_is_undone_and_the_desk_goes_on(
         screen.wait_for("about tulips")
         model.latency = 60.0
         screen.line("/handoff plain")
-        until(lambda: model.requests, 30)  # the thread is made and the turn under way
+        until(lambda: model.requests)  # the thread is made and the turn under way
         screen.press("C-c")
         screen.wait_for("withdrawn")
-        until(lambda: GatewayDB(db).read(routes.of_session, SESSION) is None, 30)
+        until(lambda: GatewayDB(db).read(routes.of_session, SESSION) is None)
         model.latency = 0.0
         screen.line("still here")
         screen.wait_for("echo: still here")
@@ -264,14 +264,14 @@ def test_a_summary_that_a_dead_gateway_left_is_not_sent_once_the_handoff_is_with
     model.latency = 60.0
     with SessionDB(hermes_home / "state.db") as db:
         assert db.request_handoff(SESSION, "plain")
-        until(lambda: model.requests, 30)
+        until(lambda: model.requests)
         gateway.kill()
         assert db.fail_handoff(SESSION, "the desk gave it up")
         model.latency = 0.0
         gateway.start()
         lab.say("hello")
-        until(lambda: lab.shown() == ["echo: hello"], 30)
-        until(lambda: not GatewayDB(db).read(gateway_inbox.waiting), 30)
+        until(lambda: lab.shown() == ["echo: hello"])
+        until(lambda: not GatewayDB(db).read(gateway_inbox.waiting))
         assert gateway.stop() == 0
     assert in_thread(lab) == []
 
@@ -286,13 +286,13 @@ def test_a_chat_that_a_dead_gateway_bound_is_let_go_once_the_handoff_is_withdraw
     model.latency = 60.0
     with SessionDB(hermes_home / "state.db") as db:
         assert db.request_handoff(SESSION, "plain")
-        until(lambda: model.requests, 30)
+        until(lambda: model.requests)
         gateway.kill()
         assert db.fail_handoff(SESSION, "the desk gave it up")
         model.latency = 0.0
         gateway.start()
         lab.say("hello")
-        until(lambda: lab.shown()[-1:] == ["echo: hello"], 30)
+        until(lambda: lab.shown()[-1:] == ["echo: hello"])
         assert gateway.stop() == 0
         assert GatewayDB(db).read(routes.of_session, SESSION) is None
         assert not any(one["content"] == "hello" for one in db.get_messages(SESSION))
@@ -329,7 +329,7 @@ def test_a_refused_message_fails_the_handoff_with_its_reason_and_it_can_be_tried
         until(lambda: len(lab.shown()) == 2)
         assert gateway.db.get_messages(own["id"])[-2]["content"] == "as if nothing had happened"
         assert gateway.db.request_handoff(SESSION, "plain")
-        until(lambda: gateway.db.get_handoff_state(SESSION)["state"] == "completed", 30)
+        until(lambda: gateway.db.get_handoff_state(SESSION)["state"] == "completed")
 
 
 def test_a_thread_is_asked_for_again_when_the_platform_says_wait(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -349,7 +349,7 @@ def test_from_chat_to_chat(lab: PlainLab, other: ForgetfulLab, model: Echo, herm
         (row,) = gateway.db.list_sessions_rich(source="plain")
         lab.say("/handoff forgetful")
         lab.say("a new subject")
-        until(lambda: any("↻ Handoff complete" in text for text in lab.shown()), 20)
+        until(lambda: any("↻ Handoff complete" in text for text in lab.shown()))
         until(lambda: lab.shown()[-1] == "echo: a new subject")
         until(lambda: len(in_thread(other)) == 1)
         route = gateway.store.read(routes.of_session, row["id"])
@@ -367,7 +367,7 @@ def test_from_chat_to_chat_when_it_fails_everything_is_as_it_was(
         until(lambda: len(lab.shown()) == 1)
         other.refuses = "not in this room"
         lab.say("/handoff forgetful")
-        until(lambda: any("did not work: not in this room" in text for text in lab.shown()), 20)
+        until(lambda: any("did not work: not in this room" in text for text in lab.shown()))
         lab.say("then here")
         until(lambda: lab.shown()[-1] == "echo: then here")
         (row,) = gateway.db.list_sessions_rich(source="plain")
@@ -390,16 +390,16 @@ def test_from_chat_to_chat_when_it_takes_too_long_it_is_withdrawn(
             monkeypatch.setenv("HERMES_HANDOFF_SECONDS", "1")
             other.hides = True
             other.drop()
-            until(lambda: not gateway.connections["forgetful"].delivery.connected.is_set(), 20)
+            until(lambda: not gateway.connections["forgetful"].delivery.connected.is_set())
         lab.say("/handoff forgetful")
-        until(lambda: any("The handoff did not work" in text for text in lab.shown()), 30)
+        until(lambda: any("The handoff did not work" in text for text in lab.shown()))
         model.latency, other.hides = 0.0, False
-        until(lambda: getattr(gateway.store.read(routes.of_session, row["id"]), "platform", None) == "plain", 20)
+        until(lambda: getattr(gateway.store.read(routes.of_session, row["id"]), "platform", None) == "plain")
         lab.say("then here")
-        until(lambda: lab.shown()[-1] == "echo: then here", 20)
+        until(lambda: lab.shown()[-1] == "echo: then here")
         assert gateway.db.get_messages(row["id"])[-2]["content"] == "then here"
         other.say("hello")
-        until(lambda: other.shown()[-1:] == ["echo: hello"], 30)
+        until(lambda: other.shown()[-1:] == ["echo: hello"])
     assert in_thread(other) == []
 
 
@@ -442,12 +442,12 @@ def test_a_gateway_killed_in_the_middle_is_followed_by_one_that_completes_it_onc
     model.latency = 60.0
     with SessionDB(hermes_home / "state.db") as db:
         assert db.request_handoff(SESSION, "plain")
-        until(lambda: model.requests, 30)  # the thread is made and the turn under way
+        until(lambda: model.requests)  # the thread is made and the turn under way
         gateway.kill()
         assert db.get_handoff_state(SESSION)["state"] == "running"
         model.latency = 0.0
         gateway.start()
-        until(lambda: db.get_handoff_state(SESSION)["state"] == "completed", 30)
+        until(lambda: db.get_handoff_state(SESSION)["state"] == "completed")
         assert gateway.stop() == 0
         assert lab.threads() == ["about tulips"]
         assert len(in_thread(lab)) == 1
@@ -465,12 +465,12 @@ def test_a_gateway_that_was_stopped_completes_nothing_that_another_has_claimed_s
     model.latency = 1.0
     with SessionDB(hermes_home / "state.db") as db:
         assert db.request_handoff(SESSION, "plain")
-        until(lambda: model.requests, 30)  # the thread is made and the turn under way
+        until(lambda: model.requests)  # the thread is made and the turn under way
         assert gateway.process is not None
         gateway.process.send_signal(signal.SIGSTOP)
-        token = until(lambda: db.take_handoff(SESSION, lease=60), 30)
+        token = until(lambda: db.take_handoff(SESSION, lease=60))
         gateway.process.send_signal(signal.SIGCONT)
-        until(lambda: "another process has taken over the handoff" in gateway.output(), 30)
+        until(lambda: "another process has taken over the handoff" in gateway.output())
         assert db.get_handoff_state(SESSION) == {"state": "running", "platform": "plain", "error": None}
         with db.fenced(f"job:handoff:{SESSION}", token):
             assert db.complete_handoff(SESSION)
@@ -486,7 +486,7 @@ def test_two_gateways_never_both_take_one(lab: PlainLab, model: Echo, hermes_hom
     ):
         for _ in range(3):
             assert one.db.request_handoff(SESSION, "plain")
-            until(lambda: one.db.get_handoff_state(SESSION)["state"] == "completed", 30)
+            until(lambda: one.db.get_handoff_state(SESSION)["state"] == "completed")
         assert len(lab.threads()) + len(second.threads()) == 3
     second.close()
 

@@ -62,7 +62,7 @@ class Home:
 
     def await_lines(self, most: int) -> None:
         wanted = [f"line {number}" for number in range(most)]
-        until(lambda: self.shown() == wanted, 60, str(self.shown()))
+        until(lambda: self.shown() == wanted, str(self.shown()))
 
     def log(self) -> list[str]:
         file = self.path / "logs" / "gateway.jsonl"
@@ -81,7 +81,7 @@ class Home:
             process.communicate()
 
     def await_log(self, text: str) -> None:
-        until(lambda: any(text in line for line in self.log()), 60, text)
+        until(lambda: any(text in line for line in self.log()), text)
 
 
 def test_the_gateway_imports_what_is_written_also_after_a_kill(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_of_several_gateways_of_a_store_one_follows(tmp_path: Path, url: str) ->
     write(home.claude, 0)
     with home.started("gateway"), home.started("gateway"):
         home.await_lines(1)
-        until(lambda: len([line for line in home.log() if "; waiting" in line]) == 1, 60)
+        until(lambda: len([line for line in home.log() if "; waiting" in line]) == 1)
         write(home.claude, 1)
         home.await_lines(2)
-        until(lambda: len([line for line in home.log() if "1 message from" in line]) == 2, 30)
+        until(lambda: len([line for line in home.log() if "1 message from" in line]) == 2)
 
 
 def test_a_watcher_that_fails_stops_neither_the_gateway_nor_itself(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_an_import_reads_a_file_after_the_one_before_it_has_stored_it(tmp_path: 
     with (home.path / "import.lock").open("w") as lock:  # as another process that imports this file
         fcntl.lockf(lock, fcntl.LOCK_EX, 1, int.from_bytes(hashlib.sha256(os.fsencode(file)).digest()[:6], "big"))
         with home.started("sessions", "import", file) as one:
-            until(lambda: (home.path / "state.db").exists(), 30)
+            until(lambda: (home.path / "state.db").exists())
             time.sleep(0.5)  # it would be through; the assertion below holds whenever it comes here
             assert one.poll() is None
             write(home.claude, 1)

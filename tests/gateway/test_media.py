@@ -42,7 +42,7 @@ def lab() -> Iterator[PlainLab]:
 
 
 def replies(lab: PlainLab, number: int) -> list[str]:
-    until(lambda: len(lab.shown()) >= number and not any("▉" in one for one in lab.shown()), what=str(lab.shown()))
+    until(lambda: len(lab.shown()) >= number and not any("▉" in one for one in lab.shown()), str(lab.shown()))
     return lab.shown()
 
 

@@ -36,7 +36,7 @@ def asker(lab: PlainLab) -> Callable[..., str]:
     def ask(text: str, **place: str) -> str:
         before = len(lab.shown(**place))
         lab.say(text, **place)
-        until(lambda: len(lab.shown(**place)) > before, 30, text)
+        until(lambda: len(lab.shown(**place)) > before, text)
         return lab.shown(**place)[before]
 
     return ask

@@ -47,7 +47,7 @@ def lab() -> Iterator[PlainLab]:
 def code_for(lab: PlainLab, gateway: Gateway, who: str = "mallory", text: str = "hello?") -> str:
     """A stranger writes and is told a code."""
     lab.say(text, who=who)
-    until(lambda: lab.shown(who=who), 20)
+    until(lambda: lab.shown(who=who))
     (code,) = CODE.findall(lab.shown(who=who)[-1])
     return str(code)
 
@@ -60,7 +60,6 @@ def heard(lab: PlainLab, gateway: Gateway) -> None:
             and not gateway.store.read(gateway_inbox.waiting)
             and not gateway.store.read(gateway_outbox.unsent)
         ),
-        20,
     )
 
 
@@ -74,9 +73,9 @@ def test_a_stranger_is_let_in_by_the_code_and_told_so(lab: PlainLab, model: Echo
             found = GatewayDB(other).approve_pairing(welcome=welcome, code=code.lower().replace("-", " "))
         assert found is not None
         assert (found["platform"], found["user_id"], found["name"]) == ("plain", "u-mallory", "Mallory")
-        until(lambda: any("You are in" in text for text in lab.shown(who="mallory")), 20)
+        until(lambda: any("You are in" in text for text in lab.shown(who="mallory")))
         lab.say("thank you", who="mallory")
-        until(lambda: "echo: thank you" in lab.shown(who="mallory"), 20)
+        until(lambda: "echo: thank you" in lab.shown(who="mallory"))
         assert sum("You are in" in text for text in lab.shown(who="mallory")) == 1
         assert gateway.db.search_messages("hello?") == []
 
@@ -90,7 +89,7 @@ def test_who_was_let_in_while_no_gateway_ran_is_told_at_the_next_start(
         assert GatewayDB(db).approve_pairing(welcome=welcome, code=code) is not None
     for _ in range(2):
         with running(lab, hermes_home, model.base_url) as gateway:
-            until(lambda: any("You are in" in text for text in lab.shown(who="mallory")), 20)
+            until(lambda: any("You are in" in text for text in lab.shown(who="mallory")))
             lab.say("hello", who="mallory")
             heard(lab, gateway)
     assert sum("You are in" in text for text in lab.shown(who="mallory")) == 1
@@ -104,7 +103,7 @@ def test_a_code_works_once_and_for_an_hour(lab: PlainLab, model: Echo, hermes_ho
         assert gateway.store.approve_pairing(welcome=welcome, code=first) is None
         assert not gateway.store.read(approvals.may_talk, "plain", "u-mallory")
         lab.say("again", who="mallory")
-        until(lambda: len(lab.shown(who="mallory")) == 2, 20)
+        until(lambda: len(lab.shown(who="mallory")) == 2)
         (second,) = CODE.findall(lab.shown(who="mallory")[-1])
         assert second != first
         assert gateway.store.approve_pairing(welcome=welcome, code=second) is not None
@@ -321,7 +320,7 @@ def test_start_is_answered_with_a_greeting_and_help_not_by_the_model(
     with running(lab, hermes_home, model.base_url) as gateway:
         asked = len(model.requests)
         lab.say("/start deep-link", who="bob")
-        until(lambda: lab.shown(who="bob"), 20)
+        until(lambda: lab.shown(who="bob"))
         heard(lab, gateway)
         greeting, *commands = lab.shown(who="bob")
         assert "Hello" in greeting
@@ -330,5 +329,5 @@ def test_start_is_answered_with_a_greeting_and_help_not_by_the_model(
         assert len(model.requests) == asked
         assert gateway.db.session_count() == 0
         lab.say("/start", who="mallory")
-        until(lambda: lab.shown(who="mallory"), 20)
+        until(lambda: lab.shown(who="mallory"))
         assert CODE.search(lab.shown(who="mallory")[0])

@@ -46,11 +46,11 @@ def removing(path: Path) -> str:
 
 
 def asked(lab: PlainLab, where: str = "dm") -> None:
-    until(lambda: any("Reply **yes** or **no**" in one for one in lab.shown(where)), what=str(lab.shown(where)))
+    until(lambda: any("Reply **yes** or **no**" in one for one in lab.shown(where)), str(lab.shown(where)))
 
 
 def answered(lab: PlainLab, words: str, where: str = "dm") -> list[str]:
-    until(lambda: any(words in one for one in lab.shown(where)), what=str(lab.shown(where)))
+    until(lambda: any(words in one for one in lab.shown(where)), str(lab.shown(where)))
     return lab.shown(where)
 
 
@@ -186,7 +186,7 @@ def test_a_question_is_seen_while_the_reply_grows(lab: PlainLab, hermes_home: Pa
         assert growing.startswith("Let me clear that away.")
         assert question.endswith("is a no).")
         lab.say("ok")
-        until(lambda: lab.shown() == ["Let me clear that away.\n\nIt is gone.", question], what=str(lab.shown()))
+        until(lambda: lab.shown() == ["Let me clear that away.\n\nIt is gone.", question], str(lab.shown()))
         assert not precious.exists()
 
 
@@ -212,14 +212,14 @@ def test_an_emoji_at_another_message_answers_no_question(
         until(lambda: lab.shown() == ["echo: hello"])
         (greeting,) = lab.messages
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
-        until(lambda: any("Reply" in text for text in lab.shown()), 20)
+        until(lambda: any("Reply" in text for text in lab.shown()))
         (question,) = [number for number in lab.messages if number != greeting]
         lab.react("👍", about=greeting)  # meant for the greeting
         lab.react("👎", about=question)
-        until(lambda: any("the tool said" in text for text in lab.shown()), 20, str(lab.shown()))
+        until(lambda: any("the tool said" in text for text in lab.shown()), str(lab.shown()))
         assert precious.exists()
         lab.say(f'call=terminal {{"command": "rm -f {precious}"}}')
-        until(lambda: sum("Reply" in text for text in lab.shown()) == 2, 20, str(lab.shown()))
+        until(lambda: sum("Reply" in text for text in lab.shown()) == 2, str(lab.shown()))
         lab.react("👍", about=question)  # an older one
         lab.react("👍")
-        until(lambda: not precious.exists(), 20)
+        until(lambda: not precious.exists())

@@ -36,7 +36,7 @@ def whole(lab: PlainLab, number: int, **where: Any) -> list[str]:
         shown = lab.shown(**where)
         return len(shown) == number and not any("▉" in one for one in shown)
 
-    until(there, 30, what=str(lab.shown(**where)))
+    until(there, str(lab.shown(**where)))
     return lab.shown(**where)
 
 
@@ -71,29 +71,29 @@ def test_a_queued_message_is_no_answer_to_a_question(
     precious.write_text("do not lose me")
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
-        until(lambda: any("yes" in text for text in lab.shown()), 20)
+        until(lambda: any("yes" in text for text in lab.shown()))
         lab.say("/queue yes")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2, 20)
+        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2)
         lab.say("no")
-        until(lambda: any("echo: yes" in text for text in lab.shown()), 20, str(lab.shown()))
+        until(lambda: any("echo: yes" in text for text in lab.shown()), str(lab.shown()))
         assert precious.exists()
 
 
 def test_queue_alone_tells_what_waits_at_once(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("/queue")
-        until(lambda: lab.shown() and "Nothing is waiting" in lab.shown()[0], 20)
+        until(lambda: lab.shown() and "Nothing is waiting" in lab.shown()[0])
         lab.say("pause=60 for a while")
         begun(model, "for a while")
         lab.say("/queue")
-        until(lambda: any("a reply is being written" in text for text in lab.shown()), 20)
+        until(lambda: any("a reply is being written" in text for text in lab.shown()))
         lab.say("/queue buy milk")
         lab.say("/queue and bread")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 3, 20)
+        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 3)
         lab.say("/queue")
-        until(lambda: any("1. buy milk\n2. and bread" in text for text in lab.shown()), 20, str(lab.shown()))
+        until(lambda: any("1. buy milk\n2. and bread" in text for text in lab.shown()), str(lab.shown()))
         lab.say("/stop")
-        until(lambda: any("echo: and bread" in text for text in lab.shown()), 20, str(lab.shown()))
+        until(lambda: any("echo: and bread" in text for text in lab.shown()), str(lab.shown()))
         assert said(gateway.db) == [["pause=60 for a while", "buy milk", "and bread"]]
 
 
@@ -102,9 +102,9 @@ def test_what_is_queued_survives_a_restart(lab: PlainLab, model: Echo, hermes_ho
         lab.say("slow=2 the first " + "x " * 20)
         begun(model, "the first")
         lab.say("/queue the second")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2, 20)
+        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2)
     with running(lab, hermes_home, model.base_url) as gateway:
-        until(lambda: any(text == "echo: the second" for text in lab.shown()), 30, str(lab.shown()))
+        until(lambda: any(text == "echo: the second" for text in lab.shown()), str(lab.shown()))
         assert [text.split()[-1] for text in said(gateway.db)[0]] == ["x", "second"]
         assert sum("the second" in text for text in lab.shown()) == 1
 
@@ -114,7 +114,7 @@ def test_an_edit_of_a_queued_message_is_what_is_asked(lab: PlainLab, model: Echo
         lab.say("slow=1.5 take your time")
         begun(model, "take your time")
         number = lab.say("/queue buy milk")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2, 20)
+        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2)
         lab.change(number, "/queue buy bread")
         assert whole(lab, 2)[1] == "echo: buy bread"
         assert said(gateway.db) == [["slow=1.5 take your time", "buy bread"]]
@@ -132,16 +132,16 @@ def test_a_background_question_has_a_session_of_its_own_and_the_conversation_goe
         lab.say("/background slow=3 the long one")
         begun(model, "the long one")
         lab.say("meanwhile")
-        until(lambda: "echo: meanwhile" in lab.shown(), 20, str(lab.shown()))
+        until(lambda: "echo: meanwhile" in lab.shown(), str(lab.shown()))
         assert not any("the long one" in text for text in lab.shown())
         answer = whole(lab, 3)[2]
         assert answer.startswith("↪ slow=3 the long one\n\necho: slow=3 the long one\n\n")
         assert said(gateway.db) == [["hello", "meanwhile"], ["slow=3 the long one"]]
         number = answer.rpartition("/resume ")[2].partition("`")[0]
         lab.say(f"/resume {number}")
-        until(lambda: any("Continuing" in text for text in lab.shown()), 20)
+        until(lambda: any("Continuing" in text for text in lab.shown()))
         lab.say("more of it")
-        until(lambda: "echo: more of it" in lab.shown(), 20)
+        until(lambda: "echo: more of it" in lab.shown())
         assert said(gateway.db) == [["hello", "meanwhile"], ["slow=3 the long one", "more of it"]]
         assert not any("elsewhere" in text for text in lab.shown())
         assert gateway.db.check() == []
@@ -158,11 +158,11 @@ def test_stop_and_messages_stop_nothing_in_the_background_and_it_asks_nobody(
         begun(model, "keep going")
         lab.say("/stop")
         lab.say("yes")
-        until(lambda: sum("continues this here" in text for text in lab.shown()) == 2, 30, str(lab.shown()))
+        until(lambda: sum("continues this here" in text for text in lab.shown()) == 2, str(lab.shown()))
         assert precious.exists() and any("no one can be asked here" in text for text in lab.shown())
         assert not any(STOPPED in text or "Reply **yes**" in text for text in lab.shown())
         lab.say("/background")
-        until(lambda: any("want to ask" in text for text in lab.shown()), 20)
+        until(lambda: any("want to ask" in text for text in lab.shown()))
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -173,11 +173,11 @@ def test_the_answer_comes_once_also_after_a_restart(lab: PlainLab, model: Echo, 
         if twice:
             lab.redeliver(number)
         lab.say("meanwhile")
-        until(lambda: "echo: meanwhile" in lab.shown(), 20)
+        until(lambda: "echo: meanwhile" in lab.shown())
     for _ in range(2):
         with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)) as gateway:
-            until(lambda: any("continues this here" in text for text in lab.shown()), 30, str(lab.shown()))
-            until(lambda: not gateway.store.read(gateway_outbox.unsent), 20)
+            until(lambda: any("continues this here" in text for text in lab.shown()), str(lab.shown()))
+            until(lambda: not gateway.store.read(gateway_outbox.unsent))
             if twice:
                 lab.redeliver(number)
     assert sum("the long one" in text for text in lab.shown()) == 1
@@ -189,11 +189,11 @@ def test_the_answer_comes_once_also_after_a_restart(lab: PlainLab, model: Echo, 
 def test_a_background_question_of_another_person_is_theirs(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("/background from bob", who="bob", where="group")
-        until(lambda: any("echo: from bob" in text for text in lab.shown("group")), 20, str(lab.shown("group")))
+        until(lambda: any("echo: from bob" in text for text in lab.shown("group")), str(lab.shown("group")))
         (row,) = gateway.db.list_sessions_rich(source="plain")
         assert row["user_id"] == lab.user_id("bob")
         assert gateway.db.list_sessions_rich(visible_to=("plain", "somebody else")) == []
         lab.say("/background let me in", who="mallory")
         lab.say("hello", who="bob", where="group")
-        until(lambda: any("echo: hello" in text for text in lab.shown("group")), 20)
+        until(lambda: any("echo: hello" in text for text in lab.shown("group")))
         assert gateway.db.session_count() == 2

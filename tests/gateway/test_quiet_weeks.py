@@ -36,17 +36,17 @@ def test_the_last_message_before_a_quiet_week_is_not_answered_again(name: str, m
     try:
         with running(lab, hermes_home, model.base_url) as gateway:
             lab.say("hello")
-            until(lambda: len(lab.shown()) == 1, 30)
+            until(lambda: len(lab.shown()) == 1)
             until(lambda: not gateway.store.read(gateway_outbox.unsent))
             gateway.store.forget_mail(0)
             lab.say("bye", who="bob")
-            until(lambda: len(lab.shown(who="bob")) == 1, 30)
+            until(lambda: len(lab.shown(who="bob")) == 1)
             until(lambda: not gateway.store.read(gateway_outbox.unsent))
             gateway.store.forget_mail(0)
         with running(lab, hermes_home, model.base_url) as gateway:
             gateway.store.forget_mail(0)
             lab.say("again", who="bob")
-            until(lambda: any("again" in text for text in lab.shown(who="bob")), 30)
+            until(lambda: any("again" in text for text in lab.shown(who="bob")))
             assert (len(lab.shown()), len(lab.shown(who="bob"))) == (1, 2)
     finally:
         lab.close()

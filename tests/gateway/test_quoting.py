@@ -68,7 +68,7 @@ def test_what_is_forwarded_reaches_the_model_whole_and_marked_with_its_author(
 def test_a_comment_on_a_forwarded_message_is_the_senders_own(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.say("/help", forwarded={"text": "something"})
-        until(lambda: any("/new" in one for one in lab.shown()), what=str(lab.shown()))
+        until(lambda: any("/new" in one for one in lab.shown()), str(lab.shown()))
 
 
 def test_what_waits_is_listed_by_its_forwarded_words(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -77,7 +77,7 @@ def test_what_waits_is_listed_by_its_forwarded_words(lab: PlainLab, model: Echo,
         until(lambda: lab.shown())
         lab.forward("the plan of tomorrow")
         lab.say("/queue")
-        until(lambda: any("1. the plan of tomorrow" in one for one in lab.shown()), what=str(lab.shown()))
+        until(lambda: any("1. the plan of tomorrow" in one for one in lab.shown()), str(lab.shown()))
         assert len(lab.shown()) == 2  # the question is still open
         lab.say("no")
         until(lambda: len(lab.shown()) == 4)
@@ -88,7 +88,7 @@ def test_what_waits_is_listed_by_its_forwarded_words(lab: PlainLab, model: Echo,
 def test_an_answer_can_be_a_command(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.say("/help", reply_to="m1", quoted="something")
-        until(lambda: any("/new" in one for one in lab.shown()), what=str(lab.shown()))
+        until(lambda: any("/new" in one for one in lab.shown()), str(lab.shown()))
 
 
 def test_in_a_group_a_reply_quotes_its_question(lab: PlainLab, model: Echo, hermes_home: Path) -> None:

@@ -82,9 +82,9 @@ def test_the_owner_is_told_and_nothing_is_lost(lab: PlainLab, hermes_home: Path)
             gateway.store.write(approvals.set_home, "plain", as_json(home))
             for number in range(2):
                 lab.say(f"message {number}", who="bob")
-                until(lambda number=number: f"echo: message {number}" in lab.shown(who="bob"), 30)
+                until(lambda number=number: f"echo: message {number}" in lab.shown(who="bob"))
             lab.say("message 2", who="bob")
-            until(lambda: len(lab.shown(who="alice")) == 1, 30)
+            until(lambda: len(lab.shown(who="alice")) == 1)
             (told,) = lab.shown(who="alice")
             assert lab.user_id("bob") in told and "may be a program" in told
             (row,) = [one for one in gateway.store.statuses() if one["platform"] == "plain"]

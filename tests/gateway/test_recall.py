@@ -42,7 +42,7 @@ def test_a_fact_from_claude_code_answers_the_owner_in_telegram(
     try:
         with Wire(_knows) as model, running(lab, hermes_home, model.base_url) as gateway:
             lab.say(QUESTION, who=who)
-            until(lambda: answer in lab.shown(who=who), what=str(lab.shown(who=who)))
+            until(lambda: answer in lab.shown(who=who), str(lab.shown(who=who)))
             (session,) = gateway.db.list_sessions_rich(source="telegram")
             rows = gateway.db.get_messages(session["id"])
             assert [row["role"] for row in rows] == ["user", "assistant"] and rows[0]["content"] == QUESTION
@@ -59,17 +59,17 @@ def test_nothing_is_recalled_where_others_read_and_off_lasts_in_a_chat(hermes_ho
         with Wire(_knows) as model:
             with running(lab, hermes_home, model.base_url):
                 lab.say(QUESTION, where="group")
-                until(lambda: lab.shown("group") == ["I can't tell."], what=str(lab.shown("group")))
+                until(lambda: lab.shown("group") == ["I can't tell."], str(lab.shown("group")))
                 lab.say("/recall on", where="group")
                 until(lambda: "direct chats" in lab.shown("group")[-1])
                 lab.say("/recall off")
                 until(lambda: any("off" in text for text in lab.shown()))
             with running(lab, hermes_home, model.base_url):
                 lab.say(QUESTION)
-                until(lambda: lab.shown()[-1] == "I can't tell.", what=str(lab.shown()))
+                until(lambda: lab.shown()[-1] == "I can't tell.", str(lab.shown()))
                 lab.say("/recall on")
                 until(lambda: "on" in lab.shown()[-1])
                 lab.say(f"And again: {QUESTION}")
-                until(lambda: lab.shown()[-1] == "It was DuckDB.", what=str(lab.shown()))
+                until(lambda: lab.shown()[-1] == "It was DuckDB.", str(lab.shown()))
     finally:
         lab.close()

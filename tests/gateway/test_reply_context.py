@@ -65,7 +65,7 @@ def test_each_part_of_each_reply_has_the_context_of_its_own_event(
 ) -> None:
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
         lab.say("long=2500", context=token(1))
-        until(lambda: "Paragraph 13" in "".join(lab.shown()) and "▉" not in "".join(lab.shown()), 30)
+        until(lambda: "Paragraph 13" in "".join(lab.shown()) and "▉" not in "".join(lab.shown()))
         parts = len(lab.messages)
         assert parts >= 3
         assert [one["context"] for one in lab.messages.values()] == [token(1)] * parts
@@ -100,15 +100,15 @@ def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(
     ) as gateway:
         lab.say("first", context=token(1))
         lab.fail(times=10_000)
-        until(lambda: gateway.store.read(gateway_outbox.unsent), 20)  # the reply waits in the outbox
+        until(lambda: gateway.store.read(gateway_outbox.unsent))  # the reply waits in the outbox
         lab.say("slow=3 second", where="group", context=token(2))
-        until(lambda: gateway.turns.running, 20)  # the event waits in the inbox
+        until(lambda: gateway.turns.running)  # the event waits in the inbox
     assert lab.messages == {}
     with lab._lock:
         lab._failures = 0
     with running(lab, hermes_home, model.base_url):
-        until(lambda: contexts(lab, "first") == [token(1)], 30, str(lab.messages))
-        until(lambda: contexts(lab, "second") == [token(2)], 30, str(lab.messages))
+        until(lambda: contexts(lab, "first") == [token(1)], str(lab.messages))
+        until(lambda: contexts(lab, "second") == [token(2)], str(lab.messages))
 
 
 def test_a_part_that_was_given_up_keeps_its_text_but_not_the_context(
@@ -132,7 +132,7 @@ def test_a_handoff_and_a_notice_elsewhere_have_no_context(plain: PlainLab, model
         until(lambda: gateway.store.read(approvals.home, "plain"))
         assert "ctx-" not in str(gateway.store.read(approvals.home, "plain"))
         assert gateway.db.request_handoff("20260101_000000_abcdef", "plain")
-        until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] == "completed", 30)
+        until(lambda: gateway.db.get_handoff_state("20260101_000000_abcdef")["state"] == "completed")
         assert contexts(plain, "")[0] == token(1)
         assert set(map(str, contexts(plain, "")[1:])) == {"None"} and len(plain.messages) > 1
 

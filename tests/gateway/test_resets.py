@@ -188,7 +188,7 @@ def say(lab: PlainLab, text: str, **where: Any) -> list[str]:
     place = {key: where[key] for key in ("who", "where") if key in where}
     until(
         lambda: any(f"echo: {text}" in one or f"] {text}" in one for one in lab.shown(**place)),
-        what=str(lab.shown(**place)),
+        str(lab.shown(**place)),
     )
     return lab.shown(**place)
 
@@ -282,9 +282,7 @@ def test_the_old_conversation_is_listed_beside_the_new_one_and_found_from_it(
         rows = gateway.db.list_sessions_rich(order_by_last_active=True, visible_to=("plain", "u-alice"))
         assert {row["id"] for row in rows} == {old, route.session_id}
         lab.say('call=session_search {"query": "tulips"}')
-        until(
-            lambda: any("the tool said" in one and "in the cellar" in one for one in lab.shown()), what=str(lab.shown())
-        )
+        until(lambda: any("the tool said" in one and "in the cellar" in one for one in lab.shown()), str(lab.shown()))
 
 
 def test_without_notify_nothing_is_said(lab: PlainLab, model: Echo, hermes_home: Path) -> None:

@@ -58,7 +58,7 @@ def test_what_waits_is_answered_as_it_was_edited_and_not_at_all_once_deleted(
         lab.take_back(command)
         taken(lab)
         lab.say("fourth")
-        until(lambda: len(lab.shown()) == 3 and not any("▉" in one for one in lab.shown()), 30, str(lab.shown()))
+        until(lambda: len(lab.shown()) == 3 and not any("▉" in one for one in lab.shown()), str(lab.shown()))
         assert [one.strip() for one in lab.shown()][1:] == ["echo: second, mended", "echo: fourth"]
         assert said(gateway) == ["pause=2 first", "second, mended", "fourth"]
         assert gateway.db.search_messages("third") == []
@@ -159,7 +159,7 @@ def _come_late(lab: PlainLab) -> None:
 
 
 def _answered_as_edited(lab: PlainLab, gateway: Any) -> None:
-    until(lambda: "number 7" in str(lab.shown()) and "▉" not in str(lab.shown()), 30, str(lab.shown()))
+    until(lambda: "number 7" in str(lab.shown()) and "▉" not in str(lab.shown()), str(lab.shown()))
     words = " ".join(said(gateway))
     assert all(text in words for text in ("second, mended", "number 3", "my key is", "number 7")), words
     assert not any(text in words for text in ("number 2", "by another", "number 4", "fifth", "number 5", "number 6"))

@@ -81,7 +81,7 @@ def in_the_table(home: Path) -> dict[str, Any]:
 
 
 def equal(home: Path) -> dict[str, Any]:
-    until(lambda: in_the_file(home) == in_the_table(home), what="the file does not follow the table")
+    until(lambda: in_the_file(home) == in_the_table(home), "the file does not follow the table")
     return in_the_file(home)
 
 
@@ -124,7 +124,7 @@ def test_a_new_chat_is_in_the_file_before_its_message_is_answered(
         )
         assert lab.shown() == []
         assert entry["messages"] == 1
-        until(lambda: lab.shown(), 30)
+        until(lambda: lab.shown())
         until(lambda: in_the_file(hermes_home)[ALICE]["messages"] == 2)
 
 

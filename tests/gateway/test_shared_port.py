@@ -123,7 +123,7 @@ def test_a_delivery_is_acknowledged_when_it_is_stored_however_slow_the_model_is(
         )
         assert lab.sent == []  # the model is still thinking
         assert lab.say("hello").status_code == 200  # a redelivery
-        until(lambda: lab.sent, 30)
+        until(lambda: lab.sent)
         model.latency = 0.0
         assert lab.sent == [("alice", "echo: hello", {"request": "0hello"})]
         assert httpx.post(lab.url, content=b"{}", trust_env=False).status_code == 403
@@ -148,13 +148,11 @@ def test_a_taken_port_ends_no_other_platform_and_is_tried_again(
         ) as gateway:
             plain.say("are you there")
             until(lambda: plain.shown() == ["echo: are you there"])
-            until(
-                lambda: "taken by another program" in str(gateway.store.statuses()), 20, str(gateway.store.statuses())
-            )
+            until(lambda: "taken by another program" in str(gateway.store.statuses()), str(gateway.store.statuses()))
             taken.close()
-            until(lambda: gateway.connections["posted"].delivery.connected.is_set(), 30)
+            until(lambda: gateway.connections["posted"].delivery.connected.is_set())
             assert lab.say("and now").status_code == 200
-            until(lambda: [text for _, text, _ in lab.sent] == ["echo: and now"], 30)
+            until(lambda: [text for _, text, _ in lab.sent] == ["echo: and now"])
 
 
 def test_the_webhooks_section_follows_the_shared_port_unless_it_has_its_own(hermes_home: Path) -> None:

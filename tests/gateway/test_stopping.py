@@ -55,7 +55,6 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
         with running(lab, hermes_home, model.base_url, timings=BRISK, gateway=STREAMING) as gateway:
             until(
                 lambda: not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent),
-                30,
             )
             assert [one.split() for one in lab.shown()] == [reply_to(text).split()]
             (row,) = gateway.db.list_sessions_rich(source=lab.platform)
@@ -76,9 +75,7 @@ def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model
         until(lambda: len(lab.shown()) == 2)
     model.hurry = True
     with running(lab, hermes_home, model.base_url, timings=BRISK) as gateway:
-        until(
-            lambda: not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent), 30
-        )
+        until(lambda: not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent))
         assert [one.split() for one in lab.shown()] == [reply_to(text).split()] * 2
 
 
@@ -90,7 +87,7 @@ def test_what_waits_behind_a_turn_is_answered_after_the_next_start(
             lab.say(f"pause=0.4 n{n}")
         until(lambda: not lab.unacknowledged)
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
-        until(lambda: lab.shown() == [f"echo: pause=0.4 n{n}" for n in range(5)], 30, str(lab.shown()))
+        until(lambda: lab.shown() == [f"echo: pause=0.4 n{n}" for n in range(5)], str(lab.shown()))
 
 
 def test_a_platform_that_is_gone_holds_up_no_stop(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -101,7 +98,7 @@ def test_a_platform_that_is_gone_holds_up_no_stop(lab: PlainLab, model: Echo, he
         until(lambda: not gateway.connections["plain"].delivery.connected.is_set())
     lab.hides = False
     with running(lab, hermes_home, model.base_url, timings=BRISK):
-        until(lambda: lab.shown() == ["echo: hello"], 20)
+        until(lambda: lab.shown() == ["echo: hello"])
 
 
 def ends_in_time(gateway: GatewayProcess) -> None:

@@ -30,7 +30,7 @@ def lab() -> Iterator[PlainLab]:
 def test_what_is_said_is_answered_and_kept(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("hello")
-        until(lambda: lab.shown() == ["echo: hello"], what=str(lab.shown()))
+        until(lambda: lab.shown() == ["echo: hello"], str(lab.shown()))
         lab.say("and again")
         until(lambda: lab.shown() == ["echo: hello", "echo: and again"])
         rows = gateway.db.list_sessions_rich(source="plain")

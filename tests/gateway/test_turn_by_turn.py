@@ -15,7 +15,7 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
-from tests.support.program import PROGRAM, environment, start
+from tests.support.program import PROGRAM, ended, environment, start
 from tests.support.screen import Screen
 
 SLOW = "slow=30 " + "x " * 100  # half a minute, unless the model is told to hurry
@@ -68,16 +68,16 @@ def test_a_chat_waits_while_a_terminal_answers(lab: PlainLab, model: Echo, herme
             lab.say("second")
             until(
                 lambda: any("waits until it is done" in one and "(cli)" in one for one in lab.shown()),
-                what=str(lab.shown()),
+                str(lab.shown()),
             )
             assert not asked(model, "second")
             model.hurry = True
             _, err = terminal.communicate(timeout=60)
             assert terminal.returncode == 0, err
-            until(lambda: "echo: second" in lab.shown(), what=str(lab.shown()))
+            until(lambda: "echo: second" in lab.shown(), str(lab.shown()))
         finally:
             terminal.kill()
-            terminal.wait()
+            ended(terminal)
         assert told(gateway, session_id) == [
             ("user", "first"), ("assistant", "echo: first"), ("user", SLOW[:20].strip()), ("assistant", f"echo: {SLOW}"[:20].strip()),
             ("user", "second"), ("assistant", "echo: second"),
@@ -94,10 +94,10 @@ def test_a_chat_goes_on_when_the_terminal_is_killed(lab: PlainLab, model: Echo, 
         terminal = start("chat", "-q", SLOW, "--resume", session_id, home=hermes_home, env=env)
         until(lambda: asked(model, "slow=30"))
         lab.say("second")
-        until(lambda: any("(cli)" in one for one in lab.shown()), what=str(lab.shown()))
+        until(lambda: any("(cli)" in one for one in lab.shown()), str(lab.shown()))
         os.kill(terminal.pid, signal.SIGKILL)
-        terminal.wait()
-        until(lambda: "echo: second" in lab.shown(), what=str(lab.shown()))
+        ended(terminal)
+        until(lambda: "echo: second" in lab.shown(), str(lab.shown()))
 
 
 def test_a_message_that_waits_outlives_the_gateway(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -110,11 +110,11 @@ def test_a_message_that_waits_outlives_the_gateway(lab: PlainLab, model: Echo, h
         terminal = start("chat", "-q", SLOW, "--resume", session_id, home=hermes_home, env=env)
         until(lambda: asked(model, "slow=30"))
         lab.say("second")
-        until(lambda: any("(cli)" in one for one in lab.shown()), what=str(lab.shown()))
+        until(lambda: any("(cli)" in one for one in lab.shown()), str(lab.shown()))
     model.hurry = True
     terminal.communicate(timeout=60)
     with running(lab, hermes_home, model.base_url) as gateway:
-        until(lambda: "echo: second" in lab.shown(), what=str(lab.shown()))
+        until(lambda: "echo: second" in lab.shown(), str(lab.shown()))
         assert [text for role, text in told(gateway, session_id) if role == "user"].count("second") == 1
 
 

@@ -55,7 +55,7 @@ def test_a_frame_that_cannot_be_read_is_logged_without_its_content(
             for text in BAD:
                 pushed(lab, text)
             lab.say("after")
-            until(lambda: lab.shown() == ["echo: before", "echo: after"], 30)
+            until(lambda: lab.shown() == ["echo: before", "echo: after"])
         lines = [one.getMessage() for one in caplog.records if "can't be read and is dropped" in one.getMessage()]
         assert len(lines) == len(BAD), lines
         for line, text in zip(lines, BAD, strict=True):

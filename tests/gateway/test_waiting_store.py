@@ -49,11 +49,11 @@ def test_other_callers_are_answered_while_a_message_waits_for_the_store(
         gateway = GatewayProcess(hermes_home, [lab], model.base_url, api_server={"enabled": True, "port": port})
         gateway.variables = {"HERMES_STORE_URL": url}
         with gateway, psycopg.connect(url) as lock, psycopg.connect(url, autocommit=True) as look:
-            until(lambda: answers(f"http://127.0.0.1:{port}/health"), 30)
+            until(lambda: answers(f"http://127.0.0.1:{port}/health"))
             lock.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
             lab.say("hello", where=where, who=who)
             query = "SELECT 1 FROM pg_locks WHERE relation = %s::regclass AND NOT granted"
-            until(lambda: look.execute(query, (table,)).fetchone(), 30, "the message does not wait for the store")
+            until(lambda: look.execute(query, (table,)).fetchone(), "the message does not wait for the store")
             assert answers(f"http://127.0.0.1:{port}/health")
             lock.rollback()
-            until(lambda: lab.shown(where=where, who=who), 30)
+            until(lambda: lab.shown(where=where, who=who))

@@ -34,7 +34,7 @@ def test_a_message_costs_five_commits_at_most(model: Echo, hermes_home: Path) ->
             for number in range(12):
                 salt, before = commits(gateway.db.path)
                 lab.say(f"number {number}")
-                until(is_quiet, what=str(lab.shown()))
+                until(is_quiet, str(lab.shown()))
                 now, after = commits(gateway.db.path)
                 found.append(after - before if now == salt else 99)
         assert min(found) <= 5, found

@@ -90,7 +90,7 @@ def test_standard_input_is_not_copied_to_a_disk(home: Path, export: Path, tmp_pa
     with pipe.open("wb") as stream:
         stream.write(export.read_bytes())
         stream.flush()
-        until(lambda: any(temporary.iterdir()), 30)  # it reads: all but what the pipe holds has arrived
+        until(lambda: any(temporary.iterdir()))  # it reads: all but what the pipe holds has arrived
         assert files_with(WORDS, home, temporary) == {}
         process.kill()
         process.communicate()

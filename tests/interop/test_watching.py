@@ -22,6 +22,7 @@ from tests.interop.importing import lines
 from tests.interop.test_claude_code import NAME, said
 from tests.support import program
 from tests.support.sizes import size
+from tests.support.waiting import until
 
 SESSION = f"claude-code-{NAME}"
 
@@ -44,11 +45,8 @@ def shown(home: Path, session: str) -> list[str]:
         return []
 
 
-def until(home: Path, wanted: list[str], session: str = SESSION) -> None:
-    end = time.monotonic() + 60
-    while (found := shown(home, session)) != wanted:
-        assert time.monotonic() < end, found
-        time.sleep(0.05)
+def until_shown(home: Path, wanted: list[str], session: str = SESSION) -> None:
+    until(lambda: shown(home, session) == wanted, lambda: shown(home, session))
 
 
 def write(file: Path, number: int) -> None:
@@ -65,14 +63,14 @@ def test_what_is_written_comes_in_also_after_a_kill(tmp_path: Path) -> None:
     with watching(folder, home) as process:
         file.parent.mkdir()  # a folder that was not there when watching began
         write(file, 0)
-        until(home, ["line 0"])
+        until_shown(home, ["line 0"])
         write(file, 1)
-        until(home, ["line 0", "line 1"])
+        until_shown(home, ["line 0", "line 1"])
         process.send_signal(signal.SIGKILL)
         process.wait()
     write(file, 2)
     with watching(folder, home) as process:
-        until(home, [f"line {number}" for number in range(3)])
+        until_shown(home, [f"line {number}" for number in range(3)])
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
     stamp = file.stat().st_mtime_ns
@@ -85,14 +83,14 @@ def test_a_chat_that_is_resumed_keeps_its_calls_and_tokens(tmp_path: Path) -> No
     file = lines(folder / "parser" / "chats" / "session-1.jsonl", gemini.TALK)
     words = ["which files?", "Two files.", "a\nb", "read a", "None", "alpha"]
     with watching(folder, home):
-        until(home, words, session)
+        until_shown(home, words, session)
         before = gemini.everything(home)
         with file.open("a") as stream:
             for one in gemini.resumed("of the API"):
                 stream.write(json.dumps(one) + "\n")
                 stream.flush()
             stream.write(json.dumps(gemini.user("m6", "thanks")) + "\n")
-        until(home, [*words, "thanks"], session)
+        until_shown(home, [*words, "thanks"], session)
     after = gemini.everything(home)
     assert after["messages"][:-1] == before["messages"]
     assert [after[name] == before[name] for name in ("input_tokens", "output_tokens", "model")] == [True] * 3
@@ -112,9 +110,9 @@ def test_at_rest_it_uses_next_to_nothing_of_a_core(tmp_path: Path) -> None:
         file.write_text(json.dumps(said("u0", None, "line 0", 0)).replace(NAME, file.stem) + "\n")
     write(folder / f"{NAME}.jsonl", 0)
     with watching(folder, home) as process:
-        until(home, ["line 0"])
+        until_shown(home, ["line 0"])
         write(folder / f"{NAME}.jsonl", 1)  # the first look at everything is over when this one is in
-        until(home, ["line 0", "line 1"])
+        until_shown(home, ["line 0", "line 1"])
         before, began = processor_time(process), time.monotonic()
         time.sleep(5)
         used, passed = processor_time(process) - before, time.monotonic() - began
@@ -143,9 +141,9 @@ def test_a_program_that_is_installed_later_is_followed(tmp_path: Path) -> None:
     try:
         assert process.stderr is not None and "Watching" in process.stderr.readline()
         lines(file, [said("u0", None, "line 0", 0)])
-        until(home, ["line 0"])
+        until_shown(home, ["line 0"])
         write(file, 1)
-        until(home, ["line 0", "line 1"])
+        until_shown(home, ["line 0", "line 1"])
     finally:
         process.kill()
         process.communicate()
@@ -203,9 +201,9 @@ def test_where_the_system_tells_of_no_events_times_and_sizes_are_looked_at(tmp_p
         follower = threading.Thread(target=HistoryWatcher(db, [file.parent]).run, args=(at_end.is_set,))
         follower.start()
         try:
-            until(home, ["line 0"])
+            until_shown(home, ["line 0"])
             write(file, 1)
-            until(home, ["line 0", "line 1"])
+            until_shown(home, ["line 0", "line 1"])
         finally:
             at_end.set()
             follower.join()

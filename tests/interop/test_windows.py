@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.interop.importing import brought_in, lines, sessions
 from tests.interop.test_claude_code import NAME, replied, said
 from tests.interop.test_watching import watching
 from tests.support import program
+from tests.support.waiting import until
 
 WORDS = "a line of output of which a tool prints many before it has come to its end. " * 40
 
@@ -79,10 +79,7 @@ def test_an_import_that_is_killed_is_completed_by_the_next(tmp_path: Path) -> No
     home, records = tmp_path / "home", list(claude_code_lines(30 << 20))
     file = lines(tmp_path / f"{NAME}.jsonl", records)
     process = program.start("sessions", "import", file, home=home)
-    end = time.monotonic() + 60
-    while not (stored := count(home)) and process.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    stored = until(lambda: count(home), unless=lambda: process.poll() is not None)
     process.kill()
     process.communicate()
     assert 0 < stored <= len(records)

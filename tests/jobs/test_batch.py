@@ -14,7 +14,7 @@ import pytest
 
 from tests.chat.server import Call, Gate
 from tests.jobs.conftest import AnsweringServer
-from tests.support.program import Result, in_terminal, run, start
+from tests.support.program import Result, ended, in_terminal, run, start
 from tests.support.wire import Wire, error
 
 Look = Callable[[Callable[[Any], Any]], Any]
@@ -95,7 +95,7 @@ def test_the_results_are_in_the_order_of_the_prompts_on_request(
     running = start("batch", "run", prompts, "--out", prompts.parent / "out.jsonl", "--parallel", 2, home=home)
     wait_for_rows(prompts, 5, running)
     first.open.set()
-    assert running.wait(60) == 0
+    assert ended(running) == 0
     assert [row["line"] for row in rows(prompts)] == [1, 2, 3, 4, 5, 6]
     assert [path.name for path in prompts.parent.iterdir() if path.name.startswith(".out")] == []
 
@@ -223,7 +223,7 @@ def test_killed_and_resumed_it_does_what_is_left_and_nothing_twice(
     assert held.reached.wait(60)
     wait_for_rows(prompts, 5, running)
     running.kill()
-    running.wait()
+    ended(running)
     held.open.set()
     before = rows(prompts)
     assert sorted(row["line"] for row in before) == [1, 2, 3, 5, 6]
@@ -284,7 +284,7 @@ def test_two_processes_do_not_write_one_file(server: AnsweringServer, home: Path
     second = batch(prompts, home, "--resume")
     assert second.status == 1 and "another process writes" in second.err
     held.open.set()
-    assert running.wait(60) == 0 and len(server.requests) == 6
+    assert ended(running) == 0 and len(server.requests) == 6
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -163,7 +163,7 @@ def test_a_gateway_without_platforms_runs_jobs(server: AnsweringServer, home: Pa
     assert refused.status == 1 and "no platform is enabled" in refused.err
     job(home, deliver="file")
     with start("gateway", home=home) as gateway:
-        until(lambda: ended(home), 60, "no run")
+        until(lambda: ended(home), "no run")
         gateway.terminate()
         assert gateway.wait(30) == 0
     assert log(home) == [("done", None)]
@@ -173,7 +173,7 @@ def test_a_gateway_without_platforms_runs_jobs(server: AnsweringServer, home: Pa
 def test_the_gateway_runs_what_is_due_and_delivers_it_home(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     job(hermes_home)
     with running(lab, hermes_home, model.base_url, **HOME):
-        until(lambda: lab.shown("group"), 60, "nothing was delivered")
+        until(lambda: lab.shown("group"), "nothing was delivered")
     assert [text for text in lab.shown("group") if "what is new?" in text] == lab.shown("group")
     assert log(hermes_home) == [("done", None)] and len(sessions(hermes_home)) == 1
 
@@ -182,10 +182,10 @@ def test_runs_of_one_session_know_the_ones_before(lab: PlainLab, model: Echo, he
     clock = Clock()
     job(hermes_home, session_id="20260101_000000_aabbccdd", deliver="none")
     with running(lab, hermes_home, model.base_url, clock=clock, **HOME):
-        until(lambda: log(hermes_home) == [("done", None)], 60, "no run")
+        until(lambda: log(hermes_home) == [("done", None)], "no run")
         with SessionDB(hermes_home / "state.db") as db:
             CronDB(db).want("job1")
-        until(lambda: log(hermes_home) == [("done", None)] * 2, 60, "no second run")
+        until(lambda: log(hermes_home) == [("done", None)] * 2, "no second run")
     (said,) = sessions(hermes_home)
     assert [role for role, _ in said] == ["user", "assistant"] * 2
 
@@ -196,7 +196,7 @@ def test_missed_times_are_skipped_or_made_up_for_once(
 ) -> None:
     job(hermes_home, missed=missed, deliver="none", next_at=1_700_000_000.0)
     with running(lab, hermes_home, model.base_url, **HOME):
-        until(lambda: ended(hermes_home), 60, "nothing happened")
+        until(lambda: ended(hermes_home), "nothing happened")
     assert [status for status, _ in log(hermes_home)] == [expected]
     assert len(sessions(hermes_home)) == (missed == "once")
 
@@ -206,7 +206,7 @@ def test_a_failure_is_reported_where_it_would_be_delivered(lab: PlainLab, hermes
     from tests.support.wire import Wire, error
 
     with Wire([error(401, "wrong key")]) as wire, running(lab, hermes_home, wire.base_url, **HOME):
-        until(lambda: lab.shown("group"), 60, "nothing was delivered")
+        until(lambda: lab.shown("group"), "nothing was delivered")
     assert len(lab.shown("group")) == 1 and "failed: " in lab.shown("group")[0]
     ((status, why),) = log(hermes_home)
     assert status == "failed" and why
@@ -215,7 +215,7 @@ def test_a_failure_is_reported_where_it_would_be_delivered(lab: PlainLab, hermes
 def test_a_platform_without_a_home_is_a_failure_in_the_log(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     job(hermes_home)
     with running(lab, hermes_home, model.base_url):
-        until(lambda: ended(hermes_home), 60, "nothing happened")
+        until(lambda: ended(hermes_home), "nothing happened")
     ((status, why),) = log(hermes_home)
     assert status == "failed" and "has no home chat" in str(why)
     assert len(sessions(hermes_home)[0]) == 2  # the reply is in the record
@@ -236,8 +236,8 @@ def test_a_killed_gateway_s_run_is_taken_up_and_said_once(lab: PlainLab, hermes_
             held.open.set()
             assert lab.shown("group") == []
             gateway.start()
-            until(lambda: lab.shown("group"), 60, "nothing was delivered")
-            until(lambda: ended(hermes_home), 60, "it has no end")
+            until(lambda: lab.shown("group"), "nothing was delivered")
+            until(lambda: ended(hermes_home), "it has no end")
         assert lab.shown("group") == ["re: what is new?"]
     assert sessions(hermes_home) == [[("user", "what is new?"), ("assistant", "re: what is new?")]]
     assert log(hermes_home) == [("done", None)]

@@ -11,8 +11,7 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +19,7 @@ from typing import Any
 
 from tests.support.postgres import NOBODY, SETTINGS, VERSIONS, Cluster
 
-__all__ = ["VERSIONS", "Wire", "cluster", "folder", "until", "words_of"]
+__all__ = ["VERSIONS", "Wire", "cluster", "folder", "words_of"]
 
 
 @contextmanager
@@ -192,14 +191,6 @@ class Wire:
             keep, self._left = self._left, None
             self.cuts += 1
             return keep, True
-
-
-def until(true: Callable[[], Any], seconds: float = 60.0) -> None:
-    """Wait for it."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def words_of(db: Any, session_id: str) -> list[str]:

@@ -12,8 +12,9 @@ import pytest
 from hermes.errors import StoreReadOnly, StoreUnreachable
 from hermes_state import SessionDB
 from tests.support.postgres import Cluster
+from tests.support.waiting import until
 
-from .clusters import VERSIONS, Wire, cluster, folder, until, words_of
+from .clusters import VERSIONS, Wire, cluster, folder, words_of
 
 
 class Pair:

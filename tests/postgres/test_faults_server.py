@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +29,7 @@ from tests.faults import (
 )
 from tests.support.postgres import NOBODY, Cluster
 from tests.support.sizes import some
+from tests.support.waiting import until
 
 from .clusters import VERSIONS, cluster, folder, words_of
 
@@ -45,10 +45,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def until_alone(server: Cluster, database: str) -> None:
     """The server has done all that clients who are dead by now had asked of it."""
     others = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}'"
-    deadline = time.monotonic() + 30
-    while server.sql(others)[0][0]:
-        assert time.monotonic() < deadline, "somebody stays connected"
-        time.sleep(0.02)
+    until(lambda: not server.sql(others)[0][0], "somebody stays connected")
 
 
 # ------------------------------------------------------------------ killed clients

@@ -12,7 +12,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +29,7 @@ from tests.faults import Refused, Remote, size
 from tests.support import postgres
 from tests.support.postgres import ENGINES
 from tests.support.sizes import some
+from tests.support.waiting import until
 from tests.support.wire import Wire, call, delta, end, said, sse
 
 from .clusters import words_of
@@ -47,14 +47,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     url = server.store(str(tmp_path))
     yield lambda host: {"db_path": str(tmp_path / host / "state.db"), "url": url}
     server.forget(str(tmp_path))
-
-
-def until(true: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (answer := true()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-    return answer
 
 
 def opened_by(process: Remote, place: dict[str, Any]) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 
 from hermes_state import SessionDB
+from tests.support.waiting import until
 
 
 def test_a_store_of_an_earlier_program_gets_the_table(url: str) -> None:
@@ -21,10 +21,7 @@ def test_a_store_of_an_earlier_program_gets_the_table(url: str) -> None:
     with SessionDB(url=url, read_only=True) as db:
         assert [row["path"] for row in db.file_changes(["a.py"])] == ["a.py"]
     with SessionDB(url=url) as db:
-        end = time.monotonic() + 60
-        while db.get_meta("file_changes_below") is not None:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: db.get_meta("file_changes_below") is None)
         assert db.sql("SELECT path, kind FROM file_changes") == [{"path": "a.py", "kind": "write"}]
         db.append_message("s", "assistant", None, tool_calls=[call])
         assert len(db.file_changes(["a.py"])) == 2

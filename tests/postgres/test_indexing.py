@@ -91,7 +91,7 @@ def test_a_moment_later_it_is_indexed_without_anybody_searching(url: str, tmp_pa
         db.create_session("s", "cli")
         for number in range(150):
             db.append_message("s", "user", f"n{number}")
-        until(lambda: waiting(url) == 0, what="the thread has indexed everything")
+        until(lambda: waiting(url) == 0, "the thread has indexed everything")
         assert ask(url, "SELECT count(*) FROM message_words") == [(150,)]
         assert db.index_status() == {"indexed_to": 150, "pending": 0}
 
@@ -359,7 +359,7 @@ def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(url
     with paced(url, tmp_path / "here.db", adopt_every=0.0) as db:
         db.create_session("other", "cli")
         db.append_message("other", "user", "one of another process")  # its keeper looks after the rest, too
-        until(lambda: waiting(url) == 0, what="another process's keeper has indexed them")
+        until(lambda: waiting(url) == 0, "another process's keeper has indexed them")
         assert message_id in found(db, word(tag, number))
         assert db.check() == []
 

@@ -26,9 +26,10 @@ from hermes_state import SessionDB
 from tests.faults import size
 from tests.support.echo import Echo
 from tests.support.postgres import Cluster
+from tests.support.waiting import until
 
 from . import paced
-from .clusters import VERSIONS, Wire, cluster, until, words_of
+from .clusters import VERSIONS, Wire, cluster, words_of
 
 CUTS = size(300, 1_000)
 COMMITTED = b"COMMIT\0"  # as the server says it

@@ -253,7 +253,7 @@ def test_a_migration_that_is_killed_goes_on_where_it_was(home: Path, url: str) -
         except Exception:  # the tables are not made yet
             return 0
 
-    until(lambda: arrived() >= 200, 60)
+    until(lambda: arrived() >= 200)
     os.kill(going.pid, signal.SIGKILL)
     going.communicate()
     before = arrived()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from hermes_state import SessionDB
 from tests.faults import Refused, Remote
 from tests.support import postgres
+from tests.support.waiting import until
 
 VERSIONS = [name.removeprefix("postgres") for name in postgres.ENGINES if name != "sqlite"]
 NEWER = b"INSERT INTO hermes_migrations VALUES(999, 'of_a_newer_program', 0)"
@@ -34,13 +34,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def words(url: str) -> list[Any]:
     with psycopg.connect(url) as connection:
         return [row[0] for row in connection.execute(b"SELECT content FROM messages ORDER BY id").fetchall()]
-
-
-def until(connection: psycopg.Connection[Any], question: bytes) -> None:
-    """Wait until there is an answer."""
-    end = time.monotonic() + 60
-    while connection.execute(question).fetchone() is None:
-        assert time.monotonic() < end, question
 
 
 def test_a_running_process_stores_nothing_after_an_upgrade(url: str, tmp_path: Path) -> None:
@@ -80,7 +73,8 @@ def test_a_write_that_meets_the_upgrade_waits_for_it_and_is_refused(
         newer.execute(b"LOCK TABLE hermes_migrations IN ACCESS EXCLUSIVE MODE")
         newer.execute(NEWER)
         older.begin(*call)
-        until(watching, b"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'hermes_migrations'::regclass")
+        waits = b"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'hermes_migrations'::regclass"
+        until(lambda: watching.execute(waits).fetchone())
         newer.commit()
         with pytest.raises(Refused, match="newer program"):
             older.answer()

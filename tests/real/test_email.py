@@ -69,7 +69,7 @@ def test_new_mail_is_pushed(lab: Lab) -> None:
     async def body(adapter: Email, link: Recorder) -> None:
         for number in range(3):  # each after the last was taken: nothing but IDLE tells of it
             send(lab, lab.mail(f"number {number}"))
-            await link.until(lambda number=number: link.texts == [f"number {n}" for n in range(number + 1)], 15)
+            await link.until(lambda number=number: link.texts == [f"number {n}" for n in range(number + 1)])
 
     with_adapter(lab, body, poll_seconds=600)
 
@@ -84,7 +84,7 @@ def test_everything_works_over_tls(lab: Lab, security: str) -> None:
         assert await adapter.check() == lab.address
         for number in range(2):
             send(lab, lab.mail(f"number {number}"))
-            await link.until(lambda number=number: len(link.events) == number + 1, 15)
+            await link.until(lambda number=number: len(link.events) == number + 1)
         await adapter.send(link.events[0].chat, "safe", nonce="one", reply_to=link.events[0].message_id)
         await link.until(lambda: lab.shown() == ["safe"])
 
@@ -211,9 +211,9 @@ def test_where_no_proof_is_wanted_nobody_is_the_owner_and_nothing_of_a_proven_co
         running(lab, hermes_home, model.base_url, platforms={"email": {"require_authentication": "never"}}) as gateway,
     ):
         send(lab, lab.mail("it is me"))
-        until(lambda: lab.shown() == ["Here you are."], 30)
+        until(lambda: lab.shown() == ["Here you are."])
         lab.server.submit(lab.user_id("mallory"), lab.address, forged.as_bytes())
-        until(lambda: len(lab.shown()) == 2, 30)
+        until(lambda: len(lab.shown()) == 2)
         offered = [{tool["function"]["name"] for tool in body.get("tools", [])} for body in model.bodies]
         turns = [body for body in model.bodies if body.get("tools")]
         assert "terminal" in offered[model.bodies.index(turns[0])]
@@ -254,7 +254,7 @@ def test_a_server_that_restarts_is_found_again_with_what_came_meanwhile(lab: Lab
             finally:
                 lab.server.start_dovecot()
         await adapter.connect(link)
-        await link.until(lambda: link.texts == ["are you there?"], 30)
+        await link.until(lambda: link.texts == ["are you there?"])
 
     with_adapter(lab, body)
 
@@ -298,7 +298,7 @@ def test_a_mail_of_thirty_megabytes_is_read_and_the_next_one_too(lab: Lab) -> No
         mail.add_attachment(data, maintype="application", subtype="zip", filename="large.zip")
         send(lab, mail)
         send(lab, lab.mail("a small one"))
-        await link.until(lambda: sorted(link.texts) == ["a large one", "a small one"], 60)
+        await link.until(lambda: sorted(link.texts) == ["a large one", "a small one"])
         large = next(event for event in link.events if event.attachments)
         assert large.attachments[0].size == len(data)
         assert await adapter.fetch(large.attachments[0]) == data
@@ -311,7 +311,7 @@ def test_of_a_mail_that_is_too_large_the_beginning_is_read(lab: Lab) -> None:
         mail = lab.mail("what do you say to this?", subject="holiday")
         mail.add_attachment(b"x" * 31_000_000, maintype="video", subtype="mp4", filename="holiday.mp4")
         lab.put(mail)
-        event = (await link.until(lambda: link.events, 60))[0]
+        event = (await link.until(lambda: link.events))[0]
         assert event.text.startswith("holiday\n\nwhat do you say to this?") and "too large" in event.text
         assert event.attachments == ()
 

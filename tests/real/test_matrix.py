@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.waiting import until_async
 
 pytest.importorskip("nio")
 pytest.importorskip("vodozemac")
@@ -80,10 +81,7 @@ class Phone:
         await self.nio.send_to_device_messages()
 
     async def until(self, condition: Callable[[], Any], what: str) -> None:
-        deadline = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < deadline, f"{what}: {self.heard}"
-            await self.sync()
+        await until_async(condition, lambda: f"{what}: {self.heard}", pause=lambda _: self.sync())
 
     async def say(self, chat: Chat, content: str | dict[str, Any]) -> str:
         whole = {"msgtype": "m.text", "body": content} if isinstance(content, str) else content

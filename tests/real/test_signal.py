@@ -10,7 +10,6 @@ import gzip
 import os
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.support.environments import environment, npm
 from tests.support.labs import signal as stub
 from tests.support.labs.recording import Recorder
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -53,11 +53,10 @@ def daemon(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
             stderr=subprocess.STDOUT,
         )
         try:
-            deadline = time.monotonic() + 60
-            while not answers(f"http://{address}/api/v1/check"):
-                assert process.poll() is None, (folder / "output").read_text()
-                assert time.monotonic() < deadline, (folder / "output").read_text()
-                time.sleep(0.1)
+            until(
+                lambda: answers(f"http://{address}/api/v1/check"), (folder / "output").read_text,
+                unless=lambda: process.poll() is not None,
+            )  # fmt: skip
             yield f"http://{address}"
         finally:
             process.terminate()

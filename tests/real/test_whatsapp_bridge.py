@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.node import node, npm_folder, run_script
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -71,23 +72,21 @@ def running(bridge: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[byt
             process.wait()
 
 
-def until(condition: Any, process: subprocess.Popen[bytes], log: Path) -> Any:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            if value := condition():
-                return value
-        except httpx.ConnectError:
-            pass
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+def answer(ask: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> Any:
+    """What the bridge answers, as soon as it does."""
+
+    def answered() -> Any:
+        with suppress(httpx.ConnectError):
+            return ask()
+
+    return until(answered, log.read_text, unless=lambda: process.poll() is not None)
 
 
 def test_it_starts_and_answers_without_a_network(
     running: tuple[subprocess.Popen[bytes], httpx.Client, Path], tmp_path: Path
 ) -> None:
     process, client, log = running
-    status = until(lambda: client.get("/status"), process, log).json()
+    status = answer(lambda: client.get("/status"), process, log).json()
     assert (status["protocol"], status["state"]) == (1, "starting")
     assert client.get("/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
     assert client.get("/events", params={"wait": "0"}).json() == {"events": [], "ack": "", "state": "starting"}

@@ -68,4 +68,4 @@ def serve(loop: Loop, make_db: Callable[..., Any], hermes_home: Path) -> Iterato
 
     yield start
     for one in running:
-        one.stop(0.2)
+        one.close()

@@ -59,10 +59,12 @@ class Served:
         self.loop, self.server, self.db, self.config = loop, server, db, config
         self.root = f"http://127.0.0.1:{server.port}"
         self.base_url = f"{self.root}/v1"
+        self._clients: list[OpenAI] = []
 
     def client(self, token: str = "none", **more: Any) -> OpenAI:
         """OpenAI's own client, pointed at it."""
-        return OpenAI(api_key=token, base_url=self.base_url, **{"max_retries": 0, "timeout": 30, **more})
+        self._clients.append(OpenAI(api_key=token, base_url=self.base_url, **{"max_retries": 0, "timeout": 30, **more}))
+        return self._clients[-1]
 
     def sessions(self) -> list[str]:
         """All sessions, the oldest first."""
@@ -72,6 +74,12 @@ class Served:
     def said(self, session_id: str) -> list[tuple[str, Any]]:
         """What was said in a session."""
         return [(row["role"], row["content"]) for row in self.db.get_messages(session_id)]
+
+    def close(self) -> None:
+        """End it at once, and the clients that were made for it."""
+        self.stop(0.2)
+        for client in self._clients:
+            client.close()
 
     def stop(self, grace: float = 1.0) -> None:
         self.loop.run(self.server.stop(grace))

@@ -220,7 +220,7 @@ def test_a_session_is_free_for_others_soon_after_its_turn(serve: Any) -> None:
         served = serve(wire, limits={"idle": 0.05})
         served.client().chat.completions.create(model="fake", messages=HELLO)
         (session_id,) = served.sessions()
-        until(lambda: not served.db.is_live(session_id), what="the session is still held")
+        until(lambda: not served.db.is_live(session_id), "the session is still held")
 
 
 def test_instructions_of_the_client_that_change_are_those_of_today(serve: Any) -> None:

@@ -115,7 +115,7 @@ def test_one_address_never_has_more_than_its_share_and_a_place_is_free_again_whe
             except httpx.HTTPError:
                 return False
 
-        until(answers, 10)
+        until(answers)
 
 
 def test_silent_connections_to_one_port_leave_everything_else_running(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_silent_connections_to_one_port_leave_everything_else_running(tmp_path: 
                 webhooks={"port": 0, "routes": {"push": {"prompt": "x"}}}, api_server={"enabled": True, "port": 0},
             ) as gateway,
         ):  # fmt: skip
-            until(lambda: {one["state"] for one in platforms(gateway.home).values()} == {"connected"}, 30)
+            until(lambda: {one["state"] for one in platforms(gateway.home).values()} == {"connected"})
             assert gateway.process is not None
             _, most = resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)
             resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (160, most))
@@ -139,8 +139,8 @@ def test_silent_connections_to_one_port_leave_everything_else_running(tmp_path: 
             answer = httpx.get(f"{found['api-server']['identity']}/models", trust_env=False, timeout=10)
             assert answer.status_code == 200
             lab.say("still there?")
-            until(lambda: lab.shown() == ["echo: still there?"], 30)
-            until(lambda: "were refused" in str(platforms(gateway.home)["webhook"]["error"]), 30)
+            until(lambda: lab.shown() == ["echo: still there?"])
+            until(lambda: "were refused" in str(platforms(gateway.home)["webhook"]["error"]))
             assert platforms(gateway.home)["webhook"]["state"] == "connected"
             log = (gateway.home / "logs" / "gateway.jsonl").read_bytes()
             assert len(log) < 20_000

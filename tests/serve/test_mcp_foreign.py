@@ -8,7 +8,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support.node import node_folder, npm_program
 from tests.support.optional import library
 from tests.support.ports import free_port
 from tests.support.sizes import THOROUGH, some
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.thorough
 
@@ -71,10 +71,7 @@ def served(home: Path) -> Iterator[Served]:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=written,
         )  # fmt: skip
     try:
-        end = time.monotonic() + 60
-        while not _listens(port):
-            assert time.monotonic() < end and process.poll() is None, log.read_text()
-            time.sleep(0.05)
+        until(lambda: _listens(port), log.read_text, unless=lambda: process.poll() is not None)
         yield Served(f"http://127.0.0.1:{port}/mcp", log)
     finally:
         process.terminate()

@@ -249,15 +249,20 @@ class Child:
         )  # fmt: skip
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
+        self._clients: list[OpenAI] = []
 
     def client(self) -> OpenAI:
-        return OpenAI(api_key="t", base_url=f"http://127.0.0.1:{self.port}/v1", max_retries=0, timeout=30)
+        base_url = f"http://127.0.0.1:{self.port}/v1"
+        self._clients.append(OpenAI(api_key="t", base_url=base_url, max_retries=0, timeout=30))
+        return self._clients[-1]
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        for client in self._clients:
+            client.close()
 
 
 def test_after_a_kill_the_same_request_goes_on_in_the_same_session(tmp_path: Path, hermes_home: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,15 @@ def clients(model: Echo, url: str, tmp_path_factory: pytest.TempPathFactory) -> 
         made.start()
     try:
         for made, port in zip(servers, ports, strict=True):
-            until(lambda made=made, port=port: made._ended() or _listens(port), 60, "does not listen")
+            until(lambda made=made, port=port: made._ended() or _listens(port), "does not listen")
             assert not made._ended(), made.output()
-        yield [openai.OpenAI(api_key=TOKEN, base_url=f"http://127.0.0.1:{port}/v1", max_retries=0) for port in ports]
+        with ExitStack() as clients:
+            yield [
+                clients.enter_context(
+                    openai.OpenAI(api_key=TOKEN, base_url=f"http://127.0.0.1:{port}/v1", max_retries=0)
+                )
+                for port in ports
+            ]
     finally:
         for made in servers:
             if not made._ended():
@@ -108,7 +115,7 @@ def test_a_request_waits_for_a_turn_that_runs_on_the_other_server(clients: Any, 
     replies: list[str] = []
     slow = threading.Thread(target=lambda: replies.append(ask(clients[0], "pause=2 slowly", session_id)[0]))
     slow.start()
-    until(lambda: any("slowly" in str(one) for one in model.requests), 30, "the turn does not begin")
+    until(lambda: any("slowly" in str(one) for one in model.requests), "the turn does not begin")
     assert ask(clients[1], "after that", session_id)[0] == "echo: after that"
     assert len(replies) == 1 or not slow.join(30)
     texts = [row["content"] for row in db.get_messages(session_id)]
@@ -119,7 +126,7 @@ def test_a_request_waits_for_a_turn_that_runs_on_the_other_server(clients: Any, 
 def test_a_session_that_a_terminal_has_open_is_still_refused(clients: Any, url: str, tmp_path: Path) -> None:
     _, session_id = ask(clients[0], "hello there")
     with SessionDB(tmp_path / "state.db", url=url) as other:
-        until(lambda: other.session_holder(session_id) is None, 30, "it is not given back")
+        until(lambda: other.session_holder(session_id) is None, "it is not given back")
         token = other.hold_session(session_id, "elsewhere:1:abc:cli")
         assert token is not None
         with pytest.raises(openai.ConflictError):

@@ -71,8 +71,7 @@ def test_only_the_link_lets_in_and_only_this_page_changes_something(home: Path, 
 
 
 def test_two_pages_of_one_machine_do_not_log_each_other_out(home: Path, page: Page) -> None:
-    with Page(home) as other:
-        jar = httpx.Client(follow_redirects=True, trust_env=False)
+    with Page(home) as other, httpx.Client(follow_redirects=True, trust_env=False) as jar:
         for one in (page, other):
             assert jar.get(one.link).status_code == 200
         assert jar.get(page.address + "/api/sessions").status_code == 200

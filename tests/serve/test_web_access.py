@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import socket
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from hermes_state import SessionDB
 from tests.support import program
 from tests.support.page import Page, fill
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 PASSWORD = "correct horse battery staple"
 SECRET = {"X-Hermes-Proxy-Secret": "a secret of the proxy alone"}
@@ -147,10 +147,7 @@ def test_the_link_that_the_browser_is_started_with_is_good_for_one_visit(tmp_pat
     try:
         assert process.stdout is not None
         printed = process.stdout.readline().strip()
-        end = time.monotonic() + 30
-        while not started.exists():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(started.exists, "the browser is started")
         link = started.read_text()
         assert link != printed and link.partition("?")[0] == printed.partition("?")[0]
         statuses = [httpx.get(one, trust_env=False).status_code for one in (link, link, printed, printed)]

@@ -159,9 +159,12 @@ def test_what_is_typed_while_a_message_is_sent_is_kept(browser: Browser, page: P
     assert said == ["begin", "the first one"]
 
 
-def test_a_message_that_could_not_be_sent_is_still_in_the_prompt(browser: Browser, page: Page) -> None:
+def test_a_message_that_could_not_be_sent_is_still_in_the_prompt(home: Path, browser: Browser, page: Page) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("unsent", "cli")
+        db.append_message("unsent", "user", "begin")
     browser.hold("*/api/talk/*")
-    browser.open(page.address + "/s/folds", 1280)
+    browser.open(page.address + "/s/unsent", 1280)
     browser.click("#prompt")
     browser.type("hello")
     browser.key("Enter")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hermes_state import SessionDB
+from tests.support.waiting import until
 
 TEXT = "the garden gate is opened with a blue key under the third stone"
 KEY = "sk-proj-abcdefghij0123456789ABCDEFGHIJ"
@@ -58,10 +58,7 @@ def test_deleted_text_is_gone_from_every_file_while_the_store_is_open(
         told(db, TEXT)
         assert holding(tmp_path, TEXT)
         remove(db)
-        deadline = time.monotonic() + 30  # it is done in a quiet moment
-        while holding(tmp_path, TEXT) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert holding(tmp_path, TEXT) == {}
+        until(lambda: holding(tmp_path, TEXT) == {}, lambda: holding(tmp_path, TEXT))  # it is done in a quiet moment
         assert db.check() == []
     assert holding(tmp_path, TEXT) == {}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
 
 from hermes_state import SessionDB
 from tests.support.program import run
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -40,11 +40,9 @@ def test_they_are_answered_while_the_file_is_only_read(older: Path) -> None:
 def test_they_are_noted_in_the_background_and_each_once(older: Path) -> None:
     with SessionDB(older) as db:
         db.append_message("s", "user", "and on")
-        end = time.monotonic() + 60
-        while db.get_meta("file_changes_below") is not None:
-            assert len(db.file_changes(["file0.py"])) == 200  # at every moment
-            assert time.monotonic() < end
-            time.sleep(0.005)
+        until(
+            lambda: db.get_meta("file_changes_below") is None, unless=lambda: len(db.file_changes(["file0.py"])) != 200
+        )
         assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 600}]
         assert len(db.file_changes(["file0.py"])) == 200
 

@@ -32,6 +32,7 @@ from typing import Any
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE
 
 VERSION = "1.43.0"
 PACKAGE = "@copilotkit/aimock"
@@ -136,7 +137,7 @@ class Aimock:
 
     def _answers(self) -> bool:
         assert self._process is not None
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 with _OPENER.open(f"{self.root}/health", timeout=5):

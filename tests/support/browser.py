@@ -12,12 +12,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pytest
+
+from tests.support.waiting import until
 
 _OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage",
@@ -119,15 +120,9 @@ class Browser:
             raise
         return told["result"].get("value")
 
-    def wait(self, expression: str, seconds: float = 20.0) -> Any:
+    def wait(self, expression: str) -> Any:
         """The value of a line of JavaScript as soon as it is true."""
-        end = time.monotonic() + seconds
-        while not (found := self.value(expression)):
-            assert time.monotonic() < end, (
-                f"not true within {seconds} s: {expression}\n{self.value('document.body.innerText')}"
-            )
-            time.sleep(0.03)
-        return found
+        return until(lambda: self.value(expression), lambda: f"{expression}\n{self.value('document.body.innerText')}")
 
     def click(self, selector: str, text: str = "") -> None:
         """Click on the first element of this selector (with this text), as soon as it is there and can be seen."""
@@ -170,18 +165,19 @@ class Browser:
         """Keep back the answers of addresses like this one (with `*`), until `release`. To be called before the page is opened."""
         self.call("Fetch.enable", patterns=[{"urlPattern": pattern, "requestStage": "Response"}])
 
-    def held(self, count: int = 1, seconds: float = 20.0) -> list[str]:
+    def held(self, count: int = 1) -> list[str]:
         """The requests whose answers are kept back, as soon as there are so many."""
-        end = time.monotonic() + seconds
-        while True:
+
+        def paused() -> list[str]:
             self.value("1")
-            paused = [event["params"] for event in self.events if event.get("method") == "Fetch.requestPaused"]
-            if len(paused) >= count:
-                return [one["requestId"] for one in paused]
-            assert time.monotonic() < end, (
-                f"{len(paused)} of {count} requests within {seconds} s\n{self.value('document.body.innerText')}"
-            )
-            time.sleep(0.03)
+            events = [event["params"] for event in self.events if event.get("method") == "Fetch.requestPaused"]
+            return [one["requestId"] for one in events]
+
+        until(
+            lambda: len(paused()) >= count,
+            lambda: f"{len(paused())} of {count} requests\n{self.value('document.body.innerText')}",
+        )
+        return paused()
 
     def release(self) -> None:
         """Let the answers through that were kept back, and all that follow."""

@@ -5,11 +5,15 @@
 Each run is a process of its own with its own arguments, variables, folder, standard streams and end; only what Python
 would load from disk is there already. Where loading matters a program is started from the beginning: other variables for the
 interpreter or the loader, a function before the start, measured lines.
+
+When the test process ends, in whatever way, so do its forked programs and all that they started. A forked program forks no
+others: a script that starts programs where it is imported, and that hides a library, would start itself for ever.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
 import io
 import json
@@ -49,6 +53,7 @@ _LOADED_FOR = {
 }
 # what the interpreter reads at its start: where these differ, a program is started
 _OF_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC", "GLIBC", "COVERAGE_", "OPENSSL_", "SSL_")
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _SET_IN_A_FORK = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 
@@ -152,6 +157,10 @@ class _Server:
             return self._env == _of_the_start(variables)
 
     def _start(self, variables: dict[str, str]) -> None:
+        if _is_forked():
+            raise RuntimeError(
+                f"{sys.argv[0]} starts programs, but runs in a forked one: a file of its name hides a library?"
+            )
         self._socket, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
@@ -180,6 +189,19 @@ class _Server:
         return int(number)
 
 
+def _is_forked() -> bool:
+    """Whether a process that forks is among the ancestors of this one."""
+    pid = os.getpid()
+    while pid > 1:
+        try:
+            if os.fsencode(__file__) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return True
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            break
+    return False
+
+
 def _of_the_start(variables: dict[str, str]) -> dict[str, str]:
     return {
         name: text for name, text in variables.items() if name.startswith(_OF_THE_START) and name not in _SET_IN_A_FORK
@@ -205,6 +227,8 @@ _server = _Server()
 def _forking(channel: socket.socket) -> dict[str, Any] | None:
     """Fork for each job that comes. Gives the job in the forked process, and nothing when there are no more."""
     waiting: dict[int, int] = {}
+    control, own = ctypes.CDLL(None).prctl, os.getpid()
+    control(_SET_CHILD_SUBREAPER, 1)  # what outlives its parent becomes a child of this one
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
@@ -217,12 +241,16 @@ def _forking(channel: socket.socket) -> dict[str, Any] | None:
         if channel in ready:
             start, handles, _, _ = socket.recv_fds(channel, 4, 4)
             if not start:
+                _end_children()
                 return None
             job = json.loads(_exactly(channel, struct.unpack("=I", start)[0]).decode("utf-8", "surrogateescape"))
             told = handles.pop()
             if not Path(job["folder"]).is_dir():
                 number = -2  # ENOENT
             elif _load_for(job["words"]) and (number := os.fork()) == 0:
+                control(_SET_PDEATHSIG, signal.SIGKILL)
+                if os.getppid() != own:  # it had ended before
+                    os._exit(1)
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for handle in (wake, woken, told, *waiting.values()):
@@ -262,14 +290,29 @@ def _exactly(channel: socket.socket, count: int) -> bytes:
 
 def _tell(waiting: dict[int, int]) -> None:
     """Pass on how children have ended."""
-    while waiting:
-        number, status, used = os.wait4(-1, os.WNOHANG)
+    while True:
+        try:
+            number, status, used = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:  # there are none
+            return
         if not number:
             return
-        told = waiting.pop(number)
+        told = waiting.pop(number, -1)
+        if told < 0:  # a program that another one left behind
+            continue
         with suppress(OSError):
             os.write(told, struct.pack("=id", status, used.ru_utime + used.ru_stime))
         os.close(told)
+
+
+def _end_children() -> None:
+    """Kill every process below this one: the children of those that are killed become this one's."""
+    with suppress(ChildProcessError):
+        while True:
+            for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+            os.wait()
 
 
 def _settle(job: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from hermes.store.gateway_inbox import IncomingEvent
 from tests.support.labs.base import Lab
+from tests.support.waiting import until
 
 
 def received(store: GatewayDB, platform: str, event_id: str, key: str, event: str) -> int | None:
@@ -113,13 +114,14 @@ def running(
 
     thread = threading.Thread(target=live, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 60
-    while not gateway.connections or not (
-        stands_by or all(c.delivery.connected.is_set() for c in gateway.connections.values())
-    ):
-        assert thread.is_alive(), f"the gateway ended: {done}"
-        assert time.monotonic() < deadline, "the gateway is not connected"
-        time.sleep(0.01)
+    until(
+        lambda: (
+            gateway.connections
+            and (stands_by or all(c.delivery.connected.is_set() for c in gateway.connections.values()))
+        ),
+        lambda: f"the gateway is not connected {done}",
+        unless=lambda: not thread.is_alive(),
+    )
     try:
         yield gateway
     finally:

@@ -12,6 +12,7 @@ from hermes.store.db import SessionDB
 from hermes.store.gateway_db import GatewayDB
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.plain import PlainLab
+from tests.support.waiting import until
 
 AT_ONCE = 400  # messages that wait for their answer at one time
 
@@ -172,11 +173,9 @@ def one_by_one(gateway: GatewayProcess, lab: PlainLab, *, length: int, chats: in
 
 
 def _exchange(lab: PlainLab, chat: int, which: str) -> None:
-    before, end = len(lab.messages), time.monotonic() + 60
+    before = len(lab.messages)
     lab.say(WORDS.format(which), chat=chat_of(chat))
-    while len(lab.messages) == before:
-        assert time.monotonic() < end, f"no answer to {which}"
-        time.sleep(0.001)
+    until(lambda: len(lab.messages) > before, f"an answer to {which}")
 
 
 def _lengthen(home: Path, length: int) -> None:

@@ -72,7 +72,7 @@ class GatewayProcess:
                 stderr=output,
             )
         if connected:
-            until(lambda: all(lab.connected for lab in self._labs) or self._ended(), 60, "not connected")
+            until(lambda: all(lab.connected for lab in self._labs) or self._ended(), "not connected")
             assert not self._ended(), self.output()
 
     def _ended(self) -> bool:
@@ -87,7 +87,7 @@ class GatewayProcess:
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait(10)
-            until(lambda: not any(lab.connected for lab in self._labs), 10)
+            until(lambda: not any(lab.connected for lab in self._labs))
             self.process = None
 
     def stop(self, timeout: float = 30.0) -> int:

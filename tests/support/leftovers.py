@@ -94,10 +94,15 @@ def _gone(name: str, seconds: float) -> bool:
 
 def _watch(name: str, grace: float) -> None:
     sys.stdin.buffer.read()  # to its end: the run is over
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if _gone(name, grace if number == signal.SIGTERM else _LAST):
+    if _gone(name, grace):
+        return
+    _send(signal.SIGTERM, name)
+    seconds = _LAST
+    for _ in range(600):  # again: a process may start others while the list is read
+        if _gone(name, seconds):
             return
-        _send(number, name)
+        _send(signal.SIGKILL, name)
+        seconds = 0.1
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
 import psycopg
+
+from tests.support.waiting import until
 
 from .environments import program
 from .ports import free_port
@@ -78,15 +79,14 @@ def pgbouncer(
 
 
 def _wait_for(pooler: Pooler, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 30
-    while True:
+    def answers() -> bool:
         try:
             psycopg.connect(pooler.url("pgbouncer"), autocommit=True).close()
-            return
         except psycopg.OperationalError:
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"pgbouncer did not start: {log.read_text()[-2000:]}") from None
-            time.sleep(0.02)
+            return False
+        return True
+
+    until(answers, lambda: f"pgbouncer starts: {log.read_text()[-2000:]}", unless=lambda: process.poll() is not None)
 
 
 class PooledStores:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import httpx
 
 from tests.support.node import npm_program
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 PACKAGE = "@stoplight/prism-cli@5.16.0"
 
@@ -35,10 +35,11 @@ def checked_by(document: dict[str, Any], upstream: str, folder: Path) -> Iterato
             [*words, "--host", "127.0.0.1", "--port", str(port)], stdout=log, stderr=subprocess.STDOUT
         )
         try:
-            deadline = time.monotonic() + 60
-            while not _answers(f"http://127.0.0.1:{port}/"):
-                assert process.poll() is None and time.monotonic() < deadline, output.read_text()
-                time.sleep(0.1)
+            until(
+                lambda: _answers(f"http://127.0.0.1:{port}/"),
+                output.read_text,
+                unless=lambda: process.poll() is not None,
+            )
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()

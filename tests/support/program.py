@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.forking import Forked
+from tests.support.waiting import PATIENCE
 
 ONLY_OLLAMA = {"HERMES_NO_LOCAL": "LM Studio,vLLM,llama.cpp"}  # OLLAMA_HOST says where: a server of the test
 PROGRAM = [sys.executable, "-m", "hermes.cli.main"]
@@ -83,6 +84,13 @@ def start(*words: object, home: Path, env: dict[str, str] | None = None, **more:
         "env": environment(home, {"PYTHONUNBUFFERED": "1", **(env or {})}),
     }  # fmt: skip
     return Forked([*PROGRAM, *map(str, words)], **(settings | more))
+
+
+def ended(process: subprocess.Popen[Any]) -> int:
+    """The exit status of a program; its pipes are closed."""
+    status = process.wait(PATIENCE)
+    with process:
+        return status
 
 
 def in_terminal(

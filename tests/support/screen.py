@@ -22,6 +22,8 @@ from types import TracebackType
 
 import pytest
 
+from tests.support.waiting import PATIENCE, until
+
 from . import relay
 from .forking import fork_on_terminal
 
@@ -135,9 +137,9 @@ class Screen:
         """The screen with its colours, as escape sequences."""
         return self._tmux("capture-pane", "-p", "-e")
 
-    def wait_for(self, text: str, timeout: float = 60, *, times: int = 1) -> str:
+    def wait_for(self, text: str, timeout: float = PATIENCE, *, times: int = 1) -> str:
         """The screen, once this text is on it (or above it) so many times."""
-        until = time.monotonic() + timeout
+        end = time.monotonic() + timeout
         between = "== 8< =="  # one tmux a look: each is a process
         look = ["display-message", "-p", "#{pane_dead}", ";", "capture-pane", "-p", ";"]
         look += ["display-message", "-p", between, ";", "capture-pane", "-p", "-J", "-S", "-"]
@@ -146,7 +148,7 @@ class Screen:
             screen, _, history = (_trimmed(part) for part in shown.partition(f"{between}\n"))
             if max(screen.count(text), history.count(text)) >= times:
                 return screen
-            if time.monotonic() > until or over == "1":
+            if time.monotonic() > end or over == "1":
                 raise AssertionError(f"{text!r} did not come up; the screen:\n{self.history()}")
             time.sleep(0.05)
 
@@ -154,21 +156,17 @@ class Screen:
         """Whether the program has ended."""
         return self._tmux("display-message", "-p", "#{pane_dead}").strip() == "1"
 
-    def wait_until_over(self, timeout: float = 60) -> int | None:
+    def wait_until_over(self) -> int | None:
         """The exit status of the program, once it has ended; None when a signal ended it."""
-        until = time.monotonic() + timeout
-        while not self.is_over():
-            if time.monotonic() > until:
-                raise AssertionError(f"the program did not end; the screen:\n{self.history()}")
-            time.sleep(0.05)
-        until = time.monotonic() + 3  # tmux knows that a program is gone a moment before it knows how
-        while not (
-            how := self._tmux("display-message", "-p", "#{pane_dead_status}#{?pane_dead_signal,signal,}").strip()
-        ):
-            if time.monotonic() > until:
-                raise AssertionError("tmux does not tell how the program ended")
-            os.kill(int(self._tmux("display-message", "-p", "#{pid}")), signal.SIGCHLD)  # tmux 3.3 can miss it
-            time.sleep(0.05)
+        until(self.is_over, lambda: f"the program ends; the screen:\n{self.history()}")
+
+        def told() -> str:  # tmux knows that a program is gone a moment before it knows how
+            how = self._tmux("display-message", "-p", "#{pane_dead_status}#{?pane_dead_signal,signal,}").strip()
+            if not how:
+                os.kill(int(self._tmux("display-message", "-p", "#{pid}")), signal.SIGCHLD)  # tmux 3.3 can miss it
+            return how
+
+        how = until(told, "tmux tells how the program ended")
         return None if how == "signal" else int(how)
 
     def pid(self) -> int:

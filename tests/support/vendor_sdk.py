@@ -53,13 +53,13 @@ class VendorSdk:
             thread.start()
         self.wait("ready")
 
-    def __call__(self, name: str, /, timeout: float = 30, **args: Any) -> Any:
+    def __call__(self, name: str, /, **args: Any) -> Any:
         """Run a command of the script; its value."""
         number = next(self._ids)
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"id": number, "name": name, "args": args}) + "\n")
         self._process.stdin.flush()
-        until(lambda: number in self._answers or self._ended(), timeout, f"{name} is not answered")
+        until(lambda: number in self._answers or self._ended(), f"{name} is not answered")
         assert number in self._answers, f"the SDK ended: {self.output}"
         answer = self._answers.pop(number)
         if "error" in answer:
@@ -70,12 +70,11 @@ class VendorSdk:
         """What the SDK reported under this name so far."""
         return [data for event, data in list(self.events) if event == name]
 
-    def wait(self, name: str, count: int = 1, timeout: float = 30) -> list[Any]:
+    def wait(self, name: str, count: int = 1) -> list[Any]:
         """The reports under this name when there are so many."""
         until(
             lambda: len(self.told(name)) >= count or self._ended(),
-            timeout,
-            f"{name} did not come {count} times: {self.events} {self.output}",
+            lambda: f"{name} did not come {count} times: {self.events} {self.output}",
         )
         found = self.told(name)
         assert len(found) >= count, f"the SDK ended: {self.output}"

@@ -294,7 +294,8 @@ class TerminalConversation:
             resume.end(self.db, session_id, self.end_reason)
         slow = threading.Timer(1.0, self.voice.note, ["Waiting for the session's title; Ctrl-C leaves at once."])
         slow.daemon = True
-        slow.start()
+        if self._titles_by_model:
+            slow.start()
         try:
             self._agents.drop(self.platform)
         except KeyboardInterrupt:

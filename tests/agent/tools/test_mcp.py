@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hermes.agent.tools.tool import Context, Tool
 from hermes.config import Config, McpServer
 from hermes.errors import MissingExtra, ToolError
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 PLAIN = str(Path(__file__).with_name("mcp_plain_server.py"))
@@ -64,8 +64,8 @@ def http_server(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.
 
     def start(port: int | None = None) -> tuple[str, subprocess.Popen[bytes]]:
         port = port or free_port()
-        log = (tmp_path / "server.log").open("wb")
-        running.append(subprocess.Popen([sys.executable, SERVER, "http", str(port)], stdout=log, stderr=log))
+        with (tmp_path / "server.log").open("wb") as log:
+            running.append(subprocess.Popen([sys.executable, SERVER, "http", str(port)], stdout=log, stderr=log))
         until(lambda: answers(port))
         return f"http://127.0.0.1:{port}/mcp", running[-1]
 
@@ -81,15 +81,6 @@ def answers(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def until(true: Callable[[], Any], seconds: float = 30) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := true():
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 def tool(tools: McpTools, name: str) -> Tool:
@@ -248,7 +239,7 @@ def test_a_server_that_never_answers_is_given_up(connected: Any) -> None:
         tools.close()
     assert len(tools.problems) == 1
     assert any(each.name == "good__add" for each in tools.tools)
-    until(lambda: len(psutil.Process().children()) == before + 1, 60)
+    until(lambda: len(psutil.Process().children()) == before + 1)
 
 
 def test_a_server_that_dies_is_started_again_by_the_next_call(connected: Any, context: Context, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +19,11 @@ from hermes.agent.tools.terminal import terminal
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 from hermes.texts import without_middle
+from tests.support.waiting import until
 
 
 def run(context: Context, command: str, **more: Any) -> str:
     return terminal.run(context, {"command": command, **more})
-
-
-def until(true: Callable[[], Any], seconds: float = 20) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := true():
-            return found
-        time.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 def running(mark: str) -> list[psutil.Process]:

@@ -69,7 +69,7 @@ def test_what_arrived_while_the_gateway_was_down_is_answered_once(lab: Lab, mode
     lab.say("while it was down")
     lab._webhooks = webhooks
     with running(lab, hermes_home, model.base_url):
-        until(lambda: lab.shown() == ["echo: before", "echo: while it was down"], 30)
+        until(lambda: lab.shown() == ["echo: before", "echo: while it was down"])
         lab.say("after")
         until(lambda: lab.shown()[-1:] == ["echo: after"])
     assert len(lab.shown()) == 3
@@ -144,7 +144,7 @@ def test_messages_from_before_the_agent_are_not_answered(lab: Lab, model: Echo, 
     lab._webhooks = webhooks
     with running(lab, hermes_home, model.base_url):
         lab.say("now")
-        until(lambda: lab.shown(), 30)
+        until(lambda: lab.shown())
         assert lab.shown() == ["echo: now"]
 
 
@@ -152,7 +152,7 @@ def test_without_the_private_api_messages_go_by_applescript(lab: Lab, model: Ech
     lab.private_api = False
     with running(lab, hermes_home, model.base_url):
         lab.say("pause=0.5 hello", where="group")
-        until(lambda: lab.shown("group"), 30)
+        until(lambda: lab.shown("group"))
         assert lab._sent[0]["method"] == "apple-script"
         assert lab.typed("group") == 0
 
@@ -168,7 +168,7 @@ def test_what_imessage_refuses_is_not_sent_again_and_again(lab: Lab, model: Echo
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.refuses = "the recipient is not registered with iMessage"
         lab.say("hello")
-        until(lambda: gateway.store.mail_counts().get("bluebubbles", {}).get("failed"), 30)
+        until(lambda: gateway.store.mail_counts().get("bluebubbles", {}).get("failed"))
         lab.say("again")
         until(lambda: lab.shown()[1:] == ["echo: again"])
         assert "could not be sent" in lab.shown()[0]

@@ -17,6 +17,7 @@ from hermes.gateway.events import Event, Forwarded, Revision, as_json, from_json
 from hermes.gateway.platforms import adapter_class
 from tests.support.labs.discord import Lab
 from tests.support.labs.discord_server import TOKEN
+from tests.support.waiting import until_async
 
 Discord = adapter_class("discord")
 
@@ -50,15 +51,6 @@ class Recorder:
     @property
     def texts(self) -> list[str]:
         return [event.text for event in self.events]
-
-
-async def eventually(condition: Callable[[], Any], timeout: float = 20.0) -> Any:
-    """Wait for a condition and return its value."""
-    deadline = asyncio.get_running_loop().time() + timeout
-    while not (value := condition()):
-        assert asyncio.get_running_loop().time() < deadline, f"not true after {timeout:g} s"
-        await asyncio.sleep(0.01)
-    return value
 
 
 @asynccontextmanager
@@ -138,7 +130,7 @@ def test_two_adapters_of_one_process_talk_to_two_servers(lab: Lab, tmp_path: Pat
         async with connected(lab, tmp_path / "a") as (_, here), connected(other, tmp_path / "b") as (_, there):
             lab.say("here")
             other.say("there")
-            await eventually(lambda: here.events and there.events)
+            await until_async(lambda: here.events and there.events)
             assert (here.texts, there.texts) == (["here"], ["there"])
 
     try:
@@ -155,8 +147,8 @@ def test_disconnecting_leaves_nothing_running_and_may_be_done_twice(lab: Lab, tm
         await adapter.connect(Recorder())
         await adapter.disconnect()
         await adapter.disconnect()
-        await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-        await eventually(lambda: not [one for one in threading.enumerate() if "keep-alive" in one.name])
+        await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        await until_async(lambda: not [one for one in threading.enumerate() if "keep-alive" in one.name])
 
     asyncio.run(story())
 
@@ -167,7 +159,7 @@ def test_a_server_that_no_longer_answers_does_not_hold_up_the_end(lab: Lab, tmp_
         await adapter.connect(Recorder())
         with lab.frozen():
             await asyncio.wait_for(adapter.disconnect(), 5)
-            await eventually(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+            await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
     asyncio.run(story())
 
@@ -179,11 +171,11 @@ def test_tokens_and_what_people_say_reach_no_log(lab: Lab, tmp_path: Path, caplo
         async with connected(lab, tmp_path) as (adapter, link):
             lab.say("my little secret")
             command = lab.command("title", "also secret")
-            await eventually(lambda: len(link.events) == 2 and lab.interaction(command) == "gone")
+            await until_async(lambda: len(link.events) == 2 and lab.interaction(command) == "gone")
             lab.rate_limit(0.05)
             await adapter.send(link.events[0].chat, "our answer", nonce="1")
             lab.drop()
-            await eventually(lambda: len(link.identities) == 2)
+            await until_async(lambda: len(link.identities) == 2)
 
     asyncio.run(story())
     assert "rate limited" in caplog.text  # the library does speak
@@ -199,7 +191,7 @@ def test_every_kind_of_place_is_told_apart(lab: Lab, tmp_path: Path) -> None:
         async with connected(lab, tmp_path) as (_, link):
             for where in ("dm", "channel", "thread"):
                 lab.say(f"in the {where}", where=where)
-            await eventually(lambda: len(link.events) == 3)
+            await until_async(lambda: len(link.events) == 3)
             return link.events
 
     dm, channel, thread = asyncio.run(story())
@@ -223,7 +215,7 @@ def test_an_event_knows_its_message_and_when_it_was_said(lab: Lab, tmp_path: Pat
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             number = lab.say("hello")
-            (event,) = await eventually(lambda: link.events)
+            (event,) = await until_async(lambda: link.events)
             assert event.message_id == number
             assert event.id == f"{lab.chat_id('dm')}:{number}"
             assert event.sent_at == pytest.approx(((int(number) >> 22) + 1420070400000) / 1000, abs=0.01)
@@ -248,7 +240,7 @@ def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> N
             for text in written:
                 mentions = [lab.server.bot] if bot in text else [lab.person_object("bob")] if bob in text else []
                 lab.announce(text, kind=0, mentions=mentions, mention_roles=[role] if role in text else [])
-            await eventually(lambda: len(link.events) == len(written))
+            await until_async(lambda: len(link.events) == len(written))
             return list(link.texts)
 
     assert asyncio.run(story()) == list(written.values())
@@ -258,7 +250,7 @@ def test_addressed_is_who_mentions_us_or_answers_us(lab: Lab, tmp_path: Path) ->
     async def story() -> None:
         async with connected(lab, tmp_path) as (adapter, link):
             asked = lab.say("with a mention", where="channel")
-            (first,) = await eventually(lambda: link.events)
+            (first,) = await until_async(lambda: link.events)
             ours = await adapter.send(first.chat, "our answer", nonce="1")
             lab.say("without", where="channel", addressed=False)
             lab.reply("to us", ours, where="channel")
@@ -266,7 +258,7 @@ def test_addressed_is_who_mentions_us_or_answers_us(lab: Lab, tmp_path: Path) ->
             lab.announce("to our role", kind=0, mention_roles=[lab.server.bot_role])
             lab.announce("to everyone", kind=0, mention_everyone=True)
             lab.say("alone with us", where="dm", addressed=False)
-            await eventually(lambda: len(link.events) == 7)
+            await until_async(lambda: len(link.events) == 7)
             assert {event.text: event.addressed for event in link.events} == {
                 "with a mention": True, "without": False, "to us": True, "to somebody else": False,
                 "to our role": True, "to everyone": False, "alone with us": True,
@@ -280,7 +272,7 @@ def test_bots_announcements_edits_and_empty_messages_are_no_events(lab: Lab, tmp
     async def story() -> None:
         async with connected(lab, tmp_path) as (adapter, link):
             number = lab.say("first")
-            await eventually(lambda: link.events)
+            await until_async(lambda: link.events)
             await adapter.send(link.events[0].chat, "we said this", nonce="1")
             lab.change(number, "first, edited")
             lab.announce(kind=7)
@@ -288,7 +280,7 @@ def test_bots_announcements_edits_and_empty_messages_are_no_events(lab: Lab, tmp
             lab.announce("another bot", kind=0, author={**lab.person_object("bob"), "bot": True})
             lab.announce("", kind=0)
             lab.say("last")
-            await eventually(lambda: "last" in link.texts)
+            await until_async(lambda: "last" in link.texts)
             assert link.texts == ["first", "last"]
 
     asyncio.run(story())
@@ -298,12 +290,12 @@ def test_edits_and_deletions_are_told_and_previews_are_not(lab: Lab, tmp_path: P
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             numbers = [lab.say(f"message {n}", where="channel") for n in range(4)]
-            await eventually(lambda: len(link.events) == 4)
+            await until_async(lambda: len(link.events) == 4)
             lab.redeliver_as_update(numbers[0])  # a preview was added: nobody edited it
             lab.change(numbers[0], "message zero")
             lab.take_back(numbers[1])
             lab.take_back_all(numbers[2:])
-            await eventually(lambda: len(link.revisions) == 4)
+            await until_async(lambda: len(link.revisions) == 4)
             edit, *gone = link.revisions
             assert (edit.revises, edit.event.text) == (link.events[0].id, "message zero")
             assert [one.event for one in gone] == [None] * 3
@@ -316,7 +308,7 @@ def test_a_forwarded_message_is_read(lab: Lab, tmp_path: Path) -> None:
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             lab.forward("said elsewhere")
-            (event,) = await eventually(lambda: link.events)
+            (event,) = await until_async(lambda: link.events)
             assert (event.text, event.forwarded) == ("", Forwarded(text="said elsewhere"))
 
     asyncio.run(story())
@@ -327,7 +319,7 @@ def test_a_thread_out_of_the_archive_is_known_by_its_parent(lab: Lab, tmp_path: 
         async with connected(lab, tmp_path) as (_, link):
             number = lab.open_thread("forgotten", told=False)
             lab.say("anybody here?", where="thread:forgotten")
-            (event,) = await eventually(lambda: link.events)
+            (event,) = await until_async(lambda: link.events)
             assert (event.chat.chat_id, event.chat.thread_id) == (lab.chat_id("channel"), f"thread-{number}")
 
     asyncio.run(story())
@@ -341,7 +333,7 @@ def test_messages_of_a_chat_arrive_in_order_however_long_they_take_to_keep(lab: 
         async with connected(lab, tmp_path, Recorder(slow)) as (_, link):
             for number in range(40):
                 lab.say(str(number))
-            await eventually(lambda: len(link.events) == 40)
+            await until_async(lambda: len(link.events) == 40)
             assert link.texts == [str(number) for number in range(40)]
 
     asyncio.run(story())
@@ -351,7 +343,7 @@ def test_a_redelivered_event_has_the_same_id(lab: Lab, tmp_path: Path) -> None:
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             lab.redeliver(lab.say("once"))
-            await eventually(lambda: len(link.events) == 2)
+            await until_async(lambda: len(link.events) == 2)
             assert link.events[0] == link.events[1]
 
     asyncio.run(story())
@@ -361,7 +353,7 @@ def test_events_the_wrong_way_round_all_arrive(lab: Lab, tmp_path: Path) -> None
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             numbers = lab.unordered(["one", "two", "three"], where="channel")
-            await eventually(lambda: len(link.events) == 3)
+            await until_async(lambda: len(link.events) == 3)
             assert {event.message_id: event.text for event in link.events} == dict(
                 zip(numbers, ["one", "two", "three"])
             )
@@ -384,7 +376,7 @@ def test_a_message_that_could_not_be_kept_is_held_until_it_can(lab: Lab, tmp_pat
         async with connected(lab, tmp_path, Recorder(full_disk)) as (_, link):
             lab.say("first")
             lab.say("second")
-            await eventually(lambda: len(link.events) == 2)
+            await until_async(lambda: len(link.events) == 2)
             assert tries == ["first", "first", "second"]
             assert not link.errors
 
@@ -402,9 +394,9 @@ def test_what_was_not_kept_comes_again_after_a_restart(lab: Lab, tmp_path: Path)
     async def story() -> None:
         async with connected(lab, tmp_path, Recorder(never)):
             lab.say("do not lose me", where="channel")
-            await eventually(lambda: tried)
+            await until_async(lambda: tried)
         async with connected(lab, tmp_path) as (_, link):
-            await eventually(lambda: link.texts == ["do not lose me"])
+            await until_async(lambda: link.texts == ["do not lose me"])
 
     asyncio.run(story())
 
@@ -414,7 +406,7 @@ def test_what_was_said_while_we_were_away_is_fetched_in_order(lab: Lab, tmp_path
         async with connected(lab, tmp_path) as (_, link):
             for where in ("dm", "channel"):
                 lab.say("before", where=where)
-            await eventually(lambda: len(link.events) == 2)
+            await until_async(lambda: len(link.events) == 2)
             known = {event.id for event in link.events}
         for number in range(3):
             for where in ("dm", "channel", "thread"):
@@ -425,7 +417,7 @@ def test_what_was_said_while_we_were_away_is_fetched_in_order(lab: Lab, tmp_path
             def fresh() -> list[str]:
                 return list({event.id: event.text for event in link.events if event.id not in known}.values())
 
-            await eventually(lambda: len(fresh()) == 10)
+            await until_async(lambda: len(fresh()) == 10)
             for where, count in (("dm", 4), ("channel", 3), ("thread", 3)):
                 assert [text for text in fresh() if text.startswith(where)] == [f"{where} {n}" for n in range(count)]
 
@@ -438,7 +430,7 @@ def test_the_first_connection_ever_does_not_dig_up_the_past(lab: Lab, tmp_path: 
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             lab.say("now", where="channel")
-            await eventually(lambda: link.events)
+            await until_async(lambda: link.events)
             assert link.texts == ["now"]
 
     asyncio.run(story())
@@ -452,7 +444,7 @@ def test_a_damaged_note_of_what_was_seen_costs_only_the_past(lab: Lab, tmp_path:
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             lab.say("hello")
-            await eventually(lambda: link.texts == ["hello"])
+            await until_async(lambda: link.texts == ["hello"])
 
     asyncio.run(story())
 
@@ -461,13 +453,13 @@ def test_a_dropped_connection_is_resumed_without_a_loss(lab: Lab, tmp_path: Path
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):
             lab.say("before")
-            await eventually(lambda: link.events)
+            await until_async(lambda: link.events)
             before, resumed = lab.server.identified, lab.server.resumed
             lab.drop()
             lab.say("while it was cut")
-            await eventually(lambda: len(link.identities) == 2)
+            await until_async(lambda: len(link.identities) == 2)
             lab.say("after")
-            await eventually(lambda: len(link.events) == 3)
+            await until_async(lambda: len(link.events) == 3)
             assert link.texts == ["before", "while it was cut", "after"]
             assert (lab.server.identified, lab.server.resumed) == (before, resumed + 1)
             assert not link.errors
@@ -480,9 +472,9 @@ def test_the_gateways_order_to_reconnect_is_obeyed(lab: Lab, tmp_path: Path) -> 
         async with connected(lab, tmp_path) as (_, link):
             resumed = lab.server.resumed
             lab.order(7)
-            await eventually(lambda: lab.server.resumed == resumed + 1 and len(link.identities) == 2)
+            await until_async(lambda: lab.server.resumed == resumed + 1 and len(link.identities) == 2)
             lab.say("still there?")
-            await eventually(lambda: link.texts == ["still there?"])
+            await until_async(lambda: link.texts == ["still there?"])
 
     asyncio.run(story())
 
@@ -492,13 +484,15 @@ def test_when_a_session_can_not_be_resumed_what_was_missed_is_fetched(lab: Lab, 
         async with connected(lab, tmp_path) as (_, link):
             lab.say("before", where="channel")
             lab.say("before, alone")
-            await eventually(lambda: len(link.events) == 2)
+            await until_async(lambda: len(link.events) == 2)
             lab.drop(forget=True)
             lab.say("missed", where="channel")
             lab.say("missed, alone")
-            await eventually(lambda: len(link.identities) == 2)  # discord.py waits 5 seconds before it identifies again
+            await until_async(
+                lambda: len(link.identities) == 2
+            )  # discord.py waits 5 seconds before it identifies again
             lab.say("after", where="channel")
-            await eventually(lambda: {"after", "missed", "missed, alone"} <= set(link.texts))
+            await until_async(lambda: {"after", "missed", "missed, alone"} <= set(link.texts))
             once = list({event.id: event.text for event in link.events}.values())
             assert sorted(once) == sorted(["before", "before, alone", "missed", "missed, alone", "after"])
             assert [text for text in once if "alone" not in text] == ["before", "missed", "after"]
@@ -511,9 +505,9 @@ def test_a_server_that_is_gone_is_reported_and_the_same_adapter_can_connect_agai
         adapter, link = Discord(lab.settings, tmp_path), Recorder()
         await adapter.connect(link)
         lab.say("before")
-        await eventually(lambda: link.events)
+        await until_async(lambda: link.events)
         lab.down()
-        (error,) = await eventually(lambda: link.errors)
+        (error,) = await until_async(lambda: link.errors)
         assert isinstance(error, PlatformUnreachable)
         with pytest.raises(PlatformUnreachable):
             await adapter.connect(link)
@@ -521,7 +515,7 @@ def test_a_server_that_is_gone_is_reported_and_the_same_adapter_can_connect_agai
         lab.up()
         await adapter.connect(link)
         lab.say("welcome back")
-        await eventually(lambda: "welcome back" in link.texts)
+        await until_async(lambda: "welcome back" in link.texts)
         await adapter.disconnect()
         assert list(dict.fromkeys(link.texts)) == ["before", "missed", "welcome back"]
         assert link.identities == ["@lab_bot", "@lab_bot"]
@@ -534,7 +528,7 @@ def test_a_server_that_throws_us_out_again_and_again_is_left_alone(lab: Lab, tmp
         async with connected(lab, tmp_path) as (_, link):
             lab.server.moody = True
             lab.drop()
-            (error,) = await eventually(lambda: link.errors)
+            (error,) = await until_async(lambda: link.errors)
             assert isinstance(error, PlatformUnreachable)
 
     asyncio.run(story())
@@ -549,13 +543,13 @@ def test_a_command_of_the_menu_becomes_its_text_and_is_acknowledged(lab: Lab, tm
         async with connected(lab, tmp_path) as (_, link):
             tokens = [lab.command("title", "My plan", where=where), lab.command("new", where=where)]
             lab.say("as if typed", where=where)
-            await eventually(lambda: len(link.events) == 3)
+            await until_async(lambda: len(link.events) == 3)
             assert link.texts == ["/title My plan", "/new", "as if typed"]
             assert link.events[0].chat == link.events[2].chat
             assert link.events[0].sender == link.events[2].sender
             assert link.events[0].addressed
             assert link.events[0].id != link.events[1].id
-            await eventually(lambda: [lab.interaction(token) for token in tokens] == ["gone", "gone"])
+            await until_async(lambda: [lab.interaction(token) for token in tokens] == ["gone", "gone"])
 
     asyncio.run(story())
 
@@ -573,7 +567,7 @@ def test_a_command_that_the_store_refuses_is_not_acknowledged(lab: Lab, tmp_path
             nonlocal token
             token = lab.command("new")
             other = lab.command("status")
-            await eventually(lambda: lab.interaction(other) == "gone")
+            await until_async(lambda: lab.interaction(other) == "gone")
             assert lab.interaction(token) == "waiting"
             assert (seen, link.texts) == (["waiting", ""], ["/status"])
 
@@ -591,10 +585,10 @@ def test_a_command_waits_for_the_store_and_for_what_was_said_before(lab: Lab, tm
         async with connected(lab, tmp_path, Recorder(slowly)) as (_, link):
             lab.say("said before")
             token = lab.command("title", "My plan")
-            await eventually(lambda: lab.interaction(token) == "waiting")
+            await until_async(lambda: lab.interaction(token) == "waiting")
             assert link.texts == []
             awake.set()
-            await eventually(lambda: lab.interaction(token) == "gone")
+            await until_async(lambda: lab.interaction(token) == "gone")
             assert link.texts == ["said before", "/title My plan"]  # in the order they came
 
     asyncio.run(story())

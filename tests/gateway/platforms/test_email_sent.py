@@ -99,7 +99,7 @@ def test_a_file_is_attached_to_a_mail_of_its_thread_and_known_as_sent(lab: Lab, 
             assert await adapter.was_sent(place(lab), nonce=f"f{number}") is True
 
     run(lab, tmp_path, body)
-    until(lambda: len(lab.received()) == 4, 20)
+    until(lambda: len(lab.received()) == 4)
     sent = lab.sent_files()
     assert [name for name, _, _ in sent] == [*names[:3], "line Bcc: mallory@x.test.bin"]
     assert [text for _, _, text in sent] == ["", *["**see** it"] * 3]

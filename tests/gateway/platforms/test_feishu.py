@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.waiting import until_async
+
 pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
@@ -94,22 +96,16 @@ async def connected(lab: Lab, home: Path, link: Any = None) -> AsyncIterator[Fei
         await adapter.disconnect()
 
 
-async def soon(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def test_a_reaction_that_comes_before_the_answer_to_the_message_is_not_lost(lab: Lab, tmp_path: Path) -> None:
     async def story() -> None:
         link = Taking()
         async with connected(lab, tmp_path, link) as adapter:
             lab.answers_after = 0.3
             sending = asyncio.create_task(adapter.send(DIRECT, "Shall I?", nonce="n"))
-            await soon(lambda: lab.sent)
+            await until_async(lambda: lab.sent)
             await asyncio.to_thread(lab.react, "👍")
             number = await sending
-            await soon(lambda: link.taken)
+            await until_async(lambda: link.taken)
             (reaction,) = link.taken
             assert (reaction.emoji, reaction.message_id, reaction.chat) == ("👍", number, DIRECT)
 
@@ -216,7 +212,7 @@ def test_an_event_in_several_frames_is_one(lab: Lab, model: Echo, hermes_home: P
         lab.say("cut into three")
         until(lambda: lab.shown() == ["echo: cut into three"])
         assert lab.acknowledged == [200]
-        assert lab.pings >= 1
+        until(lambda: lab.pings >= 1)
 
 
 def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_path: Path) -> None:
@@ -224,10 +220,10 @@ def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_pa
         link = Taking(failures=1)
         async with connected(lab, tmp_path, link):
             await asyncio.to_thread(lab.say, "precious")
-            await soon(lambda: lab.acknowledged == [500])
+            await until_async(lambda: lab.acknowledged == [500])
             assert link.taken == []
             await asyncio.to_thread(lab.drop)
-            await soon(lambda: lab.acknowledged == [500, 200])
+            await until_async(lambda: lab.acknowledged == [500, 200])
             assert [one.text for one in link.taken] == ["precious"]
             assert link.taken[0].sender.id == "on_alice"
             assert link.taken[0].sender.user_id == "ou_alice"
@@ -242,7 +238,7 @@ def test_a_server_that_hangs_up_at_once_is_not_called_for_ever(lab: Lab, tmp_pat
     async def scenario() -> None:
         link = Taking()
         async with connected(lab, tmp_path, link):
-            await soon(lambda: link.taken)
+            await until_async(lambda: link.taken)
             assert [type(one) for one in link.taken] == [PlatformUnreachable]
             assert lab.hangs_up >= 94
 
@@ -256,7 +252,7 @@ def test_names_that_may_not_be_read_are_left_out(lab: Lab, tmp_path: Path) -> No
         link = Taking()
         async with connected(lab, tmp_path, link):
             await asyncio.to_thread(lab.say, "hello")
-            await soon(lambda: link.taken)
+            await until_async(lambda: link.taken)
             assert link.taken[0].sender.name is None
 
     asyncio.run(scenario())
@@ -345,7 +341,7 @@ def test_a_quoted_text_is_known(lab: Lab, tmp_path: Path) -> None:
             said = await asyncio.to_thread(lab.say, "the question")
             for parent in (answer, said, "om_unknown"):
                 await asyncio.to_thread(lambda parent=parent: lab.say("what?", parent_id=parent, root_id=parent))  # type: ignore[misc]
-            await soon(lambda: len(link.taken) == 4)
+            await until_async(lambda: len(link.taken) == 4)
             assert [one.quoted for one in link.taken] == [None, "the answer", "the question", None]
             assert [one.reply_to for one in link.taken] == [None, answer, said, "om_unknown"]
 
@@ -359,7 +355,7 @@ def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo, hermes
         assert next(iter(lab.sent.values()))["reply_to"] == asked
         gone = lab.say("pause=1 recalled", where="group")
         lab._recalled.add(gone)
-        until(lambda: len(lab.shown("group")) == 2, 30)
+        until(lambda: len(lab.shown("group")) == 2)
         assert list(lab.sent.values())[1]["reply_to"] is None
 
 
@@ -404,7 +400,7 @@ def test_a_file_that_is_json_is_not_taken_for_an_error(lab: Lab, tmp_path: Path)
         link = Taking()
         async with connected(lab, tmp_path, link) as adapter:
             await asyncio.to_thread(lab.attach, b'{"code": 99991663}', "a.json", "application/json")
-            await soon(lambda: link.taken)
+            await until_async(lambda: link.taken)
             (file,) = link.taken[0].attachments
             assert (file.name, file.mime, file.kind) == ("a.json", "application/json", "file")
             assert await adapter.fetch(file) == b'{"code": 99991663}'

@@ -102,9 +102,9 @@ def test_only_the_login_of_an_event_makes_the_owner(house: Server, hermes_home: 
     allowed = {"homeassistant": {"allowed_users": ["id-of-alice", "home-assistant"]}}
     with Echo() as model, running(house, hermes_home, model.base_url, owner=owners, platforms=allowed) as gateway:
         house.fire({"text": "the safe's number is 4711"}, user="id-of-alice")
-        until(lambda: len(house.said) == 1, what=str(house.said))
+        until(lambda: len(house.said) == 1, str(house.said))
         house.fire({"text": "open the door", **({"user": named} if named else {})})
-        until(lambda: len(house.said) == 2, what=str(house.said))
+        until(lambda: len(house.said) == 2, str(house.said))
         genuine, other = [one for one in model.requests if one.get("tools")]
         assert "terminal" in str(genuine["tools"])
         assert "terminal" not in str(other["tools"])
@@ -125,12 +125,12 @@ def test_a_user_that_data_names_answers_no_question_of_the_owners(
         running(house, hermes_home, model.base_url, owner=["homeassistant:id-of-alice"], display={"busy": "queue"}),
     ):
         house.fire({"text": f'call=terminal {{"command": "rm {precious}"}}'}, user="id-of-alice")
-        until(lambda: any("**yes**" in one for one in house.said), what=str(house.said))
+        until(lambda: any("**yes**" in one for one in house.said), str(house.said))
         house.fire({"text": "yes", "user": "id-of-alice"})
         until(
             lambda: any(one["messages"][-1]["content"] == "yes" for one in model.requests)
         )  # a message like any other
         assert precious.exists()
         house.fire({"text": "yes"}, user="id-of-alice")
-        until(lambda: any("the tool said" in one for one in house.said), what=str(house.said))
+        until(lambda: any("the tool said" in one for one in house.said), str(house.said))
         assert not precious.exists()

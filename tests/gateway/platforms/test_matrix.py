@@ -605,15 +605,15 @@ def test_a_private_room_that_passes_to_another_person_keeps_the_first_ones_conve
             return [m["content"] for row in rows for m in gateway.db.get_messages(row["id"]) if m["role"] == "user"]
 
         alice.send(room, {"msgtype": "m.text", "body": "the secret is plums"})
-        until(lambda: said("alice") == ["the secret is plums"] and model.answered, 30)
+        until(lambda: said("alice") == ["the secret is plums"] and model.answered)
         alice.ask("POST", f"/rooms/{quote(room)}/invite", json={"user_id": bob.user_id})
         bob.ask("POST", f"/join/{quote(room)}", json={})
         alice.ask("POST", f"/rooms/{quote(room)}/leave", json={})
         bob.send(room, {"msgtype": "m.text", "body": "what was it?"})
-        until(lambda: said("bob"), 30)
+        until(lambda: said("bob"))
         assert said("bob") == ["what was it?"]
         assert said("alice") == ["the secret is plums"]
-        until(lambda: any("what was it" in str(one["messages"][-1]) for one in model.requests), 30)
+        until(lambda: any("what was it" in str(one["messages"][-1]) for one in model.requests))
         assert not [one for one in model.requests if "what was it" in str(one) and "plums" in str(one["messages"])]
         keys = {row["key"]: row["user_id"] for row in gateway.store.read(routes.index)}
         escaped = room.replace(":", "%3A")

@@ -49,12 +49,12 @@ def test_a_mention_in_a_channel_is_answered_in_a_thread_of_its_own(lab: Lab, mod
     lab.reply_in_thread = True
     with running(lab, hermes_home, model.base_url, platforms={"mattermost": {"require_mention": True}}) as gateway:
         post = lab.say("hello", where="channel")
-        until(lambda: any(one["root_id"] == post for one in lab._posts.values()), 30)
+        until(lambda: any(one["root_id"] == post for one in lab._posts.values()))
         (row,) = gateway.db.list_sessions_rich(source="mattermost")
         assert lab.shown("channel") == []
         lab.say("not for the agent", where="channel", addressed=False)
         lab.say("and more", where="channel", addressed=False, root_id=post)  # in our thread no mention is needed
-        until(lambda: sum(one["root_id"] == post and one["user_id"] == BOT for one in lab._posts.values()) == 2, 30)
+        until(lambda: sum(one["root_id"] == post and one["user_id"] == BOT for one in lab._posts.values()) == 2)
         assert gateway.db.session_count() == 1
         assert "not for the agent" not in str(gateway.db.get_messages(row["id"]))
 
@@ -65,7 +65,7 @@ def test_a_cut_connection_is_resumed_by_its_number(lab: Lab, model: Echo, hermes
         until(lambda: lab.shown() == ["echo: one"])
         lab.drop()
         lab.say("two")  # while no connection stands, perhaps
-        until(lambda: lab.shown() == ["echo: one", "echo: two"], 30)
+        until(lambda: lab.shown() == ["echo: one", "echo: two"])
         assert lab.resumed >= 1
 
 
@@ -77,11 +77,11 @@ def test_what_was_posted_while_nobody_listened_is_answered_once(lab: Lab, model:
     lab.say("while it was down")
     lab.say("also this")
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
-        until(lambda: len(lab.shown()) == 3, 30)
+        until(lambda: len(lab.shown()) == 3)
         lab.cut_off(True)
         lab.say("during a cut")
         lab.cut_off(False)
-        until(lambda: len(lab.shown()) == 4, 40)
+        until(lambda: len(lab.shown()) == 4)
     assert lab.shown() == [f"echo: {text}" for text in ("before", "while it was down", "also this", "during a cut")]
 
 
@@ -105,7 +105,7 @@ def test_history_from_before_the_bot_is_not_answered(lab: Lab, model: Echo, herm
     lab.say("years ago")
     with running(lab, hermes_home, model.base_url):
         lab.say("now")
-        until(lambda: lab.shown(), 30)
+        until(lambda: lab.shown())
         assert lab.shown() == ["echo: now"]
 
 
@@ -119,11 +119,10 @@ def test_a_post_whose_answer_was_lost_is_not_posted_again(lab: Lab, model: Echo,
                 and not gateway.store.read(gateway_inbox.waiting)
                 and not gateway.store.read(gateway_outbox.unsent)
             ),
-            40,
         )
         lab.say("again", who="bob")
-        until(lambda: lab.shown(who="bob") == ["echo: again"], 40)
-        until(lambda: lab.shown() == ["echo: hello"], 40)
+        until(lambda: lab.shown(who="bob") == ["echo: again"])
+        until(lambda: lab.shown() == ["echo: hello"])
         assert lab.shown() == ["echo: hello"]
 
 

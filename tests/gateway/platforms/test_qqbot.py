@@ -47,8 +47,8 @@ def test_every_part_of_a_reply_names_its_message_with_a_number_of_its_own(
 ) -> None:
     with running(lab, hermes_home, model.base_url):
         asked = lab.say("long=8000")
-        until(lambda: len(lab.shown()) >= 3, 30)
-        until(lambda: "Paragraph 48:" in "".join(lab.shown()), 30)
+        until(lambda: len(lab.shown()) >= 3)
+        until(lambda: "Paragraph 48:" in "".join(lab.shown()))
     assert {one["msg_id"] for one in lab._sent} == {asked}
     assert len({one["msg_seq"] for one in lab._sent}) == len(lab._sent)
     assert lab.proactive == []
@@ -65,7 +65,7 @@ def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_miss
 ) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("long=20000")
-        until(lambda: lab.shown() and settled(gateway), 30)
+        until(lambda: lab.shown() and settled(gateway))
         shown = lab.shown()
         assert len(shown) < MOST_REPLIES
         text, _, note = "\n\n".join(shown).rpartition("\n\n")
@@ -74,7 +74,7 @@ def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_miss
         missing = int(note.split("The rest, ")[1].split()[0])
         assert abs(len(whole) - len(text) - missing) < 200  # blank lines between the parts
         lab.say("and now?")  # a new message, with new answers
-        until(lambda: "echo: and now?" in lab.shown(), 30)
+        until(lambda: "echo: and now?" in lab.shown())
     assert lab.proactive == []
 
 
@@ -89,11 +89,11 @@ def test_a_sixth_answer_is_given_up_and_the_person_told_with_the_next_message(
         event = understood(*lab._said[asked])
         assert event is not None
         gateway.services.outbox.post(event.chat, "one more", answers=event)
-        until(lambda: settled(gateway), 40)
+        until(lambda: settled(gateway))
         (row,) = gateway.store.statuses()
         assert "5 answers to a message" in (row["error"] or "")
         lab.say("again")
-        until(lambda: any("could not be sent" in one for one in lab.shown()), 30)
+        until(lambda: any("could not be sent" in one for one in lab.shown()))
         assert "one more" not in lab.shown()
     assert lab.proactive == []
 
@@ -104,7 +104,7 @@ def test_an_answer_after_its_window_is_given_up(
 ) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("late", where=where, age=age)
-        until(lambda: "only within an hour" in (gateway.store.statuses()[0]["error"] or ""), 30)
+        until(lambda: "only within an hour" in (gateway.store.statuses()[0]["error"] or ""))
         until(lambda: settled(gateway))
     assert lab.shown(where) == lab.proactive == []
 
@@ -119,7 +119,6 @@ def test_a_send_whose_answer_was_lost_is_one_message(lab: Lab, model: Echo, herm
                 and gateway.store.read(gateway_outbox.unsent) == []
                 and lab.shown()
             ),
-            40,
         )
         assert lab.shown() == ["echo: hello"]
 
@@ -132,7 +131,7 @@ def test_an_expired_token_is_renewed_once_for_many_requests(lab: Lab, model: Ech
         lab.expire_token()
         for who in ("alice", "bob"):
             lab.say("two", who=who)
-        until(lambda: lab.shown(who="bob") == ["echo: two"] and lab.shown()[-1:] == ["echo: two"], 30)
+        until(lambda: lab.shown(who="bob") == ["echo: two"] and lab.shown()[-1:] == ["echo: two"])
         assert lab.renewals == before + 1
 
 
@@ -146,7 +145,7 @@ def test_a_token_server_that_is_busy_does_not_end_the_connection(
         lab.expire_token()
         lab.no_tokens = [status]
         lab.say("two")
-        until(lambda: lab.shown() == ["echo: one", "echo: two"], 30)
+        until(lambda: lab.shown() == ["echo: one", "echo: two"])
         assert [row["state"] for row in gateway.store.statuses()] == ["connected"]
 
 
@@ -156,13 +155,13 @@ def test_a_session_is_resumed_after_the_last_stored_event(lab: Lab, model: Echo,
         until(lambda: lab.shown() == ["echo: one"])
         lab.drop()
         lab.say("two")
-        until(lambda: lab.shown() == ["echo: one", "echo: two"], 30)
+        until(lambda: lab.shown() == ["echo: one", "echo: two"])
         lab.ask_again()
         lab.say("three")
-        until(lambda: len(lab.shown()) == 3, 30)
+        until(lambda: len(lab.shown()) == 3)
     lab.say("while it was down")
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):  # a restart resumes, too
-        until(lambda: lab.shown()[-1:] == ["echo: while it was down"], 30)
+        until(lambda: lab.shown()[-1:] == ["echo: while it was down"])
     assert len(lab.shown()) == 4
     assert (lab.identified, lab.resumed >= 3) == (1, True)
 
@@ -173,7 +172,7 @@ def test_an_expired_connection_is_resumed(lab: Lab, model: Echo, hermes_home: Pa
         until(lambda: lab.shown() == ["echo: one"])
         lab.close_with(4009)
         lab.say("while it was away")
-        until(lambda: lab.shown() == ["echo: one", "echo: while it was away"], 30)
+        until(lambda: lab.shown() == ["echo: one", "echo: while it was away"])
     assert (lab.identified, lab.resumed) == (1, 1)
 
 
@@ -183,7 +182,7 @@ def test_a_connection_that_acknowledges_nothing_is_replaced(lab: Lab, model: Ech
         until(lambda: lab.shown() == ["echo: one"] and lab.beats > 1)
         lab.mute()
         lab.say("into the void")
-        until(lambda: lab.shown() == ["echo: one", "echo: into the void"], 30)
+        until(lambda: lab.shown() == ["echo: one", "echo: into the void"])
     assert (lab.identified, lab.resumed) == (1, 1)
 
 
@@ -193,9 +192,9 @@ def test_a_session_that_the_server_forgot_is_begun_again(lab: Lab, model: Echo, 
         until(lambda: lab.shown() == ["echo: one"])
         lab.forget_session()
         lab.drop()
-        until(lambda: lab.identified == 2, 30)
+        until(lambda: lab.identified == 2)
         lab.say("two")
-        until(lambda: lab.shown() == ["echo: one", "echo: two"], 30)
+        until(lambda: lab.shown() == ["echo: one", "echo: two"])
 
 
 def test_pictures_are_sent_and_other_files_refused(lab: Lab, hermes_home: Path) -> None:

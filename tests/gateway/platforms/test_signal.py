@@ -380,7 +380,7 @@ def test_nothing_is_left_running_after_disconnect(lab: Lab, tmp_path: Path) -> N
         assert ours() == []
 
     run(work())
-    until(lambda: lab.listeners() == 0, what="the daemon still sees a listener")
+    until(lambda: lab.listeners() == 0, "the daemon still sees a listener")
 
 
 # ---------------------------------------------------------------------------------------------------- text

@@ -12,7 +12,8 @@ from aiohttp import web
 from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.events import Event
 from tests.support.labs.slack import BOT, FOREIGN, STRANGE, Lab
-from tests.support.labs.slack_scenes import Recorder, chat, connected, eventually, fresh_lab, made, one_workspace, run  # noqa: F401
+from tests.support.labs.slack_scenes import Recorder, chat, connected, fresh_lab, made, one_workspace, run  # noqa: F401
+from tests.support.waiting import until_async
 
 
 def own_threads() -> set[str]:
@@ -98,7 +99,7 @@ def test_nothing_is_left_running_after_it_left(lab: Lab) -> None:
             assert asyncio.all_tasks() == others
             assert link.errors == []
         assert own_threads() == threads
-        await eventually(lambda: not lab.server._sockets, lambda: "a connection is still open")
+        await until_async(lambda: not lab.server._sockets, lambda: "a connection is still open")
 
     run(scene())
 
@@ -211,7 +212,7 @@ def test_what_changes_or_bots_say_is_no_event_and_is_acknowledged(lab: Lab) -> N
             lab.announce({"type": "reaction_added", "user": "UALICE001", "item": {"channel": "C1", "ts": "1.1"}})
             await adapter.send(chat(lab), "said by us", nonce="1")
             lab.say("said by Alice")
-            await eventually(lambda: len(lab.state.acknowledged) == 10)
+            await until_async(lambda: len(lab.state.acknowledged) == 10)
             assert [event.text for event in link.events] == ["said by Alice"]
 
     run(scene())
@@ -221,7 +222,7 @@ def test_an_edit_of_its_author_and_a_deletion_are_told_and_nothing_else_is(lab: 
     async def scene() -> None:
         async with connected(lab) as (_, link):
             first, root = lab.say("first", where="channel"), lab.say("root", where="channel")
-            await eventually(lambda: len({event.id for event in link.events}) == 2)
+            await until_async(lambda: len({event.id for event in link.events}) == 2)
             place = lab.chat_id("channel")
             preview = {"type": "message", "user": "UALICE001", "ts": first, "text": "first", "attachments": [{"id": 1}]}
             tombstone = {"type": "message", "subtype": "tombstone", "user": "USLACKBOT", "ts": root, "text": "deleted"}
@@ -231,7 +232,7 @@ def test_an_edit_of_its_author_and_a_deletion_are_told_and_nothing_else_is(lab: 
             lab.change(first, "first, mended")
             lab.announce(about | {"message": tombstone})
             lab.take_back(first)
-            await eventually(lambda: len(link.revisions) == 3)
+            await until_async(lambda: len(link.revisions) == 3)
             assert [one.revises for one in link.revisions] == [
                 f"{place}:{first}",
                 f"{place}:{root}",
@@ -366,10 +367,10 @@ def test_an_event_is_acknowledged_only_when_it_is_kept(lab: Lab) -> None:
             link.before_keeping = slowly
             lab.say("hello")
             lab.say("from elsewhere", who="bob")
-            await eventually(lambda: len(lab.state.unacknowledged) == 2)
+            await until_async(lambda: len(lab.state.unacknowledged) == 2)
             assert lab.state.acknowledged == []
             kept.set()
-            await eventually(lambda: len(lab.state.acknowledged) == 2)
+            await until_async(lambda: len(lab.state.acknowledged) == 2)
 
     run(scene())
 
@@ -385,11 +386,11 @@ def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -> None
 
             link.before_keeping = never
             lab.say("do not forget me")
-            await eventually(lambda: seen)
+            await until_async(lambda: seen)
         lab.say("said while nobody was there")
         async with connected(lab) as (_, link):
             events = await link.heard(2)
-            await eventually(lambda: len(lab.state.acknowledged) == 2)
+            await until_async(lambda: len(lab.state.acknowledged) == 2)
         assert seen[0] in {event.id for event in events}
         assert {event.text for event in events} == {"do not forget me", "said while nobody was there"}
 
@@ -449,7 +450,7 @@ def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -
     async def scene() -> None:
         async with connected(lab) as (adapter, link):
             lab.drop()
-            await eventually(lambda: link.errors)
+            await until_async(lambda: link.errors)
             assert isinstance(link.errors[0], PlatformUnreachable)
             lab.say("are you there?")
             await adapter.connect(link)
@@ -463,7 +464,7 @@ def test_a_connection_that_no_longer_answers_is_found_dead(lab: Lab) -> None:
     async def scene() -> None:
         lab.state.deaf = True
         async with connected(lab, heartbeat=0.1) as (_, link):
-            await eventually(lambda: link.errors)
+            await until_async(lambda: link.errors)
             assert isinstance(link.errors[0], PlatformUnreachable)
 
     run(scene())
@@ -478,13 +479,13 @@ def test_when_slack_renews_a_connection_nothing_is_lost_and_nobody_is_told_of_a_
                 if number in (5, 15):
                     before = lab.server.connections
                     lab.refresh(reason)
-                    await eventually(lambda before=before: lab.server.connections > before)
+                    await until_async(lambda before=before: lab.server.connections > before)
             await link.heard(30)
-            await eventually(lambda: len(lab.server._sockets) == 1)
+            await until_async(lambda: len(lab.server._sockets) == 1)
             assert link.errors == []
             assert {event.text for event in link.events} == {str(number) for number in range(30)}
             lab.say("still there?")
-            await eventually(lambda: link.events[-1].text == "still there?")
+            await until_async(lambda: link.events[-1].text == "still there?")
 
     run(scene())
 
@@ -493,7 +494,7 @@ def test_turning_socket_mode_off_is_said_as_such(lab: Lab) -> None:
     async def scene() -> None:
         async with connected(lab) as (_, link):
             lab.refresh("link_disabled")
-            await eventually(lambda: link.errors)
+            await until_async(lambda: link.errors)
             assert isinstance(link.errors[0], PlatformRefused)
             assert "Socket Mode" in str(link.errors[0])
 
@@ -505,9 +506,9 @@ def test_a_renewal_that_fails_is_a_loss(lab: Lab) -> None:
         async with connected(lab) as (_, link):
             lab.refuse("internal_error", method="apps.connections.open")
             lab.refresh()
-            await eventually(lambda: link.errors)
+            await until_async(lambda: link.errors)
             assert isinstance(link.errors[0], PlatformUnreachable)
-            await eventually(lambda: not lab.server._sockets)
+            await until_async(lambda: not lab.server._sockets)
             assert len(link.errors) == 1
 
     run(scene())
@@ -541,7 +542,7 @@ def test_no_token_and_no_text_of_people_is_in_the_log(lab: Lab, caplog: pytest.L
             with pytest.raises(SlowDown):
                 await adapter.send(chat(lab), "an answer", nonce="2")
             lab.drop()
-            await eventually(lambda: link.errors)
+            await until_async(lambda: link.errors)
         for secret in (lab.server.bot_token, lab.server.app_token, "very private words", "ticket="):
             assert secret not in caplog.text
             assert secret not in str(link.errors)

@@ -65,7 +65,7 @@ def test_growing_replies_of_several_chats_stay_within_the_limit_and_all_end_whol
         for who in ("alice", "bob"):
             lab.say("slow=2 long=600", who=who)
         for who in ("alice", "bob"):
-            until(lambda who=who: [len(one) for one in lab.shown(who=who)] == [600], 60)
+            until(lambda who=who: [len(one) for one in lab.shown(who=who)] == [600])
     edits = sum(1 for method, _ in lab.state.calls if method == "chat.update")
     assert 2 <= edits <= AT_ONCE + 2 + (time.monotonic() - begun) * A_MINUTE / 60  # 2: the finished ones
 
@@ -92,4 +92,4 @@ def test_a_finished_reply_arrives_after_the_wait(lab: Lab, model: Echo, hermes_h
         lab.say("slow=1 long=600")
         until(lambda: lab.shown())
         lab.rate_limit(1)
-        until(lambda: [len(one) for one in lab.shown()] == [600], 30)
+        until(lambda: [len(one) for one in lab.shown()] == [600])

@@ -9,7 +9,8 @@ from aiohttp import web
 
 from hermes.gateway.events import Event
 from tests.support.labs.slack import Lab
-from tests.support.labs.slack_scenes import HOME, connected, eventually, fresh_lab, one_workspace, run  # noqa: F401
+from tests.support.labs.slack_scenes import HOME, connected, fresh_lab, one_workspace, run  # noqa: F401
+from tests.support.waiting import until_async
 
 
 async def never(event: Event) -> None:
@@ -28,12 +29,12 @@ def test_what_the_store_did_not_take_is_not_acknowledged_and_the_next_start_has_
             link.before_keeping = notes
             lab.say("first")
             lab.say("second")
-            await eventually(lambda: seen)
+            await until_async(lambda: seen)
         assert (link.events, lab.state.acknowledged) == ([], [])
         lab.say("third")
         async with connected(lab) as (_, link):
             assert [event.text for event in await link.heard(3)] == ["first", "second", "third"]
-            await eventually(lambda: len(lab.state.acknowledged) == 3)
+            await until_async(lambda: len(lab.state.acknowledged) == 3)
 
     run(scene())
 
@@ -52,7 +53,7 @@ def test_a_store_that_wakes_up_keeps_each_message_once_and_in_order(lab: Lab) ->
             assert lab.state.acknowledged == []
             awake.set()
             await link.heard(5)
-            await eventually(lambda: len(lab.state.acknowledged) == 5)
+            await until_async(lambda: len(lab.state.acknowledged) == 5)
             assert [event.text for event in link.events] == list("01234")
 
     run(scene())
@@ -71,7 +72,7 @@ def test_a_store_that_refuses_is_asked_again_without_slacks_help(lab: Lab) -> No
             link.before_keeping = fails_twice
             lab.say("hello")
             await link.heard(1)
-            await eventually(lambda: lab.state.acknowledged)
+            await until_async(lambda: lab.state.acknowledged)
         assert tries == ["hello"] * 3
 
     run(scene())
@@ -82,7 +83,7 @@ def test_a_command_is_acknowledged_when_slack_has_told_where_it_belongs(lab: Lab
         lab.answer_next("conversations.open", lambda: web.Response(status=503), times=2)
         async with connected(lab) as (_, link):
             lab.slash("how are you?", chat="CFOREIGN1")
-            await eventually(lambda: lab.state.acknowledged)
+            await until_async(lambda: lab.state.acknowledged)
             assert (await link.heard(1))[0].text == "how are you?"
 
     run(scene())
@@ -96,7 +97,7 @@ def test_an_envelope_that_can_not_be_read_is_not_acknowledged_and_holds_up_no_ot
             lab.announce({"type": "message", "channel": lab.chat_id("dm"), "channel_type": "im", "user": "UALICE001"})
             lab.say("hello")
             assert [event.text for event in await link.heard(1)] == ["hello"]
-            await eventually(lambda: len(lab.state.acknowledged) == 1)
+            await until_async(lambda: len(lab.state.acknowledged) == 1)
             assert len(lab.state.unacknowledged) == 1
         assert "can't be read" in caplog.text
 

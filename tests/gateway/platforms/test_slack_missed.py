@@ -37,11 +37,11 @@ def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Ec
     try:
         with running(lab, hermes_home, model.base_url):
             lab.say("hello")
-            until(lambda: lab.shown() == ["echo: hello"], 30)
+            until(lambda: lab.shown() == ["echo: hello"])
             lab.say("look here", where="channel")
-            until(lambda: any("look here" in text for text in lab.shown("channel")), 30)
+            until(lambda: any("look here" in text for text in lab.shown("channel")))
             lab.say("in the thread", where="thread")
-            until(lambda: any("in the thread" in text for text in lab.shown("thread")), 30)
+            until(lambda: any("in the thread" in text for text in lab.shown("thread")))
         for number in range(3):
             lab.say(f"missed {number}")
         lab.say("missed too", who="bob")
@@ -59,11 +59,11 @@ def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Ec
                 1,
             )
             with running(lab, hermes_home, model.base_url, platforms={"slack": {"require_mention": True}}) as gateway:
-                until(lambda: any("missed 2" in text for text in lab.shown()), 30, str(lab.shown()))
-                until(lambda: any("more in" in text for text in lab.shown("thread")), 30, str(lab.shown("thread")))
-                until(lambda: any("in the channel" in text for text in lab.shown("channel")), 30)
-                until(lambda: lab.shown(who="bob") == ["echo: missed too"], 30)
-                until(lambda: not gateway.store.read(gateway_outbox.unsent), 30)
+                until(lambda: any("missed 2" in text for text in lab.shown()), str(lab.shown()))
+                until(lambda: any("more in" in text for text in lab.shown("thread")), str(lab.shown("thread")))
+                until(lambda: any("in the channel" in text for text in lab.shown("channel")))
+                until(lambda: lab.shown(who="bob") == ["echo: missed too"])
+                until(lambda: not gateway.store.read(gateway_outbox.unsent))
                 rows = gateway.db.list_sessions_rich(source="slack", visible_to=("slack", lab.user_id("alice")))
                 said = [
                     str(one["content"])
@@ -86,7 +86,7 @@ def test_the_first_start_reads_nothing_and_no_old_message_is_answered(model: Ech
         lab.server.do(lab.state.queue.clear)
         with running(lab, hermes_home, model.base_url):
             lab.say("hello")
-            until(lambda: lab.shown() == ["echo: hello"], 30)
+            until(lambda: lab.shown() == ["echo: hello"])
         assert not any(method == "conversations.history" for method, _ in lab.state.calls)
     finally:
         lab.close()

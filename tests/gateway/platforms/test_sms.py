@@ -103,9 +103,9 @@ def test_a_number_is_not_the_owner_unless_numbers_are_trusted(lab: Lab, model: E
     trusting = {"sms": {"trust_numbers": False}}
     with running(lab, hermes_home, model.base_url, platforms=trusting) as gateway:
         lab.say(command)
-        until(lambda: any("no tool" in text for text in lab.shown()), 20, str(lab.shown()))
+        until(lambda: any("no tool" in text for text in lab.shown()), str(lab.shown()))
         lab.say("/sethome")
-        until(lambda: any("only the owner" in text.lower() for text in lab.shown()), 20, str(lab.shown()))
+        until(lambda: any("only the owner" in text.lower() for text in lab.shown()), str(lab.shown()))
         (row,) = gateway.db.list_sessions_rich(source="sms")
         assert "pwned\n" not in str(gateway.db.get_messages(row["id"]))
 
@@ -130,7 +130,7 @@ def test_a_person_who_has_stopped_at_twilio_is_not_written_to_again(lab: Lab, mo
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.unsubscribed.add(lab.user_id("alice"))
         lab.say("hello")
-        until(lambda: gateway.store.mail_counts().get("sms", {}).get("failed"), 30)
+        until(lambda: gateway.store.mail_counts().get("sms", {}).get("failed"))
         lab.unsubscribed.clear()
         lab.say("again")
         lab.say("hi", who="bob")
@@ -159,9 +159,9 @@ def test_a_reply_is_plain_text_in_the_gsm_alphabet(lab: Lab, model: Echo, hermes
 def test_the_login_goes_to_twilio_alone(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.attach(b"the word is Zebra", "a.txt", "text/plain", text="read")
-        until(lambda: any("Zebra" in text for text in lab.shown()), 30)
+        until(lambda: any("Zebra" in text for text in lab.shown()))
         lab.say("look", NumMedia="1", MediaUrl0="http://127.0.0.1:1/secret", MediaContentType0="text/plain", who="bob")
-        until(lambda: lab.shown(who="bob"), 30)
+        until(lambda: lab.shown(who="bob"))
         assert "not stored at Twilio" in str(gateway.db.search_messages("look")) + str(model.requests[-1]["messages"])
         assert all(login.startswith("Basic ") for _, login in lab.logins)
 
@@ -190,9 +190,9 @@ def test_messages_sent_while_the_gateway_was_down_are_answered_once(lab: Lab, mo
     lab.attach(b"the word is Zebra", "a.txt", "text/plain", text="read", who="bob")
     for _ in range(2):
         with running(lab, hermes_home, model.base_url) as gateway:
-            until(lambda: any("Zebra" in text for text in lab.shown(who="bob")), 30, str(lab.shown(who="bob")))
+            until(lambda: any("Zebra" in text for text in lab.shown(who="bob")), str(lab.shown(who="bob")))
             said = "".join(lab.shown())
-            until(lambda: "down 4" in "".join(lab.shown()) and not gateway.store.read(gateway_outbox.unsent), 30, said)
+            until(lambda: "down 4" in "".join(lab.shown()) and not gateway.store.read(gateway_outbox.unsent), said)
     assert _said(hermes_home, lab.user_id("alice")) == ["one", *(f"down {number}" for number in range(5))]
     assert len(lab.shown(who="bob")) == 1
 
@@ -222,7 +222,7 @@ def test_a_lost_webhook_of_a_running_gateway_is_made_up_for(model: Echo, hermes_
         lab.fail()
         lab.rate_limit(0)
         lab.say("and now?")
-        until(lambda: lab.shown() == ["echo: hello?", "echo: and now?"], 30)
+        until(lambda: lab.shown() == ["echo: hello?", "echo: and now?"])
         until(lambda: len(lab.listed) > looks + 3)
         assert len(lab.shown()) == 2
         assert lab.problems() == []

@@ -245,10 +245,10 @@ def test_a_file_is_uploaded_when_its_person_accepts_it(
     (tmp_path / "list.txt").write_text("one")
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
         lab.say(f'call=send_file {{"path": "{tmp_path}/list.txt"}}')
-        until(lambda: any(one["attachments"] for one in lab.sent.values()), 30)
+        until(lambda: any(one["attachments"] for one in lab.sent.values()))
         (offer,) = [one["attachments"][0] for one in lab.sent.values() if one["attachments"]]
         context = offer["content"]["acceptContext"]
-        until(lambda: any("the tool said" in text for text in lab.shown()), 30)
+        until(lambda: any("the tool said" in text for text in lab.shown()))
         before = len(lab.sent)
 
         def told() -> list[str]:
@@ -442,16 +442,16 @@ def test_a_message_that_is_restored_after_its_deletion_is_in_the_record_again(
         until(lambda: lab.shown() == ["echo: the albatross"])
         lab.restore(number)  # its deletion was never delivered: nothing changes
         lab.take_back(number)
-        until(lambda: said(gateway) == [], 20)
+        until(lambda: said(gateway) == [])
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.restore(number)
-        until(lambda: said(gateway) == ["the albatross"], 20)
+        until(lambda: said(gateway) == ["the albatross"])
         lab.change(number, "the bittern")
-        until(lambda: said(gateway) == ["the bittern"], 20)
+        until(lambda: said(gateway) == ["the bittern"])
         lab.take_back(number)
-        until(lambda: said(gateway) == [], 20)
+        until(lambda: said(gateway) == [])
         lab.restore(number)
-        until(lambda: said(gateway) == ["the bittern"], 20)
+        until(lambda: said(gateway) == ["the bittern"])
         assert gateway.db.check() == []
 
 

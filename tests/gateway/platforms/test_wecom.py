@@ -419,7 +419,7 @@ def test_two_gateways_on_one_store_share_one_connection(bot: Lab, hermes_home: P
     ):
         for number in range(3):
             bot.say(f"number {number}")
-            until(lambda: len(bot.shown()) == number + 1, 30)  # noqa: B023
+            until(lambda: len(bot.shown()) == number + 1)  # noqa: B023
         assert bot.connections == 1
 
 
@@ -428,8 +428,8 @@ def test_doctor_leaves_the_connection_of_a_running_gateway_alone(bot: Lab, herme
         gateway = GatewayProcess(hermes_home, [bot], model.base_url)  # type: ignore[list-item]
         gateway.start(connected=False)
         try:
-            until(lambda: bot.connections == 1, 30)
-            until(lambda: "connected as" in gateway.output(), 30)
+            until(lambda: bot.connections == 1)
+            until(lambda: "connected as" in gateway.output())
             asked = run("doctor", home=hermes_home)
             assert f"logged in to WeCom as {bot.settings['bot_id']}" in asked.out
             assert bot.connections == 1

@@ -122,7 +122,7 @@ def test_after_a_restart_it_goes_on_where_it_was(lab: Lab, model: Echo, hermes_h
     lab.say("while it was down")
     since = len(lab.cursors)
     with running(lab, hermes_home, model.base_url):
-        until(lambda: lab.shown() == ["echo: before", "echo: while it was down"], 30)
+        until(lambda: lab.shown() == ["echo: before", "echo: while it was down"])
     assert lab.cursors[since].endswith(":1")
     assert lab.notified[:2] == ["msg/notifystart", "msg/notifystop"]
 
@@ -170,7 +170,7 @@ def test_a_session_that_expires_in_mid_run_is_told_to_the_owner(lab: Lab, model:
         until(lambda: lab.shown() == ["echo: hello"])
         lab.token = "another"
         lab.drop()
-        until(lambda: not connection.delivery.connected.is_set(), 20)
+        until(lambda: not connection.delivery.connected.is_set())
         lab.token = TOKEN
 
 
@@ -189,7 +189,7 @@ def test_a_reply_carries_the_token_of_its_message(lab: Lab, model: Echo, hermes_
     with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
         for number in range(3):
             lab.say(f"number {number}")
-        until(lambda: len(lab.shown()) == 3, 30)
+        until(lambda: len(lab.shown()) == 3)
         tokens = [f"context-{one}" for one in lab._said]
         assert [one["context_token"] for one in lab._sent] == tokens
 
@@ -274,7 +274,7 @@ def test_addresses_that_the_server_gives_are_used_and_others_are_not(lab: Lab, m
     lab.full_urls = True
     with running(lab, hermes_home, model.base_url):
         lab.attach(b"the word is heron", "note.txt", "text/plain", text="read it")
-        until(lambda: any("heron" in text for text in lab.shown()), 30, str(lab.shown()))
+        until(lambda: any("heron" in text for text in lab.shown()), str(lab.shown()))
 
     async def fetched() -> None:
         adapter = adapter_of(lab, hermes_home)

@@ -148,7 +148,7 @@ def test_deliveries_for_another_number_are_not_answered(lab: Lab, model: Echo, h
     with running(lab, hermes_home, model.base_url) as gateway:
         value = lab.value(messages=[_text("other", "for another")])
         lab.deliver({**value, "metadata": {"display_phone_number": "1", "phone_number_id": "999"}})
-        until(lambda: "another number (999)" in str(gateway.store.statuses()), what=str(gateway.store.statuses()))
+        until(lambda: "another number (999)" in str(gateway.store.statuses()), str(gateway.store.statuses()))
         lab.say("mine")
         until(lambda: lab.shown() == ["echo: mine"])
         assert gateway.db.search_messages("another") == []
@@ -163,10 +163,10 @@ def test_after_24_hours_the_template_is_sent(lab: Lab, model: Echo, hermes_home:
     with running(lab, hermes_home, model.base_url, platforms=settings):
         lab.closed, lab.told_later = {ALICE}, later
         lab.say("**hello**\n\nthere")
-        until(lambda: lab.shown(), 30)
+        until(lambda: lab.shown())
         lab.closed = set()
         lab.say("again")
-        until(lambda: lab.shown() == ["Your assistant: echo: hello there", "echo: again"], what=str(lab.shown()))
+        until(lambda: lab.shown() == ["Your assistant: echo: hello there", "echo: again"], str(lab.shown()))
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "by a status"])
@@ -176,7 +176,7 @@ def test_without_a_template_the_refusal_is_shown_to_the_owner(
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.closed, lab.told_later = {ALICE}, later
         lab.say("hello")
-        until(lambda: "template" in str(gateway.store.statuses()), 30, str(gateway.store.statuses()))
+        until(lambda: "template" in str(gateway.store.statuses()), str(gateway.store.statuses()))
         assert "24 hours" in caplog.text or "Re-engagement" in caplog.text
         assert lab.shown() == []
 
@@ -217,7 +217,7 @@ def test_an_expired_token_is_named(lab: Lab, model: Echo, hermes_home: Path) -> 
         until(lambda: lab.shown() == ["echo: hello"])
         lab.token = "EAAJBanother"
         lab.say("again")
-        until(lambda: "has expired" in str(gateway.store.statuses()), 30, str(gateway.store.statuses()))
+        until(lambda: "has expired" in str(gateway.store.statuses()), str(gateway.store.statuses()))
         assert TOKEN not in str(gateway.store.statuses())
     lab.token = "EAAJBrenewed"
     renewed = {"whatsapp": {**lab.settings, "access_token": "EAAJBrenewed", "allowed_users": [ALICE]}}
@@ -279,9 +279,7 @@ def test_a_person_who_hides_their_number_stays_the_same_person(lab: Lab, model: 
         assert row["user_id"] == ALICE
         stranger = {**hidden, "id": "wamid.stranger", "from_user_id": "DE.99999999999999999999"}
         lab.deliver(lab.value(messages=[{**stranger, "type": "text", "text": {"body": "never with a number"}}]))
-        until(
-            lambda: any(one.get("recipient") == "DE.99999999999999999999" for one in lab.sent), what="no pairing code"
-        )
+        until(lambda: any(one.get("recipient") == "DE.99999999999999999999" for one in lab.sent), "no pairing code")
 
 
 def test_a_lid_is_the_person_with_the_number(lab: Lab, tmp_path: Path) -> None:
@@ -381,7 +379,7 @@ def test_a_file_is_sent_as_whatsapp_takes_it(lab: Lab, tmp_path: Path, mime: str
 def test_the_token_goes_to_meta_alone(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.attach(b"the word is Zebra", "a.txt", "text/plain", text="read")
-        until(lambda: any("Zebra" in text for text in lab.shown()), 30)
+        until(lambda: any("Zebra" in text for text in lab.shown()))
         stored = [login for path, login in lab.logins if path.startswith("/stored/")]
         assert stored == [f"Bearer {TOKEN}"]
     from hermes.gateway.platforms.whatsapp.graph_api import GraphApi

@@ -98,14 +98,14 @@ def test_the_gateway_starts_a_bridge_restarts_it_and_ends_it(model: Echo, hermes
     with running(Started(COMMAND), hermes_home, model.base_url):
         first = int((folder / "pid").read_text())
         (folder / "say").write_text("hello\n")
-        until(lambda: "echo: hello" in shown(), 30)
+        until(lambda: "echo: hello" in shown())
         os.kill(first, signal.SIGKILL)
-        until(lambda: int((folder / "pid").read_text() or 0) not in (0, first), 30)
+        until(lambda: int((folder / "pid").read_text() or 0) not in (0, first))
         second = int((folder / "pid").read_text())
         (folder / "say").write_text("hello\nagain\n")  # the new one reports the first again
-        until(lambda: "echo: again" in shown(), 40)
+        until(lambda: "echo: again" in shown())
         assert shown().count("echo: hello") == 1
-    until(lambda: not lives(second), 10)
+    until(lambda: not lives(second))
 
 
 HOLDER = """
@@ -131,7 +131,7 @@ def test_a_killed_gateway_leaves_no_bridge_behind(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "connected\n"
         holder.kill()
-    until(lambda: not lives(int((folder / "pid").read_text())), 10)
+    until(lambda: not lives(int((folder / "pid").read_text())))
 
 
 def test_a_bridge_does_not_get_our_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_bridge_that_is_not_paired_is_refused_with_the_command_that_pairs_it(t
             await adapter.connect(Recorder())
 
     asyncio.run(live())
-    until(lambda: not lives(int((folder / "pid").read_text())), 10)
+    until(lambda: not lives(int((folder / "pid").read_text())))
 
 
 def test_pairing_shows_the_code_and_ends_when_it_is_scanned(tmp_path: Path) -> None:
@@ -536,7 +536,7 @@ def test_a_message_that_can_not_be_decrypted_yet_is_in_the_log(script: Path, tmp
     with log.open("wb") as output:
         process = subprocess.Popen(["node", str(script)], env={**os.environ, **variables}, stdout=output, stderr=output)
         try:
-            until(lambda: "can't be decrypted yet" in log.read_text(), what="not in the log")
+            until(lambda: "can't be decrypted yet" in log.read_text(), "not in the log")
         finally:
             process.kill()
             process.wait()

@@ -6,8 +6,9 @@ not. `where` names a chat: "dm" (with `who`), "group", "channel" or "thread" (a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
+
+from tests.support.waiting import until as until  # a lab's tests take it from here
 
 PEOPLE = ("alice", "bob", "mallory")
 
@@ -127,17 +128,3 @@ def before_the_last(runs: list[list[str]], kept: set[str]) -> set[str]:
         last = max((place for place, name in enumerate(run) if name in kept), default=-1)
         found.update(run[: last + 1])
     return found
-
-
-def until(condition: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:
-    """Wait for a condition and return its value; AssertionError with `what` when it does not come true."""
-    import time
-
-    deadline = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(what or f"not true after {timeout:g} s: {condition}")
-        time.sleep(0.02)

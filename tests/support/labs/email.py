@@ -5,7 +5,6 @@ People's mails are put into the agent's mailbox in order; the agent's go through
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -20,6 +19,7 @@ from hermes.gateway.events import Event
 from tests.support.labs.base import PEOPLE
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.email_server import DOMAIN, PASSWORD, SERVER, MailServer
+from tests.support.waiting import until_async
 
 _NUMBERS = itertools.count(1)
 
@@ -210,12 +210,6 @@ class Recorder:
         """Everything that was logged."""
         return "\n".join(record.getMessage() for record in self.records)
 
-    async def until(self, condition: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:
+    async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         """Wait for something without holding up the event loop."""
-        deadline = time.monotonic() + timeout
-        while not (value := condition()):
-            assert time.monotonic() < deadline, (
-                what or f"not true after {timeout:g} s; events {self.texts}; {self.logged}"
-            )
-            await asyncio.sleep(0.01)
-        return value
+        return await until_async(condition, lambda: what or f"{condition}; events {self.texts}; {self.logged}")

@@ -283,7 +283,7 @@ class MailServer:
         )  # makes its folders
         self._start("/usr/lib/postfix/sbin/master", "-c", str(self.folder / "postfix"), "-d")
         for port in (self.imap, self.imaps, self.lmtp, self.smtp, self.smtps, self.inbound):
-            until(lambda port=port: _listens(port), 20, f"no mail server on port {port}:\n{self.logs()}")
+            until(lambda port=port: _listens(port), f"no mail server on port {port}:\n{self.logs()}")
         self.imap_line, self.smtp_line = Line(self.imap), Line(self.smtp)
 
     @property
@@ -333,14 +333,14 @@ class MailServer:
     def start_dovecot(self) -> None:
         """Start Dovecot (again)."""
         self._dovecot = self._start(self._dovecot_program, "-F", "-c", str(self.folder / "dovecot.conf"))
-        until(lambda: _listens(self.imap) and _listens(self.lmtp), 20, f"Dovecot does not start:\n{self.logs()}")
+        until(lambda: _listens(self.imap) and _listens(self.lmtp), f"Dovecot does not start:\n{self.logs()}")
 
     def stop_dovecot(self) -> None:
         """End Dovecot and every connection to it."""
         self._dovecot.terminate()
         self._dovecot.wait(10)
         self.imap_line.drop()  # its idling processes would take ten seconds to notice
-        until(lambda: not _listens(self.imap), 10, "Dovecot still listens")
+        until(lambda: not _listens(self.imap), "Dovecot still listens")
 
     def logs(self) -> str:
         """The ends of the servers' logs."""

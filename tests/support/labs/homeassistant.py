@@ -197,7 +197,7 @@ class House:
                 stderr=output,
                 preexec_fn=_end_with_parent,
             )
-        until(self._answers, 120, "Home Assistant does not start")
+        until(self._answers, "Home Assistant does not start")
 
     def stop(self) -> None:
         """End it."""
@@ -308,7 +308,7 @@ class Lab(Base):
 
     def say(self, text: str, *, who: str = "alice", where: str = "dm", addressed: bool = True) -> str:
         if self._waits:
-            until(self.listeners, 20, "nobody listens")
+            until(self.listeners, "nobody listens")
         self.fire({"text": text, "conversation_id": self.chat_id(where, who)}, who=who)
         return text
 
@@ -330,7 +330,7 @@ class Lab(Base):
 
     def drop(self) -> None:
         self.proxy.drop()
-        until(lambda: not self.listeners(), 20, "somebody still listens")
+        until(lambda: not self.listeners(), "somebody still listens")
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         return 0
@@ -342,6 +342,9 @@ class Lab(Base):
         self.proxy.reset()
         self.listener.events.clear()
         self.call("persistent_notification.dismiss_all")
+        until(
+            lambda: not self.notifications(), "no notification is left"
+        )  # the call answers after a while, done or not
 
     def start(self) -> None:
         """Start the house again; whoever listened must listen again."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from hermes.gateway.adapter import Adapter
 from hermes.gateway.events import Event, Reaction, Revision
+from tests.support.waiting import until_async
 
 
 class Recorder:
@@ -60,14 +60,9 @@ class Recorder:
         """What was said, in order."""
         return [event.text for event in self.events]
 
-    async def until(self, condition: Callable[[], Any], what: str = "", timeout: float = 20) -> Any:
+    async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         """Wait for a condition while the adapter works."""
-        deadline = time.monotonic() + timeout
-        while not (value := condition()):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{what or 'not true'} after {timeout:g} s: {self.texts} {self.losses}")
-            await asyncio.sleep(0.02)
-        return value
+        return await until_async(condition, lambda: f"{what or condition}: {self.texts} {self.losses}")
 
     async def event(self, text: str) -> Event:
         """The first event with this text, when it has come."""

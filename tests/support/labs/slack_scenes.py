@@ -14,6 +14,7 @@ import pytest
 from hermes.gateway.events import Chat, Event, Revision
 from hermes.gateway.platforms import adapter_class
 from tests.support.labs.slack import Lab
+from tests.support.waiting import until_async
 
 HOME: dict[Lab, Path] = {}  # a folder of its own for each test
 
@@ -45,19 +46,8 @@ class Recorder:
 
     async def heard(self, count: int = 1) -> list[Event]:
         """The events, once there are so many."""
-        await eventually(lambda: len(self.events) >= count, lambda: f"{len(self.events)} of {count} events")
+        await until_async(lambda: len(self.events) >= count, lambda: f"{len(self.events)} of {count} events")
         return self.events
-
-
-async def eventually(condition: Callable[[], Any], what: Callable[[], str] = lambda: "") -> None:
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0.01)
-
-    try:
-        await asyncio.wait_for(wait(), 15)
-    except TimeoutError:
-        raise AssertionError(what() or "it did not come true") from None
 
 
 @pytest.fixture(scope="module", name="workspace")
