@@ -170,7 +170,7 @@ def test_wrong_passwords_of_one_address_hold_up_no_other(home: Path) -> None:
     settings = f"web: {{password: {PASSWORD}, proxy_secret: a secret of the proxy alone}}"
     with (
         Page(of(home, settings)) as page,
-        httpx.Client(trust_env=False, timeout=60) as client,
+        httpx.Client(trust_env=False, timeout=60, limits=httpx.Limits(max_keepalive_connections=0)) as client,
         ThreadPoolExecutor(24) as many,
     ):
         guesses = [
