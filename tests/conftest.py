@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from hermes.agent.endpoint.providers import PROVIDERS
+from hermes.agent.models.endpoint.providers import PROVIDERS
 from tests.support.sizes import THOROUGH
 from tests.support.stores import FILES, opener, server_of
 

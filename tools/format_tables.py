@@ -15,10 +15,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.store import cron_jobs, gateway_tables
+from hermes.store.coordination import cron
 from hermes.store.engines.sqlite import schema
-from hermes.store.meaning import vectors
-from hermes.store.sync import tables as sync_tables
+from hermes.store.exchange.sync import tables as sync_tables
+from hermes.store.gateway import tables as gateway_tables
+from hermes.store.search.meaning import vectors
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "format.md"
 STATEMENTS = {  # by the module that declares them
@@ -26,7 +27,7 @@ STATEMENTS = {  # by the module that declares them
         *schema.TABLES, *schema.EVENTS, *schema.INSIDE, *schema.FULL_TEXT, *schema.INDEXES, *schema.VIEWS
     ),
     "gateway_tables.py": gateway_tables.statements(shared=False),
-    "cron_jobs.py": cron_jobs.TABLES,
+    "cron_jobs.py": cron.TABLES,
     "sync/tables.py": sync_tables.TABLES,
     "meaning/vectors.py": vectors.TABLES,
 }  # fmt: skip

@@ -92,9 +92,9 @@ def _words(config: Config, target: Any, last: int) -> None:
 
 
 def _of_chunk(chunk: tuple[str, int, int]) -> tuple[list[tuple[Any, ...]], set[bytes]]:
-    from hermes.store import codec
     from hermes.store.engines.base import columns_of
     from hermes.store.engines.postgres.lexemes import distinct_words, entries
+    from hermes.store.records import codec
 
     path, first, last = chunk
     rows: list[tuple[Any, ...]] = []

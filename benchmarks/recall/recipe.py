@@ -20,11 +20,11 @@ import numpy as np
 
 from benchmarks.recall.labelled_set import BETWEEN, Chat
 from benchmarks.recall.run import SETS, ask
-from hermes.store.index_text import UNSPACED, fold, pieces
-from hermes.store.meaning import encoders, vectors
+from hermes.store.search.meaning import encoders, vectors
 from hermes.store.search.periods import preference, spans
 from hermes.store.search.question_ranking import rarity
-from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
+from hermes.store.text.index_text import UNSPACED, fold, pieces
+from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 
 LOOKED_AT = 40
 OF_A_SESSION = 6

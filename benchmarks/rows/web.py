@@ -38,7 +38,7 @@ window.shown = (selector, also) => new Promise(done => {
 
 
 def web(bench: Bench) -> Section:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
     messages = MESSAGES // 10 if bench.size == "XS" else MESSAGES
     rounds = 5 if bench.size == "XS" else ROUNDS

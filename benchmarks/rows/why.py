@@ -27,7 +27,7 @@ _BEGAN = 1.76e9
 
 
 def why(bench: Bench) -> Section:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
     from hermes.why import why as ask
 
     messages = MESSAGES // 10 if bench.size == "XS" else MESSAGES

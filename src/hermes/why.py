@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from hermes.errors import InvalidInput
 from hermes.git_file import GitFile, Line, first_commits
-from hermes.store.codec import from_json
-from hermes.store.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
+from hermes.store.records.codec import from_json
+from hermes.store.records.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
 from hermes.texts import content_text, counted, one_line, shortened_line
 from hermes.times import ago
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import FileChangeRow
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import FileChangeRow
+    from hermes.store.records.visibility import User
 
 Matched = Literal["line", "file", "nothing"]
 MOST = 200  # changes of a file that are told, unless another number is wanted

@@ -27,8 +27,8 @@ from hermes.errors import (
     TitleClash,
     TitleTooLong,
 )
-from hermes.store.db import SessionDB
-from hermes.store.rows import (
+from hermes.store.api.session_db import SessionDB
+from hermes.store.records.rows import (
     AttachmentEntry,
     AuditEntry,
     ChangeReason,
@@ -62,7 +62,7 @@ from hermes.store.rows import (
     ShredResult,
     TrashedSession,
 )
-from hermes.store.usage import SideUsage
+from hermes.store.records.usage import SideUsage
 
 SCHEMA_VERSION = 11  # what a file's `schema_version` says, see docs/format.md
 

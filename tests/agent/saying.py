@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hermes.agent.model import Message, Piece, Reply
+from hermes.agent.models.model import Message, Piece, Reply
 
 
 class Canned:

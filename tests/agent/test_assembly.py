@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.endpoint.assembly import Assembler, usage_in
+from hermes.agent.models.endpoint.assembly import Assembler, usage_in
 from tests.support.wire import call, delta, end
 
 

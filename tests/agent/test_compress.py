@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.compress import compress, edges_of, estimate_tokens, prompt_tokens
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.history_text import CLOSE, OPEN
 from hermes.agent.leases import SessionLease
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.offline.summary import SUMMARY_MARK
+from hermes.agent.recall.history_text import CLOSE, OPEN
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionBusy, SessionNotFound
 from hermes.tokens import limits

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.model import Piece, Reply
+from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.model import Piece, Reply
 from hermes.errors import ContextTooLong, ModelError, ModelRefused, ModelUnreachable, RateLimited
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port

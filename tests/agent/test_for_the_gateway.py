@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.session_search.search_tool import session_search
+from hermes.agent.recall.search_tool import session_search
 from hermes.agent.tools.processes import process
 from hermes.agent.tools.terminal import terminal
 from hermes.agent.turn import Done, ToolFinished
 from hermes.errors import InvalidInput
-from hermes.store.db import Transactions
+from hermes.store.api.session_db import Transactions
 from tests.support.wire import STALL, Wire, call, delta, end, said, sse
 
 from .saying import talk

@@ -16,8 +16,8 @@ from hermes.agent.prompt_messages import LOST
 from hermes.agent.turn import Done, Notice, Text
 from hermes.agent.turn_session import recover, recover_abandoned
 from hermes.errors import StoreClosed
-from hermes.store.drafts import Draft
-from hermes.store.leases import holder_name
+from hermes.store.coordination.drafts import Draft
+from hermes.store.coordination.leases import holder_name
 from hermes_state import SessionDB
 from tests.support.aimock import fixtures_of
 from tests.support.sizes import some
@@ -28,7 +28,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from hermes_state import SessionDB
-from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.loop import Agent
 from hermes.agent.tools.tool import Tool
 from hermes.config import Config

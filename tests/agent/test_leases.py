@@ -17,8 +17,8 @@ import pytest
 
 from hermes.agent.leases import Lease, SessionLease, kept
 from hermes.errors import Fenced, HermesError, SessionBusy
-from hermes.store.db import Transactions
-from hermes.store.leases import holder_name
+from hermes.store.api.session_db import Transactions
+from hermes.store.coordination.leases import holder_name
 from hermes_state import SessionDB
 from tests.support.waiting import until
 from tests.support.wire import Wire, said

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.loop import Agent
-from hermes.agent.model import Model, Piece, Reply
+from hermes.agent.models.model import Model, Piece, Reply
 from hermes.agent.offline.assistant import ExtractiveModel
 from hermes.agent.turn import Done, Text
 from hermes.config import Config

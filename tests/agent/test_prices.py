@@ -5,8 +5,8 @@ from __future__ import annotations
 import genai_prices
 import pytest
 
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.model import UNKNOWN, Reply, Usage, cost, has_price, price_of
+from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.model import UNKNOWN, Reply, Usage, cost, has_price, price_of
 
 OPENAI = "https://api.openai.com/v1"
 

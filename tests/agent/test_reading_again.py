@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.support.wire import Wire, said
 
 CHANGES: dict[str, Callable[[SessionDB, list[int]], object]] = {

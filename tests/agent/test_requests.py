@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.endpoint.transport import encoded
-from hermes.agent.model import Reply
+from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.transport import encoded
+from hermes.agent.models.model import Reply
 from hermes.errors import ContextTooLong, ModelError, ModelRefused, ModelUnreachable, RateLimited
 from hermes.texts import encodable
 from tests.support.wire import CUT, Answer, Wire, error, said, sse

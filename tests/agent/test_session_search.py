@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.history_text import CLOSE, OPEN, as_json
-from hermes.agent.session_search.excerpts import centred
-from hermes.agent.session_search.search_tool import excerpts, quoted, search_sessions, session_search
+from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.recall.excerpts import centred
+from hermes.agent.recall.history_text import CLOSE, OPEN, as_json
+from hermes.agent.recall.search_tool import excerpts, quoted, search_sessions, session_search
 from hermes.agent.tools.tool import Context
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelUnreachable, SessionNotFound, ToolError

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from hermes.agent.conversations import Conversations
-from hermes.agent.stream import PermissionDecided, PermissionRequest, StreamEvent, stream_turn
 from hermes.agent.tools.permission import Question, permit
 from hermes.agent.tools.tool import Context, Tool
-from hermes.agent.turn import Done, Text, ToolFinished
+from hermes.agent.turn import Done, PermissionDecided, PermissionRequest, StreamEvent, Text, ToolFinished, stream_turn
 from hermes.errors import ModelRefused
 from tests.support.wire import STALL, Wire, call, delta, end, error, said, sse
 

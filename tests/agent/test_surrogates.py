@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.texts import encodable
 from tests.support.wire import Wire, said
 

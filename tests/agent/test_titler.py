@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.history_text import CLOSE, OPEN
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.offline.title import word_count
+from hermes.agent.recall.history_text import CLOSE, OPEN
 from hermes.agent.titler import AT_ONCE, clean_title, start_titling
 from hermes.errors import ModelUnreachable
 from tests.support.aimock import fixtures_of

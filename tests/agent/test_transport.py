@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.model import Reply
+from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.model import Reply
 from tests.support.echo import Echo
 from tests.support.labs.base import until
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hermes.agent.conversations import new_session_id
-from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import ROUNDS
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Notice, Text, Thought, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput, ModelRefused, ToolError

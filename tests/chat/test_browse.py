@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.widgets import Input, Static
 
-from hermes.chat.browse_list import ListLine, SessionList, matching
-from hermes.chat.browse_screen import Browser
+from hermes.chat.browse.list import ListLine, SessionList, matching
+from hermes.chat.browse.screen import Browser
 from hermes.errors import StoreClosed
-from hermes.store.index_text import fold
+from hermes.store.text.index_text import fold
 from hermes.texts import harmless
 from hermes_state import SessionDB
 from tests.support.program import PROGRAM, environment, run
@@ -591,7 +591,7 @@ def test_without_a_terminal_it_is_refused_in_one_line(home: Path) -> None:
 def test_without_the_library_the_extra_is_named(home: Path) -> None:
     script = (
         "import sys; sys.modules['textual'] = None\n"
-        "from hermes.chat.browse import browse\n"
+        "from hermes.chat.browse.browser import browse\n"
         "from hermes_state import SessionDB\n"
         "try: browse(SessionDB())\n"
         "except Exception as error: print(type(error).__name__, error)"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from hermes.store.redact import redact
 from tests.chat.server import Call, Gate, ModelServer
 from tests.support import program

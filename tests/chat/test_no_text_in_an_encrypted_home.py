@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.chat.server import ModelServer
 from tests.support import program
 from tests.support.echo import Echo

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.turn import Done, Text, Turn
-from hermes.chat.signals import Terminated, signals_raise
+from hermes.chat.keyboard import Terminated, signals_raise
 from hermes.chat.turn_display import TurnDisplay
 from hermes.errors import ModelUnreachable
 from tests.support.waiting import until

@@ -441,7 +441,7 @@ def test_a_local_server_is_found(home: Path, server: Server) -> None:
 
 
 def test_an_embedded_model_with_the_wrong_hash(home: Path) -> None:
-    from hermes.agent.model_files import MODELS
+    from hermes.agent.models.files import MODELS
 
     folder = home / "models"
     folder.mkdir(mode=0o700)

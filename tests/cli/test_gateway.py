@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.support import program
 from tests.support.echo import Echo
 from tests.support.labs.base import until
@@ -280,7 +280,7 @@ def test_status_says_what_is_lost_while_no_gateway_is_connected(hermes_home: Pat
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
     from hermes.gateway.startup import announced
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     names = ("telegram", "discord", "homeassistant", "matrix")
     hermes_home.mkdir()

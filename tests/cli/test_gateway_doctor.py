@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from hermes.gateway.access import welcome
-from hermes.store import approvals
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.gateway.chats.access import welcome
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import approvals
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support import program
 from tests.support.labs.telegram import Lab
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes.agent.model_files import LIBRARIES, models_folder, place_of
-from hermes.store.meaning import encoders
+from hermes.agent.models.files import LIBRARIES, models_folder, place_of
+from hermes.store.search.meaning import encoders
 from hermes_state import SessionDB
 from tests.support.program import environment, run
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.model_files import MODELS, models_folder
+from hermes.agent.models.files import MODELS, models_folder
 from tests.support.program import ONLY_OLLAMA, PROGRAM, environment, run
 from tests.support.screen import Screen
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import approvals
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import approvals
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support import program
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.support.encrypted_homes import files_with
 from tests.support.program import PROGRAM, Result, environment, run
 from tests.support.screen import Screen

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from hermes.jobs.cron import claim_due
-from hermes.store import gateway_outbox
-from hermes.store.cron_jobs import KEPT_RUNS, CronDB
-from hermes.store.gateway_db import GatewayDB
-from hermes.store.store_copy import move
+from hermes.store.coordination.cron import KEPT_RUNS, CronDB
+from hermes.store.exchange.copy import move
+from hermes.store.gateway import outbox
+from hermes.store.gateway.gateway_db import GatewayDB
 from hermes_state import SessionDB
 
 from . import in_threads
@@ -46,7 +46,7 @@ def test_a_run_that_ended_is_not_ended_again_and_says_what_it_has_to_once(db: An
     parts = [("plain", "{}", "one"), ("plain", "{}", "two")]
     assert len(store.finish(claimed.run.id, "done", None, "s", parts) or []) == 2
     assert store.finish(claimed.run.id, "failed", "again", "s", parts) is None
-    assert [part.text for part in gateway.read(gateway_outbox.unsent)] == ["one", "two"]
+    assert [part.text for part in gateway.read(outbox.unsent)] == ["one", "two"]
     assert [(run.status, run.text) for run in store.log()] == [("done", None)]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hermes.store import gateway_inbox
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway import inbox
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.gateway import received
 
 
@@ -15,16 +15,16 @@ def event(text: str, user: str = "alice", **more: Any) -> str:
 
 
 def waiting(store: GatewayDB) -> list[dict[str, Any]]:
-    return [json.loads(one.event) for one in store.read(gateway_inbox.waiting)]
+    return [json.loads(one.event) for one in store.read(inbox.waiting)]
 
 
 def test_an_early_edit_by_the_same_sender_replaces_the_words(db: Any) -> None:
     store = GatewayDB(db)
-    assert store.write(gateway_inbox.keep_early, "plain", "c1", "e1", event("new"))
-    assert store.write(gateway_inbox.keep_early, "plain", "c2", "e1", event("newest"))
-    assert store.write(gateway_inbox.keep_early, "plain", "c3", "e2", event("of another", user="bob"))
-    assert store.write(gateway_inbox.keep_early, "other", "c4", "e3", event("of another platform"))
-    assert store.read(gateway_inbox.is_noted, "plain", "c1") and waiting(store) == []
+    assert store.write(inbox.keep_early, "plain", "c1", "e1", event("new"))
+    assert store.write(inbox.keep_early, "plain", "c2", "e1", event("newest"))
+    assert store.write(inbox.keep_early, "plain", "c3", "e2", event("of another", user="bob"))
+    assert store.write(inbox.keep_early, "other", "c4", "e3", event("of another platform"))
+    assert store.read(inbox.is_noted, "plain", "c1") and waiting(store) == []
     for name in ("e1", "e2", "e3"):
         assert received(store, "plain", name, "key", event("old")) is not None
     assert [one["text"] for one in waiting(store)] == ["newest", "old", "old"]
@@ -33,8 +33,8 @@ def test_an_early_edit_by_the_same_sender_replaces_the_words(db: Any) -> None:
 
 def test_an_event_deleted_before_it_came_is_never_answered(db: Any) -> None:
     store = GatewayDB(db)
-    assert store.write(gateway_inbox.keep_early, "plain", "c1", "e1", event("new"))
-    assert store.write(gateway_inbox.keep_early, "plain", "d1", "e1", None)
+    assert store.write(inbox.keep_early, "plain", "c1", "e1", event("new"))
+    assert store.write(inbox.keep_early, "plain", "d1", "e1", None)
     assert received(store, "plain", "e1", "key", event("old")) is None
     assert waiting(store) == []
 
@@ -42,6 +42,6 @@ def test_an_event_deleted_before_it_came_is_never_answered(db: Any) -> None:
 def test_what_has_come_is_not_early(db: Any) -> None:
     store = GatewayDB(db)
     received(store, "plain", "e1", "key", event("old"))
-    assert not store.write(gateway_inbox.keep_early, "plain", "d1", "e1", None)
-    assert not store.read(gateway_inbox.is_noted, "plain", "d1")
+    assert not store.write(inbox.keep_early, "plain", "d1", "e1", None)
+    assert not store.read(inbox.is_noted, "plain", "d1")
     assert [one["text"] for one in waiting(store)] == ["old"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hermes.store.rebuild import rebuild_store
-from hermes.store.store_copy import move
+from hermes.store.exchange.copy import move
+from hermes.store.transcripts.rebuild import rebuild_store
 from hermes_state import SessionDB
 
 from . import found, say, shown

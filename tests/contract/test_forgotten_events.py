@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.store import gateway_inbox, gateway_outbox
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway import inbox, outbox
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.gateway import received
 
 
@@ -23,13 +23,13 @@ def test_the_events_of_a_platforms_last_day_stay_known_however_long_ago_that_was
     happened("busy", "old")
     now[0] += 2 * 86400
     happened("plain", "last")
-    gateway.write(gateway_inbox.note, "plain", "edit")
+    gateway.write(inbox.note, "plain", "edit")
     now[0] += 30 * 86400
     happened("busy", "new")
     gateway.forget_mail()
     known = {
         (platform, name) for platform in ("plain", "busy") for name in ("old", "last", "edit", "new")
-        if gateway.read(gateway_inbox.is_noted, platform, name)
+        if gateway.read(inbox.is_noted, platform, name)
     }  # fmt: skip
     assert known == {("plain", "last"), ("busy", "new")}
 
@@ -44,10 +44,10 @@ def test_the_newest_row_is_not_forgotten(db: Any) -> None:
         assert number is not None
         numbers.append(number)
         store.finish(number, "plain", "{}", [{"text": "hello", "nonce": f"n{n}"}])
-    parts = store.read(gateway_outbox.unsent)
+    parts = store.read(outbox.unsent)
     assert len(parts) == 3
     for part in parts:
-        store.write(gateway_outbox.unsendable, part.id, "not to be sent")
+        store.write(outbox.unsendable, part.id, "not to be sent")
     now[0] += 30 * 86400
     assert store.forget_mail(last_days=-1) == 4
     again = received(store, "plain", "another", "k", "{}")

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput
-from hermes.store.codec import Blob
-from hermes.store.db import SessionDB
-from hermes.store.meaning import encoders
+from hermes.store.api.session_db import SessionDB
+from hermes.store.exchange.copy import move
+from hermes.store.records.codec import Blob
 from hermes.store.search import reranking
-from hermes.store.store_copy import move
+from hermes.store.search.meaning import encoders
 from tests.support.sizes import size
 from tests.support.waiting import until
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hermes.gateway.events import Chat, Choice, FileReference, choices_of, context_of, destination, file_of, from_json
-from hermes.store import gateway_outbox
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway import outbox
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.waiting import until
 
 CHAT = Chat(platform="plain", chat_id="7", account="work")
@@ -25,13 +25,13 @@ def test_it_is_there_until_the_message_is_sent_or_given_up(db: Any) -> None:
     context, buttons = {"token": 'a "quoted" one'}, [Choice(label="Yes", says="yes")]
     first = gateway.post("plain/work", destination(CHAT, context, choices=buttons), "one", "n1")
     second = gateway.post("plain/work", destination(CHAT, context), "two", "n2")
-    found = gateway.read(gateway_outbox.unsent)
+    found = gateway.read(outbox.unsent)
     assert [context_of(part.chat) for part in found] == [context, context]
     assert choices_of(found[0].chat) == buttons and from_json(found[0].chat, Chat) == CHAT
-    gateway.write(gateway_outbox.sent, first.id, "m1", first.chat)
-    gateway.write(gateway_outbox.unsendable, second.id, "too late")
+    gateway.write(outbox.sent, first.id, "m1", first.chat)
+    gateway.write(outbox.unsendable, second.id, "too late")
     assert stored(gateway) == [{"platform": "plain", "chat_id": "7", "account": "work"}] * 2
-    assert gateway.read(gateway_outbox.unsent) == []
+    assert gateway.read(outbox.unsent) == []
 
 
 def test_a_file_is_queued_once_with_what_is_said_about_it(db: Any) -> None:
@@ -41,7 +41,7 @@ def test_a_file_is_queued_once_with_what_is_said_about_it(db: Any) -> None:
     parts = [(destination(CHAT, None, file), "", "f1"), (destination(CHAT), "a long caption", "f1-0")]
     assert [part.nonce for part in gateway.post_file("plain/work", kept, parts)] == ["f1", "f1-0"]
     assert gateway.post_file("plain/work", kept, parts) == []
-    assert [file_of(part.chat) for part in gateway.read(gateway_outbox.unsent)] == [file, None]
+    assert [file_of(part.chat) for part in gateway.read(outbox.unsent)] == [file, None]
     assert gateway.attachment(kept) == b"bytes"
     assert gateway.attachment("attachment:sha256:" + "0" * 64) is None
     assert gateway.attachment("no reference") is None
@@ -58,10 +58,10 @@ def test_what_holds_a_sessions_words_is_not_sent_once_that_is_shredded(db: Any) 
         parts = [(destination(CHAT, {"t": 1}, file, session=name), "its title", f"f-{name}")]
         gateway.post_file("plain/work", file.attachment, parts, name)
     said = gateway.post("plain/work", destination(CHAT, session="gone_1"), "its history", "n1")
-    assert all(gateway.read(gateway_outbox.is_waiting, part.id) for part in gateway.read(gateway_outbox.unsent))
+    assert all(gateway.read(outbox.is_waiting, part.id) for part in gateway.read(outbox.unsent))
     assert db.shred_session("gone_1")["unfinished"] == []
-    assert [part.nonce for part in gateway.read(gateway_outbox.unsent)] == ["f-goneX1"]
-    assert not gateway.read(gateway_outbox.is_waiting, said.id)
+    assert [part.nonce for part in gateway.read(outbox.unsent)] == ["f-goneX1"]
+    assert not gateway.read(outbox.is_waiting, said.id)
     assert [gateway.attachment(one) for one in kept] == [None, b"goneX1"]
     texts = [
         (row["text"], "session" in row["chat"]) for row in db.sql("SELECT text, chat FROM gateway_outbox ORDER BY id")
@@ -74,7 +74,7 @@ def test_what_could_not_be_sent_is_shredded_with_its_session(db: Any) -> None:
     db.create_session("gone", "plain")
     db.append_message("gone", "user", "hello")
     part = gateway.post("plain/work", destination(CHAT, {"t": 1}, session="gone"), "its history", "n1")
-    gateway.write(gateway_outbox.unsendable, part.id, "too late")
+    gateway.write(outbox.unsendable, part.id, "too late")
     assert [row["text"] for row in db.sql("SELECT text FROM gateway_outbox")] == ["its history"]
     assert "reply_context" not in stored(gateway)[0]
     remove(db, "shred_session", "gone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes.agent.embedded import EmbeddedModel
+from hermes.agent.models.embedded import EmbeddedModel
 from hermes.agent.offline.assistant import ExtractiveModel
 from hermes.store.engines.base import OWN_MODELS
 

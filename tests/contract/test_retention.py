@@ -368,14 +368,14 @@ def test_orphaned_compression_children_are_closed_and_keep_their_messages(db):
 
 def test_housekeeping_does_all_of_it_by_itself(db):
     from hermes.config import Config
-    from hermes.store import opening
+    from hermes.store.api import configured
 
     ghost(db, "ghost", 2)
     compressed_pair(db, "orphan", 8)
     talk(db, "thrown", "x")
     db.trash_session("thrown")
     talk(db, "kept", "x")
-    thread = opening.start(db, Config())
+    thread = configured.start(db, Config())
     assert until(lambda: db.get_session("ghost") is None)  # the last step
     assert db.get_session("orphan")["end_reason"] == "orphaned_compression"
     assert [row["id"] for row in db.list_trash()] == ["thrown"]  # not long enough

@@ -21,7 +21,7 @@ import pytest
 from zstandard import ZstdDecompressor, ZstdError
 
 from hermes.errors import InvalidInput, SessionBusy
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.stores import FILES
 
 from . import found, say, shown, talk

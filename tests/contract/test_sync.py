@@ -409,7 +409,7 @@ def test_a_branch_that_was_imported_without_its_parent_is_the_same_one(pair):
 
 
 def test_a_deletion_that_was_cut_short_holds_nothing_up(pair):
-    from hermes.store import retention
+    from hermes.store.upkeep import retention
 
     one, other, folder = pair
     talk(one, "a", "one")
@@ -425,7 +425,7 @@ def test_a_deletion_that_was_cut_short_holds_nothing_up(pair):
 
 
 def test_a_store_that_was_moved_or_rebuilt_doubles_nothing(pair, tmp_path, engine):
-    from hermes.store.store_copy import move
+    from hermes.store.exchange.copy import move
     from hermes_state import SessionDB
 
     one, other, folder = pair

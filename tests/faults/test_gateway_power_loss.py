@@ -10,8 +10,8 @@ import random
 import shutil
 from pathlib import Path
 
-from hermes.store import gateway_inbox, gateway_outbox
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway import inbox, outbox
+from hermes.store.gateway.gateway_db import GatewayDB
 from hermes_state import SessionDB
 from tests.faults.test_power_loss import disk_at, library, moments, recorded
 
@@ -23,8 +23,8 @@ CHILD = """
 import os, sys
 from functools import partial
 from hermes.store import gateway_outbox
-from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import IncomingEvent, SourceEvent
+from hermes.store.gateway.gateway_db import GatewayDB
+from hermes.store.gateway.inbox import IncomingEvent, SourceEvent
 from hermes_state import SessionDB
 
 folder = sys.argv[2]
@@ -80,13 +80,13 @@ def examined(folder: Path, files: dict[str, bytes], told: dict[str, dict[int, in
     with SessionDB(db_path=folder / "state.db", transcripts="off") as db:
         assert db.check() == []
         store = GatewayDB(db)
-        waiting = {one.event_id: one for one in store.read(gateway_inbox.waiting)}
-        unsent = {one.inbox_id: one for one in store.read(gateway_outbox.unsent)}
+        waiting = {one.event_id: one for one in store.read(inbox.waiting)}
+        unsent = {one.inbox_id: one for one in store.read(outbox.unsent)}
         rows = {row["id"]: row["content"] for row in db.get_messages("s")}
         texts = list(rows.values())
         assert len(set(texts)) == len(texts)
         for number, event in told.get("in", {}).items():
-            progress = store.read(gateway_inbox.progress, "plain", f"e{number}")
+            progress = store.read(inbox.progress, "plain", f"e{number}")
             assert progress is not None, f"event {number} is lost"
             one = waiting.get(f"e{number}")
             assert (one is None) == progress[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.rebuild import rebuild_store
+from hermes.store.transcripts.rebuild import rebuild_store
 
 from . import (
     Acks,

@@ -249,23 +249,23 @@ class Stage:
     def do_encrypt(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store import encryption, encryption_keys
+        from hermes.store.encryption import convert, keys
 
-        encryption.encrypt(Path(path), lambda: encryption_keys.by_file(Path(key)))
+        convert.encrypt(Path(path), lambda: keys.by_file(Path(key)))
 
     def do_decrypt(self, path: str) -> None:
         from pathlib import Path
 
-        from hermes.store import encryption
+        from hermes.store.encryption import convert
 
-        encryption.decrypt(Path(path))
+        convert.decrypt(Path(path))
 
     def do_rekey(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store import encryption, encryption_keys
+        from hermes.store.encryption import convert, keys
 
-        encryption.rekey(Path(path), lambda: encryption_keys.by_file(Path(key)))
+        convert.rekey(Path(path), lambda: keys.by_file(Path(key)))
 
     # the surroundings
 

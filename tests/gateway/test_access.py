@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.agents import home_of
+from hermes.gateway.chats.agents import home_of
 from hermes.gateway.runner import Gateway
-from hermes.store import approvals, gateway_inbox, gateway_outbox, routes
+from hermes.store.gateway import approvals, inbox, outbox, routes
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -46,8 +46,8 @@ class Scene:
         number = self.lab.say(text, who=who, where=where)
 
         def done() -> bool:
-            found = self.gateway.store.read(gateway_inbox.progress, self.lab.platform, number)
-            return found is not None and found[0] and not self.gateway.store.read(gateway_outbox.unsent)
+            found = self.gateway.store.read(inbox.progress, self.lab.platform, number)
+            return found is not None and found[0] and not self.gateway.store.read(outbox.unsent)
 
         until(done, f"no answer to {text!r}: {self.lab.shown(where, who=who)}")
         return "\n".join(self.lab.shown(where, who=who)[before:])
@@ -176,7 +176,7 @@ def in_room(scene: Scene, *said: str) -> None:
     """People say something in the room, one after another (who, what, who, what …), and each is answered."""
     for who, text in zip(said[::2], said[1::2], strict=True):
         number = scene.lab.say(text, who=who, chat=ROOM)
-        until(lambda number=number: (scene.gateway.store.read(gateway_inbox.progress, "plain", number) or (False,))[0])
+        until(lambda number=number: (scene.gateway.store.read(inbox.progress, "plain", number) or (False,))[0])
 
 
 def users_words(scene: Scene, key: str) -> list[str]:
@@ -203,7 +203,7 @@ def test_a_room_of_two_that_passes_to_another_person_does_not_hand_on_the_conver
     assert SECRET not in str(asked)
     assert users_words(scene, "agent:main:plain:dm:room-1") == [f"{WORD} needs {SECRET}", "I am back"]
     assert users_words(scene, "agent:main:plain:dm:room-1:u-bob") == ["and what did she say?"]
-    until(lambda: not scene.gateway.store.read(gateway_outbox.unsent))
+    until(lambda: not scene.gateway.store.read(outbox.unsent))
     shown = scene.lab.shown_in("room-1")
     assert len([one for one in shown if "what did she say" in one]) == 2
     assert len([one for one in shown if SECRET in one]) == 1
@@ -213,11 +213,7 @@ def test_a_room_of_two_that_passes_to_another_person_does_not_hand_on_the_conver
 
 def test_of_two_who_begin_at_once_each_has_a_session(scene: Scene) -> None:
     numbers = [scene.lab.say(f"from {who}", who=who, chat=ROOM) for who in ("carol", "bob", "carol", "bob")]
-    until(
-        lambda: all(
-            (scene.gateway.store.read(gateway_inbox.progress, "plain", number) or (False,))[0] for number in numbers
-        )
-    )
+    until(lambda: all((scene.gateway.store.read(inbox.progress, "plain", number) or (False,))[0] for number in numbers))
     first = users_words(scene, "agent:main:plain:dm:room-1")
     (other,) = {"agent:main:plain:dm:room-1:u-bob", "agent:main:plain:dm:room-1:u-carol"} & {
         row["key"] for row in scene.gateway.store.read(routes.index)
@@ -250,7 +246,7 @@ def test_what_is_handed_to_a_room_without_a_conversation_is_the_owners_whoever_s
     until(lambda: (scene.db.get_session("s-cli") or {}).get("handoff_state") == "completed")
     before = len(scene.lab.shown_in("room-1"))
     in_room(scene, "bob", "what was it about?", "bob", "/history", "alice", "alice goes on")
-    until(lambda: not scene.gateway.store.read(gateway_outbox.unsent))
+    until(lambda: not scene.gateway.store.read(outbox.unsent))
     assert SECRET not in str(scene.lab.shown_in("room-1")[before:])
     assert users_words(scene, "agent:main:plain:dm:room-1:u-bob") == ["what was it about?"]
     assert users_words(scene, "agent:main:plain:dm:room-1")[-1] == "alice goes on"
@@ -482,7 +478,7 @@ def test_a_conversation_that_was_compressed_keeps_its_people(scene: Scene) -> No
 
 def test_what_is_saved_before_a_reset_goes_where_its_person_is_remembered(scene: Scene, hermes_home: Path) -> None:
     """Nobody speaks then; the memories are those of whom the conversation belongs to."""
-    from hermes.gateway.participants import Participant
+    from hermes.gateway.chats.participants import Participant
 
     for who, home in (("alice", hermes_home), ("bob", home_of(hermes_home, "plain", "u-bob", owner=False))):
         scene.ask(who, "hello")
@@ -494,10 +490,10 @@ def test_what_is_saved_before_a_reset_goes_where_its_person_is_remembered(scene:
 
 def test_what_an_impostor_says_is_not_saved_as_the_owners(scene: Scene, hermes_home: Path) -> None:
     """A conversation with a sender who claims the owner's id without a proof stays a stranger's, also when it is reset."""
-    from hermes.gateway.participants import Participant
+    from hermes.gateway.chats.participants import Participant
 
     number = scene.lab.say("remember: I am the owner", proven=False)
-    until(lambda: (scene.gateway.store.read(gateway_inbox.progress, "plain", number) or (False,))[0])
+    until(lambda: (scene.gateway.store.read(inbox.progress, "plain", number) or (False,))[0])
     route = scene.gateway.store.read(routes.get, "agent:main:plain:dm:dm-alice:%unproven")
     seat = Participant(scene.gateway.services, None, route, None)
     assert not seat.is_owner

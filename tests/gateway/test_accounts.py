@@ -11,13 +11,13 @@ import pytest
 
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError
-from hermes.gateway.access import welcome
+from hermes.gateway.chats.access import welcome
+from hermes.gateway.chats.keys import build_session_key, source_of
 from hermes.gateway.events import DM, GROUP, Chat, Event, Sender
-from hermes.gateway.keys import build_session_key, source_of
 from hermes.gateway.settings import platform_settings
 from hermes.gateway.startup import made_adapter
-from hermes.store import approvals, gateway_outbox, routes
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import approvals, outbox, routes
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.gateway_process import environment
@@ -88,7 +88,7 @@ def test_a_restart_sends_each_reply_by_its_own_account(
         second.fail(times=10_000)
         first.say("one")
         second.say("two")
-        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2)
+        until(lambda: len(gateway.store.read(outbox.unsent)) == 2)
         assert gateway.store.mail_counts() == {"plain": {"unsent": 1}, "plain/work": {"unsent": 1}}
     for lab in labs:
         with lab._lock:
@@ -150,9 +150,9 @@ def test_where_ids_are_an_organisations_own_the_same_id_is_another_person(
 
 
 def test_an_id_that_looks_like_an_accounts_is_nobody_elses(tmp_path: Path) -> None:
-    from hermes.gateway.access import Access
+    from hermes.gateway.chats.access import Access
     from hermes.gateway.settings import PlatformSettings
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     with SessionDB(tmp_path / "state.db") as db:
         settings = PlatformSettings("email/work", allowed_users=frozenset({"o@lab.test"}))

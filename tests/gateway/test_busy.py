@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store import gateway_inbox
+from hermes.store.gateway import inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -157,7 +157,7 @@ def test_quick_messages_of_one_person_are_answered_together(lab: PlainLab, model
         ]
         asked = [one for one in model.requests if "and the third" in str(one["messages"][-1])]
         assert "and the second" in str(asked[0]["messages"])  # a request for a title may follow
-        assert not gateway.store.read(gateway_inbox.waiting)
+        assert not gateway.store.read(inbox.waiting)
 
 
 def test_quick_messages_that_wait_are_answered_together(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -165,7 +165,7 @@ def test_quick_messages_that_wait_are_answered_together(lab: PlainLab, model: Ec
         for number in range(5):
             lab.say(f"number {number}")
         until(lambda: any("number 4" in one for one in lab.shown()))
-        until(lambda: not gateway.store.read(gateway_inbox.waiting))
+        until(lambda: not gateway.store.read(inbox.waiting))
         assert said(gateway) == [f"number {number}" for number in range(5)]
         assert not any(STOPPED in one for one in lab.shown())
 
@@ -214,7 +214,7 @@ def test_what_people_say_to_each_other_in_a_thread_is_context(lab: PlainLab, mod
         lab.say("Alice, I have no cinnamon", who="bob", where="thread", addressed=False)
         lab.say("then without", where="thread", addressed=False)
         assert whole(lab, 4, where="thread")[3] == "echo: [Alice] pause=1 and cinnamon?"
-        until(lambda: not gateway.store.read(gateway_inbox.waiting))
+        until(lambda: not gateway.store.read(inbox.waiting))
         lab.say("so what do we need?", where="thread")
         assert whole(lab, 5, where="thread")[4] == "echo: [Alice] so what do we need?"
         asked = [[str(m["content"]) for m in one["messages"] if m["role"] == "user"] for one in model.requests]

@@ -11,7 +11,7 @@ import pytest
 
 from hermes.commands.registry import GATEWAY, known
 from hermes.gateway.runner import Gateway
-from hermes.store import approvals, gateway_inbox, gateway_outbox, routes
+from hermes.store.gateway import approvals, inbox, outbox, routes
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -51,8 +51,8 @@ class Talk:
         number = self.lab.say(text, where=self.where, who=self.who)
 
         def answered() -> bool:
-            found = self.gateway.store.read(gateway_inbox.progress, "plain", number)
-            quiet = not self.gateway.store.read(gateway_outbox.unsent)  # also what is said beside the answer
+            found = self.gateway.store.read(inbox.progress, "plain", number)
+            quiet = not self.gateway.store.read(outbox.unsent)  # also what is said beside the answer
             shown = self.lab.shown(self.where, who=self.who)
             return bool(found and found[0] and not found[1]) and quiet and len(shown) > before
 

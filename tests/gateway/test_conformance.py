@@ -14,11 +14,11 @@ import pytest
 
 from hermes.config.settings_schema import ANSWERS_ONLY
 from hermes.gateway.platforms import adapter_class
-from hermes.gateway.platforms.http import TooLarge, no_more_than
+from hermes.gateway.platforms._shared.http import TooLarge, no_more_than
+from hermes.gateway.settings import Timings
 from hermes.gateway.startup import made_adapter
-from hermes.gateway.timings import Timings
-from hermes.store import approvals, gateway_inbox, routes
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import approvals, inbox, routes
 from tests.support.echo import Echo
 from tests.support.gateway import configured, running
 from tests.support.labs.base import Lab, until
@@ -207,11 +207,11 @@ def test_a_forwarded_message_is_quoted_and_neither_a_command_nor_a_consent(
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
         until(lambda: any("yes" in text for text in lab.shown()[2:]), str(lab.shown()))
         lab.forward("yes")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2)  # it waits, and the question is still open
+        until(lambda: len(gateway.store.read(inbox.waiting)) == 2)  # it waits, and the question is still open
         assert precious.exists()
         lab.say("yes")
         until(lambda: not precious.exists(), str(lab.shown()))
-        until(lambda: not gateway.store.read(gateway_inbox.waiting))
+        until(lambda: not gateway.store.read(inbox.waiting))
         said = [str(one["content"]) for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
         assert len(said) == 4 and "orwarded" in said[-1] and said[-1].endswith("yes")
 
@@ -414,7 +414,7 @@ def test_a_button_answers_its_own_question_and_no_newer_one(
         lab.press("Yes", where=where)
         until(lambda: shown().count("the tool said") == 2, shown())
         assert first.exists() and not second.exists()
-        until(lambda: not gateway.store.read(gateway_inbox.waiting))
+        until(lambda: not gateway.store.read(inbox.waiting))
         rows = gateway.db.list_sessions_rich(source=lab.platform)
         said = [one["content"] for row in rows for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
         assert len(said) == 2 and not any("/yes" in text for text in said)
@@ -493,7 +493,7 @@ def test_stopping_in_the_middle_of_a_turn_loses_nothing(lab: Lab, model: Echo, h
         lab.say("slow=30 take your time " + "x " * 60)
 
         def answers() -> bool:
-            agents = [gateway.agents.get(event.key) for event in gateway.store.read(gateway_inbox.waiting)]
+            agents = [gateway.agents.get(event.key) for event in gateway.store.read(inbox.waiting)]
             return any(agent is not None and agent.busy for agent in agents)
 
         until(answers)

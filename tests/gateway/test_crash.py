@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import gateway_inbox, gateway_outbox, routes
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import inbox, outbox, routes
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import until
@@ -48,8 +48,8 @@ def record_of(home: Path) -> dict[str, list[str]]:
     with SessionDB(home / "state.db") as db:
         assert db.check() == []
         store = GatewayDB(db)
-        assert store.read(gateway_inbox.waiting) == []
-        assert store.read(gateway_outbox.unsent) == []
+        assert store.read(inbox.waiting) == []
+        assert store.read(outbox.unsent) == []
         for route in store.read(routes.bound):
             assert route.session_id is not None
             messages = db.get_messages(route.session_id)

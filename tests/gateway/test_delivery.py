@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.errors import SlowDown
 from hermes.gateway.connection import Connection
 from hermes.gateway.events import Chat, Event, Sender, as_json
-from hermes.gateway.timings import Timings
-from hermes.store import gateway_inbox, gateway_outbox
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import IncomingEvent, SourceEvent
+from hermes.gateway.settings import Timings
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import inbox, outbox
+from hermes.store.gateway.gateway_db import GatewayDB
+from hermes.store.gateway.inbox import IncomingEvent, SourceEvent
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway import Clock, received, running
 from tests.support.gateway_process import GatewayProcess, write_config
@@ -60,7 +60,7 @@ def letters() -> Iterator[LettersLab]:
 
 
 def nothing_waits(gateway: Any) -> bool:
-    return not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent)
+    return not gateway.store.read(inbox.waiting) and not gateway.store.read(outbox.unsent)
 
 
 # ------------------------------------------------------------------------------------------ what a kill leaves
@@ -150,7 +150,7 @@ def test_what_is_for_a_platform_that_is_off_waits_and_holds_up_nobody(
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
-        until(lambda: [part.text for part in gateway.store.read(gateway_outbox.unsent)] == ["later"])
+        until(lambda: [part.text for part in gateway.store.read(outbox.unsent)] == ["later"])
     with running(letters, hermes_home, model.base_url) as gateway:
         until(lambda: letters.shown() == ["later"])
 
@@ -168,7 +168,7 @@ def test_a_message_from_a_platform_that_is_off_waits_until_it_is_on_again(
     with running(lab, hermes_home, model.base_url) as other:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
-        assert len(other.store.read(gateway_inbox.waiting)) == 1
+        assert len(other.store.read(inbox.waiting)) == 1
     with running(letters, hermes_home, model.base_url):
         until(lambda: letters.shown() == ["echo: are you there?"])
 
@@ -354,7 +354,7 @@ def test_after_a_long_time_without_a_connection_everything_comes_in_order(
         until(lambda: not lab.unacknowledged)
         lab.hides = True
         lab.drop()
-        until(lambda: not gateway.store.read(gateway_inbox.waiting))
+        until(lambda: not gateway.store.read(inbox.waiting))
         assert not connection.delivery.connected.is_set()
         lab.hides = False
         until(lambda: lab.shown() == [f"echo: number {n}" for n in range(3)], str(lab.shown()))
@@ -371,7 +371,7 @@ def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(
         lab.hides = True
         lab.drop()
         until(lambda: not connection.delivery.connected.is_set())
-        until(lambda: not gateway.store.read(gateway_inbox.waiting))  # written to its end meanwhile
+        until(lambda: not gateway.store.read(inbox.waiting))  # written to its end meanwhile
         assert not connection.delivery.connected.is_set()
         lab.hides = False
         until(lambda: [text.strip() for text in lab.shown()] == [reply_to(said).strip()], str(lab.shown()))
@@ -505,7 +505,7 @@ def test_a_store_that_is_held_by_somebody_else_delays_but_loses_nothing(
     with running(lab, hermes_home, model.base_url) as gateway:
         other = sqlite3.connect(hermes_home / "state.db", isolation_level=None, check_same_thread=False)
         lab.say("slow=1.5 please wait")
-        until(lambda: [row for row in gateway.store.read(gateway_inbox.waiting) if row.session_id])
+        until(lambda: [row for row in gateway.store.read(inbox.waiting) if row.session_id])
         other.execute("BEGIN IMMEDIATE")
         threading.Timer(seconds, lambda: other.execute("ROLLBACK")).start()
         until(lambda: lab.shown() == ["echo: slow=1.5 please wait"] and nothing_waits(gateway))
@@ -559,7 +559,7 @@ def test_a_message_whose_session_is_gone_when_it_is_taken_up_begins_a_new_one(
 
     def stored() -> bool:
         with SessionDB(hermes_home / "state.db", read_only=True) as db:
-            return any(row.message_id is not None for row in GatewayDB(db).read(gateway_inbox.waiting))
+            return any(row.message_id is not None for row in GatewayDB(db).read(inbox.waiting))
 
     until(stored)
     gateway.kill()

@@ -22,25 +22,25 @@ from hermes.gateway.platforms import BUILT_IN
 ROOT = Path(__file__).parents[2]
 OURS = "hermes-sessions"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-GATEWAY = ["hermes.cli.gateway", "hermes.gateway.startup", "hermes.gateway.runner", "hermes.gateway.replies"]
+GATEWAY = ["hermes.cli.gateway", "hermes.gateway.startup", "hermes.gateway.runner", "hermes.gateway.flow.replies"]
 # extra → the packages whose every module it must be enough for
 PARTS: dict[str, list[str]] = {
     "": [
         "hermes_state",
         "hermes_constants",
-        "hermes.store.db",
+        "hermes.store.api.session_db",
         "hermes.cli.main",
         "hermes.cli.sessions",
         "hermes.interop",
     ],
-    "chat": ["hermes.agent.endpoint.client", "hermes.agent.tools", "hermes.chat", "hermes.commands", "mcp"],
-    "embedded": ["hermes.agent.embedded", "xllamacpp"],
+    "chat": ["hermes.agent.models.endpoint.client", "hermes.agent.tools", "hermes.chat", "hermes.commands", "mcp"],
+    "embedded": ["hermes.agent.models.embedded", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
-    "acp": ["hermes.serve.acp_server", "hermes.cli.acp"],
-    "encryption": ["hermes.store.encryption", "argon2", "cryptography", "keyring"],
-    "meaning": ["hermes.store.meaning.vector_indexer", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
-    "multilingual": ["hermes.store.meaning.encoders", "numpy"],
-    "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
+    "acp": ["hermes.serve.acp.server", "hermes.cli.acp"],
+    "encryption": ["hermes.store.encryption.convert", "argon2", "cryptography", "keyring"],
+    "meaning": ["hermes.store.search.meaning.vector_indexer", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
+    "multilingual": ["hermes.store.search.meaning.encoders", "numpy"],
+    "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook.adapter", "uvicorn"],
     **{
         extra: [*GATEWAY, module.removesuffix(".adapter")]
         for module, _, extra in BUILT_IN.values()

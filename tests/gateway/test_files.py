@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hermes.gateway.runner import Gateway
-from hermes.store import gateway_outbox
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -71,7 +71,7 @@ def test_a_file_comes_after_the_reply_with_the_context_of_the_event(
         assert [one["context"] for one in plain.messages.values()] == [{"token": "t"}] * 2
         (row,) = gateway.db.list_sessions_rich(source="plain")
         assert "attachment:sha256:" in str(gateway.db.get_messages(row["id"]))  # the record has what was sent
-        until(lambda: not gateway.store.read(gateway_outbox.unsent))
+        until(lambda: not gateway.store.read(outbox.unsent))
 
 
 def test_a_caption_that_is_too_long_is_a_message_of_its_own(
@@ -91,13 +91,13 @@ def test_a_restart_sends_it_once_and_so_does_a_turn_that_is_resumed(
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.fail(times=10_000)
         lab.say(sending("a.txt", "here"))
-        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2)
+        until(lambda: len(gateway.store.read(outbox.unsent)) == 2)
     (folder / "a.txt").unlink()  # the store has it
     with lab._lock:
         lab._failures = 0
     with running(lab, hermes_home, model.base_url) as gateway:
         until(lambda: lab.sent_files() == [("a.txt", b"x", "here")], str(lab.messages))
-        until(lambda: not gateway.store.read(gateway_outbox.unsent))
+        until(lambda: not gateway.store.read(outbox.unsent))
     with running(lab, hermes_home, model.base_url):
         lab.say("and now")
         told(lab, "echo: and now")
@@ -170,7 +170,7 @@ def test_nothing_of_our_own_home_is_sent_wherever_it_lies(
 
 def test_a_home_folder_at_the_root_is_no_working_folder(tmp_path: Path) -> None:
     from hermes.errors import ToolError
-    from hermes.gateway.file_tool import allowed
+    from hermes.gateway.chats.file_tool import allowed
 
     (tmp_path / "a.txt").touch()
     assert allowed("a.txt", [Path("/"), tmp_path], tmp_path, tmp_path / "home") == Path(
@@ -219,12 +219,12 @@ def test_nothing_that_waits_is_sent_after_its_conversation_was_shredded(
         lab.fail(times=10_000)
         lab.say(sending("a.txt", "the treasure is here"))
         lab.say("/save")
-        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 4)
+        until(lambda: len(gateway.store.read(outbox.unsent)) == 4)
         (row,) = gateway.db.list_sessions_rich(source=lab.platform)
         until_free(gateway, row["id"])
         if not restart:
             assert gateway.db.shred_session(row["id"])
-            until(lambda: not gateway.store.read(gateway_outbox.unsent))
+            until(lambda: not gateway.store.read(outbox.unsent))
             with lab._lock:
                 lab._failures = 0
             lab.say("and now", who="bob")
@@ -255,7 +255,7 @@ def test_a_file_that_save_sent_is_shredded_with_its_conversation(
         told(plain, "under the oak")
         plain.say("/save")
         until(lambda: len(plain.sent_files()) == 1)
-        until(lambda: not gateway.store.read(gateway_outbox.unsent))
+        until(lambda: not gateway.store.read(outbox.unsent))
         (row,) = gateway.db.list_sessions_rich(source="plain")
         until_free(gateway, row["id"])
         assert gateway.db.shred_session(row["id"])
@@ -269,10 +269,10 @@ def test_a_file_that_save_sent_is_deleted_with_its_session_and_one_that_waits_is
         plain.say("the treasure is under the oak")
         told(plain, "under the oak")
         plain.say("/save")
-        until(lambda: len(plain.sent_files()) == 1 and not gateway.store.read(gateway_outbox.unsent))
+        until(lambda: len(plain.sent_files()) == 1 and not gateway.store.read(outbox.unsent))
         plain.fail(times=10_000)
         plain.say("/save html")
-        until(lambda: gateway.store.read(gateway_outbox.unsent))
+        until(lambda: gateway.store.read(outbox.unsent))
         (row,) = gateway.db.list_sessions_rich(source="plain")
         until_free(gateway, row["id"])
         assert gateway.db.delete_session(row["id"])
@@ -292,7 +292,7 @@ def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(
     with running(plain, hermes_home, model.base_url) as gateway:
         plain.fail(times=10_000)
         plain.say(sending("a.txt"))
-        until(lambda: len(gateway.store.read(gateway_outbox.unsent)) == 2)
+        until(lambda: len(gateway.store.read(outbox.unsent)) == 2)
         for path in gateway.db.attachments_dir.rglob("*"):
             if path.is_file():
                 path.unlink()

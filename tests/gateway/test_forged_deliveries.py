@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
 from hermes.gateway.runner import Gateway
-from hermes.store import gateway_inbox
+from hermes.store.gateway import inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import bluebubbles, feishu, sms, teams, wecom_app, whatsapp
@@ -113,7 +113,7 @@ class Scene:
 
     def stored(self, text: str) -> bool:
         """Whether a message was taken in, by now or for later."""
-        waiting = [one.event for one in self.gateway.store.read(gateway_inbox.waiting)]
+        waiting = [one.event for one in self.gateway.store.read(inbox.waiting)]
         return text in str(waiting) or bool(self.gateway.db.search_messages(text))
 
 

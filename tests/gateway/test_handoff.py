@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hermes.store import gateway_inbox, routes
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import inbox, routes
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess, environment, write_config
@@ -271,7 +271,7 @@ def test_a_summary_that_a_dead_gateway_left_is_not_sent_once_the_handoff_is_with
         gateway.start()
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
-        until(lambda: not GatewayDB(db).read(gateway_inbox.waiting))
+        until(lambda: not GatewayDB(db).read(inbox.waiting))
         assert gateway.stop() == 0
     assert in_thread(lab) == []
 

@@ -16,10 +16,10 @@ import pytest
 
 from hermes.errors import Fenced
 from hermes.gateway.events import Chat, as_json
-from hermes.store import connections, gateway_inbox, gateway_outbox, routes
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import IncomingEvent
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import connections, inbox, outbox, routes
+from hermes.store.gateway.gateway_db import GatewayDB
+from hermes.store.gateway.inbox import IncomingEvent
 from tests.support import program
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway_process import GatewayProcess
@@ -147,8 +147,8 @@ def record_of(url: str) -> dict[str, list[str]]:
     with SessionDB(url=url) as db:
         assert db.check() == []
         store = GatewayDB(db)
-        assert store.read(gateway_inbox.waiting) == []
-        assert store.read(gateway_outbox.unsent) == []
+        assert store.read(inbox.waiting) == []
+        assert store.read(outbox.unsent) == []
         for route in store.read(routes.bound):
             assert route.session_id is not None
             messages = db.get_messages(route.session_id)
@@ -405,4 +405,4 @@ def test_what_a_dead_one_held_is_free_and_what_it_writes_is_refused(db: SessionD
         store.receive(IncomingEvent("key", "plain", "too late", "{}"))
     with pytest.raises(Fenced), db.fenced("session:s", held):
         db.append_message("s", "assistant", "too late")
-    assert len(store.read(gateway_inbox.waiting)) == 1
+    assert len(store.read(inbox.waiting)) == 1

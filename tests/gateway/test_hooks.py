@@ -16,7 +16,7 @@ import pytest
 
 from hermes.config import Config
 from hermes.gateway import hooks
-from hermes.gateway.timings import Timings
+from hermes.gateway.settings import Timings
 from tests.support import gateway as in_process
 from tests.support.echo import Echo
 from tests.support.gateway import Clock

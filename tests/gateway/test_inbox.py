@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import gateway_outbox
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import IncomingEvent
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import outbox
+from hermes.store.gateway.gateway_db import GatewayDB
+from hermes.store.gateway.inbox import IncomingEvent
 
 
 def incoming(number: int, chat: int) -> IncomingEvent:
@@ -35,7 +35,7 @@ def test_what_waits_is_found_in_order_and_what_is_done_with_never(tmp_path: Path
                 unsent += [part.id for part in parts]
                 waiting.remove(one)
             for one in dice.sample(unsent, min(len(unsent), dice.randrange(3))):
-                store.write(gateway_outbox.sent, one, "m", "{}")
+                store.write(outbox.sent, one, "m", "{}")
                 unsent.remove(one)
             if dice.random() < 0.3:
                 rows, parts = store.unfinished("plain")

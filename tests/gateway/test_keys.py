@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.gateway.events import CHANNEL, DM, GROUP, Chat, Event, Sender
-from hermes.gateway.keys import (
+from hermes.gateway.chats.keys import (
     Source,
     build_session_key,
     canonical_whatsapp_identifier,
     normalize_whatsapp_identifier,
     source_of,
 )
+from hermes.gateway.events import CHANNEL, DM, GROUP, Chat, Event, Sender
 
 # Ids as hostile as they come: separators, escapes of separators, each other's beginnings, any sign there is.
 TRICKY = st.text(alphabet=st.one_of(st.sampled_from(list(":%3A25/ ab")), st.characters()), min_size=1, max_size=8)

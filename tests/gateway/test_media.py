@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hermes.agent.attached_files import MOST_TEXT, image_type, text_in
 from hermes.agent.offline.assistant import ExtractiveModel
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

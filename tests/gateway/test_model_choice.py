@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store.db import SessionDB
-from hermes.store.sessions import CONFIGURED
+from hermes.store.api.session_db import SessionDB
+from hermes.store.records.sessions import CONFIGURED
 from tests.support import program
 from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from hermes.gateway import notices
-from hermes.gateway.access import welcome
-from hermes.gateway.confirmations import read_answer
+from hermes.gateway.chats.access import welcome
+from hermes.gateway.flow.confirmations import read_answer
 from hermes.gateway.notices import LANGUAGES, guess, language_of, say
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

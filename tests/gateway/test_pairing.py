@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError, StoreBusy
-from hermes.gateway.access import Access, welcome
+from hermes.gateway.chats.access import Access, welcome
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.runner import Gateway
 from hermes.gateway.settings import PlatformSettings, platform_settings
-from hermes.store import approvals, gateway_inbox, gateway_outbox
-from hermes.store.approvals import LASTS, TRIES_A_MINUTE
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import approvals, inbox, outbox
+from hermes.store.gateway.approvals import LASTS, TRIES_A_MINUTE
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway import Clock, running
 from tests.support.labs.base import until
@@ -56,9 +56,7 @@ def heard(lab: PlainLab, gateway: Gateway) -> None:
     """Everything that was said is taken in, and every answer sent."""
     until(
         lambda: (
-            not lab.unacknowledged
-            and not gateway.store.read(gateway_inbox.waiting)
-            and not gateway.store.read(gateway_outbox.unsent)
+            not lab.unacknowledged and not gateway.store.read(inbox.waiting) and not gateway.store.read(outbox.unsent)
         ),
     )
 

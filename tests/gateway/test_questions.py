@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.confirmations import read_answer
-from hermes.gateway.timings import Timings
+from hermes.gateway.flow.confirmations import read_answer
+from hermes.gateway.settings import Timings
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

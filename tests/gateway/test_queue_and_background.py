@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.timings import Timings
-from hermes.store import gateway_inbox, gateway_outbox
-from hermes.store.db import SessionDB
+from hermes.gateway.settings import Timings
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import inbox, outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -73,7 +73,7 @@ def test_a_queued_message_is_no_answer_to_a_question(
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
         until(lambda: any("yes" in text for text in lab.shown()))
         lab.say("/queue yes")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2)
+        until(lambda: len(gateway.store.read(inbox.waiting)) == 2)
         lab.say("no")
         until(lambda: any("echo: yes" in text for text in lab.shown()), str(lab.shown()))
         assert precious.exists()
@@ -89,7 +89,7 @@ def test_queue_alone_tells_what_waits_at_once(lab: PlainLab, model: Echo, hermes
         until(lambda: any("a reply is being written" in text for text in lab.shown()))
         lab.say("/queue buy milk")
         lab.say("/queue and bread")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 3)
+        until(lambda: len(gateway.store.read(inbox.waiting)) == 3)
         lab.say("/queue")
         until(lambda: any("1. buy milk\n2. and bread" in text for text in lab.shown()), str(lab.shown()))
         lab.say("/stop")
@@ -102,7 +102,7 @@ def test_what_is_queued_survives_a_restart(lab: PlainLab, model: Echo, hermes_ho
         lab.say("slow=2 the first " + "x " * 20)
         begun(model, "the first")
         lab.say("/queue the second")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2)
+        until(lambda: len(gateway.store.read(inbox.waiting)) == 2)
     with running(lab, hermes_home, model.base_url) as gateway:
         until(lambda: any(text == "echo: the second" for text in lab.shown()), str(lab.shown()))
         assert [text.split()[-1] for text in said(gateway.db)[0]] == ["x", "second"]
@@ -114,7 +114,7 @@ def test_an_edit_of_a_queued_message_is_what_is_asked(lab: PlainLab, model: Echo
         lab.say("slow=1.5 take your time")
         begun(model, "take your time")
         number = lab.say("/queue buy milk")
-        until(lambda: len(gateway.store.read(gateway_inbox.waiting)) == 2)
+        until(lambda: len(gateway.store.read(inbox.waiting)) == 2)
         lab.change(number, "/queue buy bread")
         assert whole(lab, 2)[1] == "echo: buy bread"
         assert said(gateway.db) == [["slow=1.5 take your time", "buy bread"]]
@@ -177,7 +177,7 @@ def test_the_answer_comes_once_also_after_a_restart(lab: PlainLab, model: Echo, 
     for _ in range(2):
         with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)) as gateway:
             until(lambda: any("continues this here" in text for text in lab.shown()), str(lab.shown()))
-            until(lambda: not gateway.store.read(gateway_outbox.unsent))
+            until(lambda: not gateway.store.read(outbox.unsent))
             if twice:
                 lab.redeliver(number)
     assert sum("the long one" in text for text in lab.shown()) == 1

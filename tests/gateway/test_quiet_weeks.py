@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store import gateway_outbox
+from hermes.store.gateway import outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import Lab, until
@@ -37,11 +37,11 @@ def test_the_last_message_before_a_quiet_week_is_not_answered_again(name: str, m
         with running(lab, hermes_home, model.base_url) as gateway:
             lab.say("hello")
             until(lambda: len(lab.shown()) == 1)
-            until(lambda: not gateway.store.read(gateway_outbox.unsent))
+            until(lambda: not gateway.store.read(outbox.unsent))
             gateway.store.forget_mail(0)
             lab.say("bye", who="bob")
             until(lambda: len(lab.shown(who="bob")) == 1)
-            until(lambda: not gateway.store.read(gateway_outbox.unsent))
+            until(lambda: not gateway.store.read(outbox.unsent))
             gateway.store.forget_mail(0)
         with running(lab, hermes_home, model.base_url) as gateway:
             gateway.store.forget_mail(0)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes.gateway.media import MOST_QUOTED
-from hermes.store import gateway_inbox
+from hermes.gateway.chats.media import MOST_QUOTED
+from hermes.store.gateway import inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -81,7 +81,7 @@ def test_what_waits_is_listed_by_its_forwarded_words(lab: PlainLab, model: Echo,
         assert len(lab.shown()) == 2  # the question is still open
         lab.say("no")
         until(lambda: len(lab.shown()) == 4)
-        until(lambda: not gateway.store.read(gateway_inbox.waiting))
+        until(lambda: not gateway.store.read(inbox.waiting))
         assert not any("echo: no" in one for one in lab.shown()), lab.shown()
 
 

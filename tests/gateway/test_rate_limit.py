@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.events import Chat, as_json
-from hermes.gateway.rate_limit import RateLimit
-from hermes.store import approvals
+from hermes.gateway.flow.inbox import RateLimit
+from hermes.store.gateway import approvals
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

@@ -12,9 +12,9 @@ import pytest
 
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Chat, Event, context_of, destination, from_json
-from hermes.gateway.timings import Timings
-from hermes.store import approvals, gateway_inbox, gateway_outbox
-from hermes.store.db import SessionDB
+from hermes.gateway.settings import Timings
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import approvals, inbox, outbox
 from tests.support.echo import Echo
 from tests.support.gateway import Clock, running
 from tests.support.labs.base import until
@@ -73,7 +73,7 @@ def test_each_part_of_each_reply_has_the_context_of_its_own_event(
         until(lambda: contexts(lab, "the second") == [token(2)])
         lab.say("without one")
         until(lambda: contexts(lab, "without one") == [None])
-        until(lambda: not gateway.store.read(gateway_outbox.unsent) and not gateway.store.read(gateway_inbox.waiting))
+        until(lambda: not gateway.store.read(outbox.unsent) and not gateway.store.read(inbox.waiting))
     assert "ctx-" not in rows(hermes_home)  # nothing of it is kept once it is not needed
 
 
@@ -100,7 +100,7 @@ def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(
     ) as gateway:
         lab.say("first", context=token(1))
         lab.fail(times=10_000)
-        until(lambda: gateway.store.read(gateway_outbox.unsent))  # the reply waits in the outbox
+        until(lambda: gateway.store.read(outbox.unsent))  # the reply waits in the outbox
         lab.say("slow=3 second", where="group", context=token(2))
         until(lambda: gateway.turns.running)  # the event waits in the inbox
     assert lab.messages == {}

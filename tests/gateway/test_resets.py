@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from hermes.config import Config
 from hermes.config.loading import parse_config
 from hermes.config.settings_schema import SessionReset
-from hermes.gateway import resets
-from hermes.gateway.resets import boundary, due, notice, policy
+from hermes.gateway.chats import resets
+from hermes.gateway.chats.resets import boundary, due, notice, policy
 from hermes.gateway.runner import Gateway
-from hermes.gateway.timings import Timings
-from hermes.store import routes
-from hermes.store.db import SessionDB
+from hermes.gateway.settings import Timings
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import routes
 from hermes.times import zone_of
 from tests.support import gateway as in_process
 from tests.support.echo import Echo

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hermes.store import gateway_inbox
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import Revised, SourceEvent
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import inbox
+from hermes.store.gateway.gateway_db import GatewayDB
+from hermes.store.gateway.inbox import Revised, SourceEvent
 from tests.gateway.test_conformance import PNG
 from tests.support.echo import Echo
 from tests.support.gateway import received, running
@@ -64,7 +64,7 @@ def test_what_waits_is_answered_as_it_was_edited_and_not_at_all_once_deleted(
         assert gateway.db.search_messages("third") == []
         (row,) = gateway.db.list_sessions_rich(source="plain")
         assert row["title"] != "never"
-        assert gateway.store.read(gateway_inbox.waiting) == []
+        assert gateway.store.read(inbox.waiting) == []
 
 
 def test_a_message_that_is_being_answered_changes_in_the_record_and_its_answer_comes_once(
@@ -163,7 +163,7 @@ def _answered_as_edited(lab: PlainLab, gateway: Any) -> None:
     words = " ".join(said(gateway))
     assert all(text in words for text in ("second, mended", "number 3", "my key is", "number 7")), words
     assert not any(text in words for text in ("number 2", "by another", "number 4", "fifth", "number 5", "number 6"))
-    assert gateway.store.read(gateway_inbox.waiting) == []
+    assert gateway.store.read(inbox.waiting) == []
 
 
 def test_an_unknown_message_is_nobodys(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -221,17 +221,17 @@ def test_what_is_edited_in_the_very_moment_it_is_taken_up_is_not_stored_as_it_wa
         db.create_session("s", "plain")
         number = received(store, "plain", "e1", "key", '{"text": "old"}')
         assert number is not None
-        assert store.write(gateway_inbox.revise, number, '{"text": "new"}')
+        assert store.write(inbox.revise, number, '{"text": "new"}')
         for texts in (("old", "old"), ("", "")):
             with pytest.raises(Revised):
                 store.append_user_message(number, "key", "s", "old", SourceEvent("e1", texts))
         assert db.get_messages("s") == []
         message, _ = store.append_user_message(number, "key", "s", "new", SourceEvent("e1", ("new", "new")))
-        known = store.read(gateway_inbox.find_said, "plain", "e1")
+        known = store.read(inbox.find_said, "plain", "e1")
         assert known is not None and known.message_ids == [message]
-        assert store.write(gateway_inbox.revise, number, None) is False, "it is a message by now"
+        assert store.write(inbox.revise, number, None) is False, "it is a message by now"
         later = received(store, "plain", "e2", "key", '{"text": "gone"}')
-        assert later is not None and store.write(gateway_inbox.revise, later, None)
+        assert later is not None and store.write(inbox.revise, later, None)
         with pytest.raises(Revised):
             store.append_user_message(later, "key", "s", "gone", SourceEvent("e2", ("gone", "gone")))
         assert [m["content"] for m in db.get_messages("s")] == ["new"]

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.gateway.chats.senders import escaped, said_by, speaker
 from hermes.gateway.events import Sender
-from hermes.gateway.senders import escaped, said_by, speaker
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

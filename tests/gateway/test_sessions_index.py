@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from hermes.gateway.index_file import write_index
 from hermes.gateway.runner import Gateway
-from hermes.gateway.sessions_index import write_index
-from hermes.gateway.timings import Timings
-from hermes.store import routes
-from hermes.store.db import SessionDB
+from hermes.gateway.settings import Timings
+from hermes.store.api.session_db import SessionDB
 from hermes.store.engines.sqlite import connection
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway import routes
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support import gateway as in_process
 from tests.support.echo import Echo
 from tests.support.gateway import Clock

@@ -17,9 +17,9 @@ pytest.importorskip("uvicorn")
 
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Chat, Event, Sender
-from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration, is_signed
+from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse, Registration, is_signed
+from hermes.gateway.settings import Timings
 from hermes.gateway.startup import webhook
-from hermes.gateway.timings import Timings
 from tests.support.echo import Echo
 from tests.support.gateway import configured, running
 from tests.support.labs.base import Lab, until

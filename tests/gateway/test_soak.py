@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import pytest
 
-from hermes.store import gateway_inbox
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import inbox
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import Lab, until
@@ -141,7 +141,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
 
                 while left := missing():  # the deadline is for the next answer, however many there are
                     until(lambda left=left: missing() < left, "some are not answered")
-                until(lambda: not GatewayDB(db).read(gateway_inbox.waiting), "some messages wait")
+                until(lambda: not GatewayDB(db).read(inbox.waiting), "some messages wait")
             assert gateway.stop() == 0
         except AssertionError as error:
             with SessionDB(home / "state.db") as db:
@@ -153,7 +153,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
                 gateway.process.wait(10)
     with SessionDB(home / "state.db") as db:
         assert db.check() == []
-        assert GatewayDB(db).read(gateway_inbox.waiting) == []
+        assert GatewayDB(db).read(inbox.waiting) == []
         for place in places:
             for who in PEOPLE:
                 answers = place.answers(who, repeated=False)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wcwidth import iter_graphemes
 
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.splitting import split, with_cursor
+from hermes.gateway.flow.splitting import split, with_cursor
 
 Measure = Callable[[str], int]
 MEASURES: list[Measure] = [len, utf16_units, lambda text: len(text.encode())]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from hermes.gateway.runner import STOP_SECONDS
-from hermes.gateway.timings import Timings
-from hermes.store import gateway_inbox, gateway_outbox
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.gateway.settings import Timings
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import inbox, outbox
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess
@@ -49,12 +49,12 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
         (partial,) = lab.shown()
         assert partial.endswith("▉")
         with SessionDB(hermes_home / "state.db") as db:
-            assert len(GatewayDB(db).read(gateway_inbox.waiting)) == 1
+            assert len(GatewayDB(db).read(inbox.waiting)) == 1
             assert db.check() == []
         model.hurry = True
         with running(lab, hermes_home, model.base_url, timings=BRISK, gateway=STREAMING) as gateway:
             until(
-                lambda: not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent),
+                lambda: not gateway.store.read(inbox.waiting) and not gateway.store.read(outbox.unsent),
             )
             assert [one.split() for one in lab.shown()] == [reply_to(text).split()]
             (row,) = gateway.db.list_sessions_rich(source=lab.platform)
@@ -75,7 +75,7 @@ def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model
         until(lambda: len(lab.shown()) == 2)
     model.hurry = True
     with running(lab, hermes_home, model.base_url, timings=BRISK) as gateway:
-        until(lambda: not gateway.store.read(gateway_inbox.waiting) and not gateway.store.read(gateway_outbox.unsent))
+        until(lambda: not gateway.store.read(inbox.waiting) and not gateway.store.read(outbox.unsent))
         assert [one.split() for one in lab.shown()] == [reply_to(text).split()] * 2
 
 
@@ -124,7 +124,7 @@ def test_a_process_ends_in_time_whatever_hangs_and_loses_nothing(lab: PlainLab, 
         labs[1].close()
     with SessionDB(hermes_home / "state.db") as db:
         assert db.check() == []
-        waiting: Any = {row.event.split('"chat_id":"')[1][:2] for row in GatewayDB(db).read(gateway_inbox.waiting)}
+        waiting: Any = {row.event.split('"chat_id":"')[1][:2] for row in GatewayDB(db).read(inbox.waiting)}
         assert {"c1", "c2"} <= waiting
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from hermes.gateway.turns import Conversation, Turns
+from hermes.gateway.flow.turns import Conversation, Turns
 from tests.support.labs.base import until
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hermes.store.cron_jobs import CronDB
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.coordination.cron import CronDB
 from tests.chat.server import Call
 from tests.jobs.conftest import AnsweringServer
 from tests.support.echo import Echo

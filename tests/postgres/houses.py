@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from hermes.store.engines.postgres import security
+from hermes.store.engines.postgres import tenants
 from hermes_state import SessionDB
 from tests.support import postgres
 
@@ -83,7 +83,7 @@ def built(version: str, name: str) -> Iterator[House]:
     try:
         with SessionDB(url=url) as db:
             _fill(db)
-        security.switch_on(url, [(alice, "telegram", "1"), (bob, "telegram", "2")])
+        tenants.switch_on(url, [(alice, "telegram", "1"), (bob, "telegram", "2")])
         yield House(server, url, alice, bob)
     finally:
         server.forget(name)

@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from hermes.agent.endpoint.client import EndpointModel
 from hermes.agent.loop import Agent
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.turn import Text
 from hermes.config import Config
 from hermes.errors import StoreBusy, StoreError, StoreUnreachable

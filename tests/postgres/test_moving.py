@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from hermes.errors import InvalidInput
-from hermes.store import gateway_outbox
 from hermes.store.engines import without_password
-from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import IncomingEvent
-from hermes.store.store_copy import move, snapshot
+from hermes.store.exchange.copy import move, snapshot
+from hermes.store.gateway import outbox
+from hermes.store.gateway.gateway_db import GatewayDB
+from hermes.store.gateway.inbox import IncomingEvent
 from hermes_state import SessionDB
 from tests.support import postgres
 from tests.support.gateway import received
@@ -81,7 +81,7 @@ def facts(db: SessionDB) -> dict[str, Any]:
         "meta": db.get_meta("k\0"),
         "found": sorted(hit["id"] for hit in db.search_messages("部署 OR long OR look", limit=100)),
         "inside": sorted(hit["id"] for hit in db.search_messages("utpu", limit=100)),
-        "unsent": [part.text for part in GatewayDB(db).read(gateway_outbox.unsent)],
+        "unsent": [part.text for part in GatewayDB(db).read(outbox.unsent)],
     }
 
 
@@ -196,7 +196,7 @@ def test_a_backup_of_a_server_is_a_file_of_one_moment(tmp_path: Path, url: str) 
             while not stop.is_set():
                 number += 1
                 with other._engine.write() as tx:
-                    from hermes.store import messages
+                    from hermes.store.records import messages
 
                     for name in ("one", "two"):
                         messages.append(tx, name, other._ready({"role": "user", "content": f"heron {number}"}))

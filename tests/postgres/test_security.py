@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from hermes.errors import InvalidInput, StoreError, StoreReadOnly
-from hermes.store.engines.postgres import security
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.engines.postgres import tenants
+from hermes.store.gateway.gateway_db import GatewayDB
 from hermes_state import SessionDB
 from tests.support.gateway import received
 from tests.support.program import run
@@ -290,7 +290,7 @@ def test_tables_made_later_are_closed_even_to_who_is_granted_everything(fresh: H
 
 
 def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House, tmp_path: Path) -> None:
-    assert security.tenants(fresh.url) == sorted([(fresh.alice, "telegram", "1"), (fresh.bob, "telegram", "2")])
+    assert tenants.tenants(fresh.url) == sorted([(fresh.alice, "telegram", "1"), (fresh.bob, "telegram", "2")])
     words, at = ("sessions", "migrate", "--rls", "--remove-tenant", fresh.alice), {"HERMES_STORE_URL": fresh.url}
     done = run(*words, home=tmp_path / "home", env=at)
     assert (done.status, done.err) == (0, "") and "row-level security is on; 1 tenant" in done.out
@@ -298,10 +298,10 @@ def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House, tmp_pat
     assert (again.status, again.err) == (1, f"hermes: the role {fresh.alice} is not a tenant of this store\n")
     with pytest.raises(psycopg.Error):
         fresh.ask(fresh.alice, "SELECT id FROM sessions")
-    security.switch_on(fresh.url)  # again, as after an upgrade
+    tenants.switch_on(fresh.url)  # again, as after an upgrade
     assert fresh.ask(fresh.bob, "SELECT count(*) FROM sessions WHERE id = 'alices'") == [(0,)]
-    security.switch_off(fresh.url)
-    assert security.tenants(fresh.url) == []
+    tenants.switch_off(fresh.url)
+    assert tenants.tenants(fresh.url) == []
     with pytest.raises(psycopg.Error):
         fresh.ask(fresh.bob, "SELECT id FROM sessions")
     with SessionDB(url=fresh.url) as db:
@@ -310,15 +310,15 @@ def test_who_is_shut_out_sees_nothing_and_off_is_as_before(fresh: House, tmp_pat
 
 def test_only_a_role_that_exists_and_is_not_the_owner_can_be_a_tenant(house: House) -> None:
     with pytest.raises(InvalidInput, match="no database role"):
-        security.switch_on(house.url, [("nobody_of_that_name", "telegram", "1")])
+        tenants.switch_on(house.url, [("nobody_of_that_name", "telegram", "1")])
     with pytest.raises(InvalidInput, match="sees everything"):
-        security.switch_on(house.url, [("postgres", "telegram", "1")])
+        tenants.switch_on(house.url, [("postgres", "telegram", "1")])
     with pytest.raises(StoreError):  # a tenant can't let anybody in
-        security.switch_on(house.of(house.alice), [(house.alice, "telegram", "2")])
+        tenants.switch_on(house.of(house.alice), [(house.alice, "telegram", "2")])
 
 
 def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh: House, tmp_path: Path) -> None:
-    security.switch_off(fresh.url)
+    tenants.switch_off(fresh.url)
     home = tmp_path / "a home"
     at = {"HERMES_STORE_URL": fresh.url}
     done = run("sessions", "migrate", "--rls", "--tenant", f"{fresh.alice}=telegram:1", home=home, env=at)

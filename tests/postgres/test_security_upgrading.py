@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from hermes.store.engines.postgres import security
+from hermes.store.engines.postgres import tenants
 from hermes_state import SessionDB
 from tests.support import postgres
 from tests.support.program import run
@@ -27,7 +27,7 @@ def test_a_role_that_is_gone_holds_up_nothing_and_is_no_tenant_any_more(fresh: H
         assert done.status == 0
         assert f"the role {fresh.alice} is not on the server any more" in done.err
         assert "1 tenant" in done.out
-        assert [row[0] for row in security.tenants(fresh.url)] == [fresh.bob]
+        assert [row[0] for row in tenants.tenants(fresh.url)] == [fresh.bob]
         assert fresh.ask(fresh.bob, "SELECT count(*) FROM sessions") == [(3,)]
     finally:
         fresh.server.sql(f'CREATE ROLE "{fresh.alice}" LOGIN')
@@ -115,7 +115,7 @@ def test_a_plain_owner_keeps_rows_apart_and_is_told_of_large_objects(guide: Guid
 
 
 def test_a_restored_dump_keeps_its_tenants(guide: Guide, tmp_path: Path) -> None:
-    security.switch_on(guide.of(guide.owner), [(guide.tenant, "telegram", "1")])
+    tenants.switch_on(guide.of(guide.owner), [(guide.tenant, "telegram", "1")])
     file = guide.server.folder / f"{guide.name}.sql"
     try:
         guide.server.run("pg_dump", "-B", "-d", guide.of(guide.owner), "-f", str(file))

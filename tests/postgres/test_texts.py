@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.store.codec import Blob
 from hermes.store.engines.postgres import lexemes, transaction
 from hermes.store.engines.postgres.transaction import translated
 from hermes.store.engines.sqlite.schema import TOKENIZER
-from hermes.store.index_text import index_text, index_words
-from hermes.store.store_copy import declared
+from hermes.store.exchange.copy import declared
+from hermes.store.records.codec import Blob
+from hermes.store.text.index_text import index_text, index_words
 from hermes_state import SessionDB
 
 ANY = st.text(st.characters())  # lone surrogates and NUL among them

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 
-from hermes.store.store_copy import move
+from hermes.store.exchange.copy import move
 from hermes_state import SessionDB
 from tests.support import postgres
 from tests.support.lives import LIVES, Life, Step, attached, facts, undone

@@ -16,7 +16,7 @@ import pytest
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, Event, as_json, from_json
 from hermes.gateway.platforms.email.adapter import Email
-from hermes.gateway.platforms.email.mailbox import LEFT_ALONE
+from hermes.gateway.platforms.email.client import LEFT_ALONE
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.email import Lab, Recorder

@@ -19,7 +19,7 @@ import pytest
 
 from hermes.errors import PlatformRefused
 from hermes.gateway.platforms.signal.adapter import Signal
-from hermes.gateway.platforms.signal.daemon import Daemon
+from hermes.gateway.platforms.signal.client import Daemon
 from tests.support.environments import environment, npm
 from tests.support.labs import signal as stub
 from tests.support.labs.recording import Recorder

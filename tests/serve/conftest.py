@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.config import Auxiliary, Config
-from hermes.serve.api import api_app
-from hermes.serve.api_limits import ApiLimits
-from hermes.serve.server import HttpServer
+from hermes.serve.api.app import api_app
+from hermes.serve.api.requests import ApiLimits
+from hermes.serve.http import HttpServer
 from tests.serve.running import NOBODY, Loop, Served
 from tests.support.aimock import aimock
 

@@ -10,7 +10,7 @@ from typing import Any
 from openai import OpenAI
 
 from hermes.config import Config
-from hermes.serve.server import HttpServer
+from hermes.serve.http import HttpServer
 
 NOBODY = "http://127.0.0.1:9/v1"
 NOT_PUBLIC = (  # addresses that a caller must not have opened by the model's server

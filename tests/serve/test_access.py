@@ -17,9 +17,9 @@ import pytest
 from hermes.agent.offline.assistant import ExtractiveModel
 from hermes.config import Config
 from hermes.errors import ConfigError
-from hermes.serve import api_requests
-from hermes.serve.api import api_app
-from hermes.serve.server import is_loopback
+from hermes.serve.api import requests
+from hermes.serve.api.app import api_app
+from hermes.serve.http import is_loopback
 from tests.support.wire import Wire, said
 
 TOKEN = "correct-horse-battery-staple-42"
@@ -167,7 +167,7 @@ def test_a_request_that_is_too_large_or_too_slow_is_refused(serve: Any) -> None:
 
 def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then kept a connection, and what is read of the request, for two minutes."""
-    monkeypatch.setattr(api_requests, "HEAD_START", 0.3)
+    monkeypatch.setattr(requests, "HEAD_START", 0.3)
     with Wire([said("Hi.")]) as wire:
         served = serve(wire)
         with socket.create_connection(("127.0.0.1", served.server.port), timeout=0.05) as slow:
@@ -185,10 +185,10 @@ def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPa
 def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.requests import Request
 
-    from hermes.serve.api_errors import ApiError
+    from hermes.serve.api.errors import ApiError
     from hermes.serve.web.changing import told_in
 
-    monkeypatch.setattr(api_requests, "HEAD_START", 0.2)
+    monkeypatch.setattr(requests, "HEAD_START", 0.2)
     monkeypatch.setattr("hermes.serve.web.changing.visitor_of", lambda request: SimpleNamespace(read_only=False))
 
     async def dribble() -> dict[str, Any]:

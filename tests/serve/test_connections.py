@@ -16,8 +16,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from hermes.serve.connection_limits import Limits
-from hermes.serve.server import HttpServer
+from hermes.serve.http import HttpServer, Limits
 from tests.cli.test_gateway_doors import platforms
 from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess

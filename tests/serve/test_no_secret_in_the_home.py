@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.support.secret_kinds import SECRETS, everything, leaks
 from tests.support.wire import Wire, delta, end, error, said, sse
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from openai import OpenAI
 from starlette.applications import Starlette
 
-from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.errors import ConfigError, PlatformUnreachable
-from hermes.serve.api import api_app
-from hermes.serve.server import HttpServer
+from hermes.serve.api.app import api_app
+from hermes.serve.http import HttpServer
 from hermes_state import SessionDB
 from tests.serve.running import NOBODY, Loop
 from tests.support.aimock import fixtures_of
@@ -221,10 +221,10 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from hermes_state import SessionDB
-from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.config import Auxiliary, Config
-from hermes.serve.api import api_app
-from hermes.serve.server import HttpServer
+from hermes.serve.api.app import api_app
+from hermes.serve.http import HttpServer
 
 async def main():
     db, config = SessionDB(db_path=Path(sys.argv[1])), Config()

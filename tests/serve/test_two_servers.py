@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import until

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hermes.store.store_copy import move
+from hermes.store.exchange.copy import move
 from hermes_state import SessionDB
 
 PICTURE = "data:image/png;base64," + base64.b64encode(b"\x89PNG" + b"picture" * 40).decode()

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway.gateway_db import GatewayDB
 from hermes_state import SessionDB
 from tools.format_tables import SHADOW, STATEMENTS, UNTYPED, Tables, generated
 
@@ -349,8 +349,9 @@ def test_the_schema_that_the_format_is_made_from_is_that_of_a_store(lived: Path)
 
 
 def test_the_numbers_of_the_format_are_those_of_the_code(lived: Path) -> None:
-    from hermes.store import codec, transcript
     from hermes.store.engines.sqlite import schema
+    from hermes.store.records import codec
+    from hermes.store.transcripts import lines as transcript
 
     text = " ".join(FORMAT.read_text().split())
     assert f"| table `schema_version` | `{schema.SCHEMA_VERSION}` |" in text
@@ -497,18 +498,18 @@ def test_every_line_type_a_store_writes_has_a_sample_in_the_format(tmp_path: Pat
 def test_every_event_in_the_code_has_a_sample_in_the_format() -> None:
     """A new kind of event can't be forgotten, even if no test above makes one."""
     store = ROOT / "src/hermes/store"
-    calls = "".join(path.read_text() for path in store.glob("db*.py"))
-    text = calls + (store / "transcript_replay.py").read_text() + (store / "transcript_writer.py").read_text()
+    calls = "".join(path.read_text() for path in (store / "api").glob("*.py"))
+    text = calls + (store / "transcripts/replay.py").read_text() + (store / "transcripts/writer.py").read_text()
     named = set(re.findall(r"(?:_transcripts|self)\.(?:changed|_event)\(\s*[\w.]+, \"(\w+)\"", text))
     named |= set(re.findall(r"event\(\"(\w+)\"", text)) | set(re.findall(r"(?:what|_[A-Z]+) = \(\"(\w+)\"", calls))
     named |= set(re.findall(r"self\._(?:change\w*|stamp)\(\s*(?:session_id, )?\(\"(\w+)\"", calls))
-    named |= set(re.findall(r"^[A-Z_]+ = \"(\w+_error)\"$", (store / "session_events.py").read_text(), re.MULTILINE))
+    named |= set(re.findall(r"^[A-Z_]+ = \"(\w+_error)\"$", (store / "records/events.py").read_text(), re.MULTILINE))
     assert len(named) > 10
     assert {f"event {name}" for name in named} == {_kind(entry) for entry in _samples() if entry["type"] == "event"}
 
 
 def test_the_sample_lines_can_be_rebuilt(tmp_path: Path) -> None:
-    from hermes.store.rebuild import rebuild_store
+    from hermes.store.transcripts.rebuild import rebuild_store
 
     folder = tmp_path / "sessions"
     folder.mkdir()

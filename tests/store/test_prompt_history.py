@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.history import FileHistory
 
-from hermes.store.prompt_history import forget_texts
+from hermes.store.upkeep.shred import forget_texts
 
 # Of what a prompt gives: several lines, lines that look like the file's own.
 LINES = st.text(st.sampled_from("ab+# é\t"), max_size=4)

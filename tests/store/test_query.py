@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hermes.store.query import MAX_DEPTH, And, Leaf, Node, Not, Or, Query, leaves, parse, positive
+from hermes.store.text.query import MAX_DEPTH, And, Leaf, Node, Not, Or, Query, leaves, parse, positive
 from tests.support.sizes import size
 
 

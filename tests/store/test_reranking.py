@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hermes.store.codec import Blob
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
 from hermes.store.engines.base import Scope
-from hermes.store.meaning import vectors
+from hermes.store.records.codec import Blob
+from hermes.store.search.meaning import vectors
 from hermes.store.search.reranking import Reranking, _Pages
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store.stems import language_of, stemmer
+from hermes.store.text.stems import language_of, stemmer
 from hermes_state import SessionDB
 
 QUESTIONS = {
@@ -44,7 +44,7 @@ def test_snowball_tells_words_apart_that_the_rules_do_not(tmp_path: Path) -> Non
 def test_without_it_the_rules_stand() -> None:
     code = (
         "import sys; sys.modules['Stemmer'] = None\n"
-        "from hermes.store.stems import stem, stemmer\n"
+        "from hermes.store.text.stems import stem, stemmer\n"
         "assert stemmer('english') is stem and stem('deployed') == stem('deployment')"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,8 +11,8 @@ from pathlib import Path
 from hypothesis import example, given, settings
 
 from hermes.interop import formats, jsonl
-from hermes.store.attachments import Attachments
-from hermes.store.rebuild import rebuild_store
+from hermes.store.records.attachments import Attachments
+from hermes.store.transcripts.rebuild import rebuild_store
 from hermes_state import SessionDB
 from tests.support.lives import (
     LIVES,

@@ -36,20 +36,20 @@ from typing import Any
 
 # what the commands load, the libraries of a turn included
 _LOADED = (
-    "aiohttp", "anyio.streams.tls", "click", "genai_prices.data", "h2.connection", "hermes.agent.endpoint.client",
-    "hermes.agent.loop", "hermes.agent.model_choice", "hermes.agent.offline.language", "hermes.agent.session_search.search_tool",
+    "aiohttp", "anyio.streams.tls", "click", "genai_prices.data", "h2.connection", "hermes.agent.models.endpoint.client",
+    "hermes.agent.loop", "hermes.agent.models.choice", "hermes.agent.offline.language", "hermes.agent.recall.search_tool",
     "hermes.agent.titler", "hermes.chat.oneshot", "hermes.chat.repl", "hermes.cli.chat", "hermes.cli.sessions.group", "hermes.cli.streams",
-    "hermes.cli.sessions.listing", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway_db",
-    "hermes.store.opening", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it",
+    "hermes.cli.sessions.listing", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway.gateway_db",
+    "hermes.store.api.configured", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it",
     "prompt_toolkit", "psycopg", "pydantic", "rich.console", "rich.markdown", "rich.table",
     "truststore", "yaml",
 )  # fmt: skip
 # what some commands load besides; kept from the first run of such a command
 _LOADED_FOR = {
-    ("acp",): ("hermes.serve.acp_server",),
-    ("mcp",): ("hermes.serve.mcp_server",),
+    ("acp",): ("hermes.serve.acp.server",),
+    ("mcp",): ("hermes.serve.mcp.server",),
     ("web",): ("uvicorn", "hermes.serve.web.app"),
-    ("sessions", "browse"): ("hermes.chat.browse_screen",),
+    ("sessions", "browse"): ("hermes.chat.browse.screen",),
 }
 # what the interpreter reads at its start: where these differ, a program is started
 _OF_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC", "GLIBC", "COVERAGE_", "OPENSSL_", "SSL_")

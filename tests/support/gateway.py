@@ -17,16 +17,16 @@ from typing import Any
 
 import yaml
 
-from hermes.agent.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.config import Config
 from hermes.config.loading import parse_config
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.runner import Gateway
+from hermes.gateway.settings import STANDARD, Timings
 from hermes.gateway.startup import made_adapter
-from hermes.gateway.timings import STANDARD, Timings
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
-from hermes.store.gateway_inbox import IncomingEvent
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway.gateway_db import GatewayDB
+from hermes.store.gateway.inbox import IncomingEvent
 from tests.support.labs.base import Lab
 from tests.support.waiting import until
 

@@ -13,9 +13,9 @@ CODE = "K7QF-2MZB"
 def guide(home: Path) -> Iterator[dict[str, str]]:
     """A home where this process is the gateway, as far as the record knows."""
     from hermes.gateway.startup import announced
-    from hermes.store import approvals
-    from hermes.store.db import SessionDB
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.gateway import approvals
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     (home / "config.yaml").write_text("platforms:\n  telegram:\n    token: ${TELEGRAM_BOT_TOKEN}\n")
     with SessionDB(home / "state.db") as db:

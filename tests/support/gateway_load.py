@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hermes.store import gateway_inbox, gateway_outbox, routes
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import inbox, outbox, routes
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.plain import PlainLab
 from tests.support.waiting import until
@@ -138,11 +138,7 @@ def wrong(home: Path, lab: PlainLab, chats: int, messages: int) -> list[str]:
             if [row["content"] for row in rows if row["role"] == "user"] != said:
                 found.append(f"{chat} in the record")
         found += [str(problem) for problem in db.check()]
-        found += [
-            f"{len(left)} left"
-            for left in (store.read(gateway_inbox.waiting), store.read(gateway_outbox.unsent))
-            if left
-        ]
+        found += [f"{len(left)} left" for left in (store.read(inbox.waiting), store.read(outbox.unsent)) if left]
     return found
 
 

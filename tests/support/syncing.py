@@ -14,7 +14,7 @@ from tests.support.stores import opener
 
 # The processes that are killed come from one without threads and open stores.
 _CLEAN = multiprocessing.get_context("forkserver")
-_CLEAN.set_forkserver_preload(["hermes.store.db", "hermes.interop.sync_exchange", __name__])
+_CLEAN.set_forkserver_preload(["hermes.store.api.session_db", "hermes.interop.sync_exchange", __name__])
 
 
 def opened(engine: str, folder: Path) -> Any:

@@ -14,15 +14,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hermes.agent.model_choice import named_model
+from hermes.agent.models.choice import named_model
 from hermes.errors import HermesError
-from hermes.store.attachments import mime_of
+from hermes.store.records.attachments import mime_of
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.config import Config
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 MOST_TEXT = 60_000  # characters read from the text files of one message
 _SIDE_SECONDS = 120.0  # for the description of a picture

@@ -16,20 +16,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.fitting import cut_to
-from hermes.agent.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.leases import SessionLease
 from hermes.agent.prompt_messages import TOOL_BUDGET
+from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
+from hermes.agent.room import cut_to
 from hermes.agent.side_tasks import asked_aside, can_write, counted_for, without_thinking
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound
 from hermes.texts import harmless, shortened, without_middle
 from hermes.tokens import estimate_tokens, limits, text_tokens
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Message, Model
+    from hermes.agent.models.model import Message, Model
     from hermes.config import Config
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import MessageRow
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import MessageRow
 
 
 __all__ = ["compress", "estimate_tokens"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from hermes.agent.loop import Agent
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 KEPT = 256  # agents cached between turns

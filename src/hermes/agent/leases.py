@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from hermes.errors import Fenced, HermesError, StoreClosed
-from hermes.store.leases import COMPRESSION, OPEN, TURN, holder_name, is_gone, release, session_lease, take_turn
+from hermes.store.coordination.leases import (
+    COMPRESSION,
+    OPEN,
+    TURN,
+    holder_name,
+    is_gone,
+    release,
+    session_lease,
+    take_turn,
+)
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
     from hermes.store.engines.base import Tx
 
 TTL = 120.0  # seconds after which a crashed process's session is no longer live

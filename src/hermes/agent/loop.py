@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hermes.agent.endpoint.failures import most_tries, pause
 from hermes.agent.leases import SessionLease
-from hermes.agent.model import Message, Model, Reply, has_price
-from hermes.agent.model import load as load_prices
+from hermes.agent.models.endpoint.failures import most_tries, pause
+from hermes.agent.models.model import Message, Model, Reply, has_price
+from hermes.agent.models.model import load as load_prices
 from hermes.agent.room import Room, quoting, reading_little
 from hermes.agent.system_prompt import SystemPrompt
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
@@ -55,16 +55,16 @@ from hermes.errors import (
     SessionBusy,
     StoreError,
 )
-from hermes.store.drafts import Draft
-from hermes.store.session_events import MODEL_ERROR, RECALLED
+from hermes.store.coordination.drafts import Draft
+from hermes.store.records.events import MODEL_ERROR, RECALLED
 
 if TYPE_CHECKING:
-    from hermes.agent.recall import Recalled
+    from hermes.agent.recall.recall import Recalled
     from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
-    from hermes.store.db import SessionDB
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
 
 ROUNDS = 40
 _LOOK = 0.2  # seconds between two checks whether another process still runs a turn
@@ -345,7 +345,7 @@ class Agent:
 
     def instruction_files(self) -> list[Path]:
         """The project instructions (AGENTS.md …) that are part of this conversation's system prompt."""
-        from hermes.agent.project_instructions import instruction_files
+        from hermes.agent.system_prompt import instruction_files
 
         if self.system is not None or not self.is_owners or self.context.root is None:
             return []
@@ -389,7 +389,7 @@ class Agent:
         wanted = self.recalls and self.private and self.config.memory.recall != "off"
         if not wanted or self.model.kind == "extractive":  # which looks itself
             return
-        from hermes.agent.recall import ids_of, recall
+        from hermes.agent.recall.recall import ids_of, recall
 
         window = self.model.context_length or None
         with suppress(StoreError):
@@ -508,7 +508,7 @@ class Agent:
         if self._titled or not self.titles:
             return
         self._titled = True
-        from hermes.agent.model_choice import auxiliary_model
+        from hermes.agent.models.choice import auxiliary_model
         from hermes.agent.titler import start_titling
 
         model = auxiliary_model(self.config, "title", self.model) if self.titles_by_model else None

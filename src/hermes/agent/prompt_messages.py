@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hermes.agent.history_text import SUMMARY_MARK
-from hermes.agent.model import Message
-from hermes.store.attachments import Read, mime_of
+from hermes.agent.models.model import Message
+from hermes.agent.recall.history_text import SUMMARY_MARK
+from hermes.store.records.attachments import Read, mime_of
 from hermes.texts import content_text, one_line, without_middle
 
 LOST = "error: the result of this call was lost (the program was stopped while it ran); it may or may not have taken effect"

@@ -1,23 +1,160 @@
 """The room of a conversation in the model's window: what is sent, what is cut for sending, and when it is compressed.
 
 A conversation is compressed before a call when it exceeds its share of the window (`compression.threshold`), and when the
-endpoint refuses it as too long. Where leaving out its middle is not enough, messages are cut for sending (fitting.py).
+endpoint refuses it as too long. Where leaving out its middle is not enough, messages are cut for sending.
+
+Only the copy that is sent is cut; the record keeps every message whole. Long texts keep their beginning and their end, and
+between them how much is missing. A call's arguments stay valid JSON: the texts in them are cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import json
+from collections.abc import Callable, Generator, Sequence
+from operator import is_not
 from typing import TYPE_CHECKING, Any, cast
 
-from hermes.agent.fitting import UNSEEN, attachments_in, fitted, longest_part, without_attachments
+from hermes.agent.models.model import Message
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import ContextTooLong, Fenced, HermesError, ModelRefused
-from hermes.tokens import estimate_tokens, limits, text_tokens
+from hermes.texts import without_middle
+from hermes.tokens import PER_ATTACHMENT, estimate_tokens, is_attachment, limits, text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.model import Message, Model, Quotes, ReadsLittle
+    from hermes.agent.models.model import Message, Model, Quotes, ReadsLittle
     from hermes.agent.turn_session import TurnSession
+
+
+LEAST = 40  # tokens of a message: cut further, it would say nothing any more
+UNSEEN = "the model takes no {}s"
+UNFIT = "it does not fit into the model's window"
+_REASONING = ("reasoning", "reasoning_content", "reasoning_details")
+
+
+def fitted(messages: list[Message], room: int) -> tuple[list[Message], int]:
+    """The messages in `room` tokens, as far as that is possible, and how many of them were cut: the longest ones, to one length.
+
+    Attachments are left out only where the texts would not fit beside them. The system prompt stays whole.
+    """
+    sizes = [estimate_tokens((message,)) for message in messages]
+    if sum(sizes) <= room:
+        return messages, 0
+    files = [PER_ATTACHMENT * attachments_in(message) for message in messages]
+    prompt = sum(size for size, message in zip(sizes, messages, strict=True) if message.get("role") == "system")
+    texts = [
+        0 if message.get("role") == "system" else size - held
+        for message, size, held in zip(messages, sizes, files, strict=True)
+    ]
+    cap = max(_cap(texts, room - prompt - sum(files)), 0 if any(files) else LEAST)
+    if cap < LEAST:
+        sent, _ = fitted([without_attachments(message, UNFIT) for message in messages], room)
+    else:
+        sent = [
+            message if text <= cap else shortened(message, cap + held)
+            for message, text, held in zip(messages, texts, files, strict=True)
+        ]
+    return sent, sum(map(is_not, messages, sent))
+
+
+def longest_part(messages: Sequence[Message], tools: int) -> str:
+    """The part of a prompt that takes the most room, with its tokens (`tools` are those of the tools)."""
+    parts = [(tools, "the description of the tools")]
+    for number, message in enumerate(messages):
+        role = message.get("role")
+        name = "the system prompt" if role == "system" else f"message {number} of {len(messages) - 1} ({role})"
+        parts.append((estimate_tokens((message,)), name))
+    tokens, name = max(parts)
+    return f"{name}, about {tokens:,} tokens"
+
+
+def _cap(sizes: Sequence[int], room: int) -> int:
+    """The length to which the longest have to be cut so that all together take `room`."""
+    for number, size in enumerate(sorted(sizes)):
+        share = room // (len(sizes) - number)
+        if size > share:
+            return share
+        room -= size
+    return max(sizes, default=0)
+
+
+def shortened(message: Message, tokens: int) -> Message:
+    """A message in about `tokens`: without its reasoning, then with its long texts cut in the middle."""
+    slim = {name: value for name, value in message.items() if name not in _REASONING}
+    if estimate_tokens((slim,)) <= tokens:
+        return slim
+    sizes: list[int] = []
+
+    def measure(text: str) -> str:
+        sizes.append(text_tokens(text))
+        return ""
+
+    bare = estimate_tokens((_rewritten(slim, measure),))
+    cap = _cap(sizes, max(0, tokens - bare))
+    return _rewritten(slim, lambda text: cut_to(text, cap))
+
+
+def cut_to(text: str, tokens: int) -> str:
+    """The text in at most `tokens`, cut in the middle; a few more if they are not enough to say what is missing."""
+    size, kept = text_tokens(text), text
+    length = len(text)
+    while size > tokens and length > 40:
+        length = min(length * 9 // 10, length * tokens // size)
+        kept = without_middle(text, max(length, 40))
+        size = text_tokens(kept)
+    return kept
+
+
+def without_attachments(message: Message, why: str) -> Message:
+    """A message with a note in place of each picture, recording or file; as plain text, which every endpoint accepts."""
+    content = message.get("content")
+    if not attachments_in(message) or not isinstance(content, list):
+        return message
+    from hermes.agent.prompt_messages import left_out
+    from hermes.texts import content_text
+
+    return {
+        **message,
+        "content": content_text([left_out(part, why) if is_attachment(part) else part for part in content]),
+    }
+
+
+def attachments_in(message: Message) -> int:
+    """How many parts of a message are pictures, recordings or files."""
+    content = message.get("content")
+    return sum(map(is_attachment, content)) if isinstance(content, list) else 0
+
+
+def _rewritten(message: Message, cut: Callable[[str], str]) -> dict[str, Any]:
+    """A copy of a message with each of its texts passed through `cut`."""
+    out = {**message, "content": _each_text(message.get("content"), cut)}
+    if calls := message.get("tool_calls"):
+        out["tool_calls"] = [_cut_call(call, cut) for call in calls]
+    return out
+
+
+def _each_text(value: Any, cut: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return cut(value)
+    if isinstance(value, list):
+        return [_each_text(item, cut) for item in value]
+    if isinstance(value, dict) and not is_attachment(value):
+        return {name: item if name == "type" else _each_text(item, cut) for name, item in value.items()}
+    return value
+
+
+def _cut_call(call: Any, cut: Callable[[str], str]) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    raw = function.get("arguments") if isinstance(function, dict) else None
+    if function is None or not isinstance(raw, str):
+        return call
+    try:
+        values = json.loads(raw)
+    except ValueError:
+        values = {"arguments": raw}
+    arguments = json.dumps(_each_text(values, cut), ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
+
 
 ALWAYS_FITS = 6_000  # characters
 
@@ -140,7 +277,7 @@ class Room:
         if not config.compression.enabled or self._uncompressed:
             return False
         from hermes.agent.compress import compress, edges_of
-        from hermes.agent.model_choice import auxiliary_model
+        from hermes.agent.models.choice import auxiliary_model
 
         old, window, room = agent.session_id, self._model.context_length, self.tokens(self._ceiling)
         if edges_of(self._session.history, config, room, window, shrink=shrink) is None:

@@ -12,12 +12,12 @@ from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hermes.agent.model import Usage, metered, price_of
+from hermes.agent.models.model import Usage, metered, price_of
 from hermes.errors import ModelError
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Message, Model, Reply
-    from hermes.store.db import SessionDB
+    from hermes.agent.models.model import Message, Model, Reply
+    from hermes.store.api.session_db import SessionDB
 
 _THINKING = re.compile(r"(?is)<(think|thinking|thought|reasoning|scratchpad)\b[^>]*>.*?</\1\s*>")
 _THINKING_LEFT = re.compile(r"(?is)^.*</(?:think|thinking|thought|reasoning|scratchpad)\s*>")

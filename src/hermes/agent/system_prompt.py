@@ -3,6 +3,11 @@
 It is made once, when a session begins, and kept with it. What changes from day to day stands at the end, so that
 prompts share a long beginning (the store keeps that once, and endpoints cache it). Project instructions come last: they are
 read again when a file has changed.
+
+Project instructions: AGENTS.md of the home, and of every folder from the repository's root down to the working folder.
+
+They stand at the end of the system prompt, so that a changed file changes nothing before them. A folder without AGENTS.md
+gives CLAUDE.md, GEMINI.md or .cursorrules instead: the first one it has. The nearest file comes last; long ones are cut.
 """
 
 from __future__ import annotations
@@ -14,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.agent.room import ALWAYS_FITS
+from hermes.home import project_folder
+from hermes.texts import harmless, without_middle
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.project_instructions import Stamps
     from hermes.config import Config
+
 
 _SKILLS_LIMIT = 100
 
@@ -111,7 +118,6 @@ class SystemPrompt:
 
     def read_again(self, old: str) -> tuple[str, str] | None:
         """The prompt of an earlier turn with today's project instructions, and a line for the user; None if none changed."""
-        from hermes.agent.project_instructions import stamps
 
         agent = self._agent
         if not is_usual_prompt(old) or agent.system is not None or not agent.is_owners:
@@ -126,7 +132,6 @@ class SystemPrompt:
         return new, f"Project instructions read again: {names}" if files else "The project instructions are gone."
 
     def _with_instructions(self, prompt: str) -> str:
-        from hermes.agent.project_instructions import MOST, stamps, with_instructions
 
         files = self._agent.instruction_files()
         self._instructions = stamps(files)
@@ -134,3 +139,65 @@ class SystemPrompt:
         if sum(size for _, _, size in self._instructions) > ALWAYS_FITS:  # else no server is asked for its window
             room = min(room, self._agent.model.context_length)  # characters: about a quarter of the window
         return with_instructions(prompt, files, room)
+
+
+NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", ".cursorrules")
+MOST = 32_000  # characters of all files together, as in other agents
+_MARK = "\n\n# Project instructions\n"
+_HOW = (
+    "Work by these files. Where two differ, the later one counts, and what the user says in this conversation counts more"
+    " than any of them."
+)
+Stamps = tuple[tuple[str, int, int], ...]  # each file with its time and size
+
+
+def instruction_files(home: Path, folder: Path) -> list[Path]:
+    """The files that count in a folder, the nearest last."""
+    top = project_folder(folder)
+    between = [one for one in (folder, *folder.parents) if one.is_relative_to(top)]
+    named = [next((path for name in NAMES if _is_file(path := one / name)), None) for one in reversed(between)]
+    own = home / NAMES[0]
+    found = [own] if _is_file(own) else []
+    return list(dict.fromkeys([*found, *(path for path in named if path is not None)]))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder that may not be entered
+        return False
+
+
+def stamps(files: list[Path]) -> Stamps:
+    """Time and size of each file, which show a change without reading it."""
+    found = []
+    for path in files:
+        try:
+            about = path.stat()
+        except OSError:
+            continue
+        found.append((str(path), about.st_mtime_ns, about.st_size))
+    return tuple(found)
+
+
+def with_instructions(prompt: str, files: list[Path], room: int = MOST) -> str:
+    """A system prompt with these files at its end, in place of those it had; together at most `room` characters."""
+    texts: dict[Path, str] = {}
+    for path in files:
+        try:
+            with path.open("rb") as stream:
+                texts[path] = harmless(stream.read(1_000_000).decode("utf-8", "replace")).strip()
+        except OSError:
+            continue
+    for left, path in zip(range(len(texts), 0, -1), sorted(texts, key=lambda one: len(texts[one])), strict=True):
+        texts[path] = without_middle(texts[path], room // left)  # what short files leave is for the long ones
+        room -= len(texts[path])
+    parts = [f"[{path}]\n{text}\n[end of {path.name}]" for path, text in texts.items() if text]
+    before = prompt.partition(_MARK)[0]
+    return before + _MARK + "\n\n".join([_HOW, *parts]) if parts else before
+
+
+def without_instructions(prompt: str) -> tuple[str, str]:
+    """A system prompt and, apart, the project instructions at its end."""
+    before, mark, rest = prompt.partition(_MARK)
+    return before, mark + rest

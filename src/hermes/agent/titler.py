@@ -15,19 +15,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hermes.agent.history_text import NOTE, SUMMARY_MARK, message_text, quoted
-from hermes.agent.session_search.excerpts import EXTRACTIVE
+from hermes.agent.recall.excerpts import EXTRACTIVE
+from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.side_tasks import can_write, counted_for, without_thinking
 from hermes.errors import InvalidInput, TitleClash
-from hermes.store.leases import holder_name, title_lease
-from hermes.store.titles import titled_key
+from hermes.store.coordination.leases import holder_name, title_lease
+from hermes.store.records.titles import titled_key
 from hermes.texts import harmless, shortened
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Model
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import MessageRow
-    from hermes.store.visibility import User
+    from hermes.agent.models.model import Model
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import MessageRow
+    from hermes.store.records.visibility import User
 
 TIMEOUT = 60.0
 _LEASE_SECONDS = 300.0  # a crashed attempt is repeated after this time

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hermes.agent.tools.running import running_call
-from hermes.agent.tools.tool import DECLINED, FAILED, STOPPED, Context, Reported, Tool
+from hermes.agent.tools.tool import DECLINED, FAILED, STOPPED, Context, Reported, Tool, running_call
 from hermes.agent.turn import ToolFinished, ToolProgress, ToolStarted
 from hermes.errors import ToolDeclined, ToolError
 

@@ -17,21 +17,21 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.endpoint.servers import without_password
 from hermes.agent.leases import SessionLease
-from hermes.agent.model import Message, Model, Reply, price_of
+from hermes.agent.models.endpoint.servers import without_password
+from hermes.agent.models.model import Message, Model, Reply, price_of
 from hermes.agent.prompt_messages import last_question, prepared
 from hermes.agent.tool_calls import OUTCOME, Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
-from hermes.store.db import Transactions
-from hermes.store.drafts import Draft
-from hermes.store.leases import TURN, holder_name, session_lease
+from hermes.store.api.session_db import Transactions
+from hermes.store.coordination.drafts import Draft
+from hermes.store.coordination.leases import TURN, holder_name, session_lease
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
     from hermes.store.engines.base import Tx
 
 MASKED = "a secret in {} was masked before it was stored (privacy.redact_secrets)"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.errors import InvalidInput
-from hermes.store.attachments import mime_of
+from hermes.store.records.attachments import mime_of
 from hermes.texts import counted, harmless, text_of_bytes, without_middle
 
 BUDGET: Final = 200_000  # characters of all texts of one question

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.chat.file_mentions import typed_path
 from hermes.commands.registry import ALIASES, Command, Host, is_known, known, load
 from hermes.errors import StoreError
-from hermes.store.prompt_history import append_history, load_history, rewrite_history
+from hermes.store.upkeep.shred import append_history, load_history, rewrite_history
 from hermes.texts import counted, harmless
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 The keys are parsed by the prompt's own library, so that a line typed early is edited,
 completed and sent exactly like any other.
+
+Signal handlers of the terminal: Ctrl-C, and the signals that end the program, installed for a while and restored.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyPress
+
 
 _CURSOR_ON = "\x1b[?25h"
 _PASTES_ON, _PASTES_OFF = "\x1b[?2004h", "\x1b[?2004l"  # bracketed paste: line breaks in a pasted text are no Enter
@@ -184,3 +187,37 @@ def _set(descriptor: int, settings: list[Any]) -> None:
 
     with suppress(OSError, termios.error):  # the terminal is gone
         termios.tcsetattr(descriptor, termios.TCSANOW, settings)
+
+
+Handler = Callable[[int, Any], Any] | signal.Handlers
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGHUP: the terminal is gone
+
+
+class Terminated(BaseException):
+    """A signal that ends the program."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def handled(wanted: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Send signals to these handlers; restore the previous ones afterwards."""
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: Any) -> NoReturn:
+    raise Terminated(number)
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, and a terminating signal raises Terminated."""
+    with handled({signal.SIGINT: signal.default_int_handler, **dict.fromkeys(ENDING, _end)}):
+        yield

@@ -14,21 +14,20 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Unpack
 
 from hermes.agent.turn import Done, Event, Followed, Notice, Restarted, Text, ToolFinished, ToolStarted
-from hermes.chat.keyboard import quiet_keyboard, shells_keyboard
+from hermes.chat.keyboard import Terminated, quiet_keyboard, shells_keyboard
 from hermes.chat.render import TerminalDisplay, console, display_for
 from hermes.chat.resume import resume_line
-from hermes.chat.signals import Terminated
 from hermes.chat.terminal_conversation import ChatOptions, TerminalConversation
 from hermes.commands.session_choice import ONESHOT
 from hermes.errors import ModelError, kind_of
-from hermes.store import opening
+from hermes.store.api import configured
 from hermes.texts import harmless, shortened_line
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 def put_json(stream: IO[str], value: dict[str, Any]) -> None:
@@ -201,7 +200,7 @@ def ask(
         if session_id is None:
             conversation.end_reason = ONESHOT
         if conversation.saved:
-            opening.start(db, config)
+            configured.start(db, config)
         before = _last_message(conversation)
         for about in notes:
             voice.note(f"With {about}")

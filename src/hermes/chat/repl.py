@@ -12,13 +12,12 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hermes.agent.prompt_messages import OWN_COMMAND, TOOL_BUDGET
-from hermes.chat.keyboard import Typing, quiet_keyboard, shells_keyboard
+from hermes.chat.keyboard import ENDING, Terminated, Typing, handled, quiet_keyboard, shells_keyboard, signals_raise
 from hermes.chat.render import console, display_for, folded, styled_lines
-from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
 from hermes.chat.terminal_conversation import ChatOptions, NotSent, TerminalConversation
 from hermes.commands.registry import run_command, sent_text
 from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelError, StoreError
-from hermes.store import opening
+from hermes.store.api import configured
 from hermes.texts import harmless, shortened_line, without_middle
 
 if TYPE_CHECKING:
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.agent.tools.permission import Answer
     from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 _TOLD = "embedded_model_told"  # the key of the store's meta data: the note below was shown
@@ -173,7 +172,7 @@ def talk(
             return 1
         banner(voice, conversation)
         if conversation.saved:
-            opening.start(db, config)
+            configured.start(db, config)
         else:
             voice.note("This conversation is not saved (--no-save).")
         return _loop(conversation, voice)
@@ -203,7 +202,7 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
 
 def _mention_keys(voice: TerminalVoice, conversation: TerminalConversation) -> None:
     """Mention, once each, the keys of providers that are in the environment and not used."""
-    from hermes.agent.endpoint.providers import unused_variables
+    from hermes.agent.models.endpoint.providers import unused_variables
     from hermes.config import environment
 
     told = (conversation.db.get_meta(_KEYS_TOLD) or "").split()

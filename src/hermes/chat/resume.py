@@ -22,8 +22,8 @@ from hermes.commands.session_choice import continued, message_count
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
-from hermes.store.leases import is_gone, is_ours
-from hermes.store.session_events import RECALLED, described, woven
+from hermes.store.coordination.leases import is_gone, is_ours
+from hermes.store.records.events import RECALLED, described, woven
 from hermes.texts import content_text, counted, harmless, shortened_line, unfinished
 from hermes.times import ago, duration, zone_of
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.config import Config
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import MessageRow, SessionEvent, SessionRow
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import MessageRow, SessionEvent, SessionRow
 
 EXCHANGES = 10
 USER_CHARACTERS = 300
@@ -123,7 +123,7 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
             move = f"hermes sessions move-folder {shlex.quote(gone)} NEW"
             back.notices.append(f"The folder {gone} is gone; continuing in {back.cwd}. If it was moved: `{move}`.")
     if used and not keep_model:
-        from hermes.agent.model_choice import model_again
+        from hermes.agent.models.choice import model_again
 
         again, remedy = model_again(model, used, row["model_config"] if used == row["model"] else None)
         if again is not None:

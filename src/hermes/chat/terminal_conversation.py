@@ -21,20 +21,20 @@ from hermes.chat.turn_display import TurnDisplay
 from hermes.commands.registry import TERMINAL, sent_text
 from hermes.commands.session_commands import USER_EXIT
 from hermes.errors import HermesError, InvalidInput
-from hermes.store.sessions import CONFIGURED
+from hermes.store.records.sessions import CONFIGURED
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.agent.tools.permission import Answer
     from hermes.agent.turn import Stop, Turn
     from hermes.agent.turn_session import Content
     from hermes.chat.keyboard import Typing
     from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
-    from hermes.store.db import SessionDB
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
 
 
 WRITE_TO_THE_HOME = ("memory", "skills")  # tools that keep something beside the record

@@ -15,8 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.turn import Done
-from hermes.chat.keyboard import suspend
-from hermes.chat.signals import ENDING, Terminated, handled, signals_raise
+from hermes.chat.keyboard import ENDING, Terminated, handled, signals_raise, suspend
 
 if TYPE_CHECKING:
     from hermes.agent.tools.permission import Answer

@@ -21,13 +21,13 @@ from hermes.errors import MissingExtra
 @model_option()
 def command(model_name: str | None) -> None:
     try:
-        from hermes.serve.acp_server import serve
+        from hermes.serve.acp.server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "acp":
             raise
         raise MissingExtra("hermes acp", "acp") from None
     _check_streams()
-    from hermes.agent.model_choice import choose_model
+    from hermes.agent.models.choice import choose_model
     from hermes.cli.arrival import open_record
     from hermes.config import load_config
 

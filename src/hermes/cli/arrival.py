@@ -24,8 +24,8 @@ from hermes.home import default_database, get_hermes_home
 from hermes.texts import counted
 
 if TYPE_CHECKING:
-    from hermes.store.check import AgentStore
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.upkeep.check import AgentStore
 
 RECORD = "record.db"
 Takes = Callable[[Mapping[str, Any]], bool]
@@ -33,15 +33,15 @@ Takes = Callable[[Mapping[str, Any]], bool]
 
 def agents_home(config: Config) -> AgentStore | None:
     """The store of Hermes Agent, where this home has no other one."""
-    from hermes.store.check import agent_store
-    from hermes.store.opening import store_file
+    from hermes.store.api.configured import store_file
+    from hermes.store.upkeep.check import agent_store
 
     return agent_store(default_database()) if store_file(config) == default_database() else None
 
 
 def open_record(config: Config) -> SessionDB:
     """The user's store, for writing; StoreReadOnly where nothing could be stored."""
-    from hermes.store.opening import open_configured
+    from hermes.store.api.configured import open_configured
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -86,7 +86,7 @@ def _bring(config: Config, theirs: AgentStore, record: Path, takes: Takes | None
     """Import the sessions that `takes` chooses (None: all); what an interrupted import has stored already is skipped."""
     from hermes.interop import source_locks
     from hermes.interop.histories import hermes_agent
-    from hermes.store.opening import open_configured
+    from hermes.store.api.configured import open_configured
 
     def sessions() -> Iterator[Mapping[str, Any]]:
         with progress("importing", theirs.sessions) as step:

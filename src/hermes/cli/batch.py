@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hermes.jobs.batch import Batch, Standing
     from hermes.jobs.batch_lines import Lines
     from hermes.jobs.batch_results import Results
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 _MOST_LISTED = 50  # bad lines
 
@@ -139,9 +139,9 @@ def _name_bad(lines: Lines) -> None:
 
 
 def _run(config: Config, lines: Lines, out: Path, *, resume: bool, tools: bool, settings: dict[str, Any]) -> int:
-    from hermes.agent.model_choice import choose_model
+    from hermes.agent.models.choice import choose_model
     from hermes.agent.tools.toolbox import Toolbox
-    from hermes.chat.signals import Terminated, signals_raise
+    from hermes.chat.keyboard import Terminated, signals_raise
     from hermes.cli.arrival import open_record
     from hermes.jobs.batch import Batch, Stopped
     from hermes.jobs.batch_results import Results

@@ -13,7 +13,7 @@ from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 _LATEST = "\0latest"  # -c without a value; it can't be typed
 _CHOOSE = "\0choose"  # -r without a value
@@ -106,7 +106,7 @@ def command(
             if resumed is None:
                 return 0
         session_id = _wanted(db, continued, resumed, here, once)
-        from hermes.agent.model_choice import choose_model
+        from hermes.agent.models.choice import choose_model
         from hermes.chat.resume import other_folder
 
         note = other_folder(db, session_id) if session_id is not None and continued == _LATEST and not here else None
@@ -152,7 +152,7 @@ def unsaved() -> SessionDB:
     import os
     import tempfile
 
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
     if os.access("/dev/shm", os.W_OK):
         tempfile.tempdir = "/dev/shm"
@@ -187,7 +187,7 @@ def _needs_terminal() -> None:
 
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
-    from hermes.chat.browse import browse
+    from hermes.chat.browse.browser import browse
     from hermes.cli.shared import zone
 
     return browse(db, zone())

@@ -15,11 +15,11 @@ from hermes.config import Config, config_path
 from hermes.errors import StoreLocked
 from hermes.home import default_database, get_hermes_home
 from hermes.install_line import install_line, pip_line
-from hermes.store.check import Health
+from hermes.store.upkeep.check import Health
 from hermes.texts import counted
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 _EXTRAS = ("chat", "embedded", "encryption")  # those of the platforms are checked with them
 _REQUIREMENT = re.compile(r"([\w.-]+)(?:>=([\d.]+))?(?:.*extra == ['\"](\w+)['\"])?")
@@ -103,7 +103,7 @@ def configuration(config: Config) -> Found:
     """config.yaml: every mistake in it, and every variable that has no value."""
     from hermes.config.loading import read_text
     from hermes.config.reading import check_text
-    from hermes.store.check import agent_store
+    from hermes.store.upkeep.check import agent_store
 
     path, edit = config_path(), "`hermes config edit` opens and checks it"
     text = read_text(path)
@@ -144,8 +144,8 @@ def env_file(config: Config) -> Found:
 
 def store(config: Config) -> Found:
     """The record: whether it opens, is sound, has a complete index, and which processes have it open."""
-    from hermes.store.check import agent_store, look
-    from hermes.store.opening import store_file
+    from hermes.store.api.configured import store_file
+    from hermes.store.upkeep.check import agent_store, look
 
     path = store_file(config)
     if path is None:
@@ -181,8 +181,8 @@ def store(config: Config) -> Found:
 
 
 def _on_a_server(config: Config) -> Found:
+    from hermes.store.api.configured import open_existing, store_url
     from hermes.store.engines.postgres.migrate import rehearse
-    from hermes.store.opening import open_existing, store_url
 
     db = open_existing(config)
     if db is None:
@@ -235,7 +235,7 @@ def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | 
 
 def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
     """How far search by meaning is: not set up, or of each model how many messages it has read."""
-    from hermes.store.meaning.encoders import installed
+    from hermes.store.search.meaning.encoders import installed
 
     here = [encoder.name for encoder in installed()]
     if vectors is None:
@@ -261,7 +261,7 @@ def model_files(config: Config) -> Found:
     """The models that need no network: whether their files are intact."""
     import hashlib
 
-    from hermes.agent.model_files import MODELS, models_folder
+    from hermes.agent.models.files import MODELS, models_folder
 
     for known in MODELS.values():
         label = "embedded model" if known.purpose == "chat" else "meaning"

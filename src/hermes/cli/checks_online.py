@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hermes.gateway.adapter import Adapter
     from hermes.gateway.settings import PlatformSettings
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 PATIENCE = 4.0  # seconds for a server to answer
 PLATFORM_PATIENCE = 8.0
@@ -42,7 +42,7 @@ def _get(url: str, headers: Mapping[str, str], shown: str) -> httpx.Response:
     """A server's answer to GET; of a stream only its beginning. _NoAnswer (about `shown`) when there is none."""
     import httpx
 
-    from hermes.agent.endpoint.servers import is_near
+    from hermes.agent.models.endpoint.servers import is_near
 
     try:
         with (
@@ -60,10 +60,10 @@ def _get(url: str, headers: Mapping[str, str], shown: str) -> httpx.Response:
 
 def model(config: Config, task: str | None) -> Found:
     """The model that answers, or the one for a side task: what its endpoint says about it."""
-    from hermes.agent.endpoint.client import EndpointModel
-    from hermes.agent.endpoint.providers import headers_for
-    from hermes.agent.endpoint.servers import without_password
-    from hermes.agent.model_choice import language_model
+    from hermes.agent.models.choice import language_model
+    from hermes.agent.models.endpoint.client import EndpointModel
+    from hermes.agent.models.endpoint.providers import headers_for
+    from hermes.agent.models.endpoint.servers import without_password
 
     if task is not None:
         own, main = getattr(config.auxiliary, task), config.model
@@ -112,7 +112,7 @@ def _listed(answer: httpx.Response) -> list[str] | None:
 
 def mcp_server(config: Config, name: str) -> Found:
     """A server with tools: whether its program exists, or its address answers."""
-    from hermes.agent.endpoint.servers import without_password
+    from hermes.agent.models.endpoint.servers import without_password
 
     server, key = config.mcp_servers[name], f"mcp_servers.{name}"
     if server.command is not None:
@@ -141,7 +141,7 @@ def mcp_server(config: Config, name: str) -> Found:
 
 def _from_store(config: Config, ask: Callable[[SessionDB], Answer]) -> Answer | None:
     """A value from the store; None when it can't be read, which its own check reports."""
-    from hermes.store.opening import open_existing
+    from hermes.store.api.configured import open_existing
 
     try:
         with open_existing(config) or nullcontext() as db:
@@ -196,7 +196,7 @@ def platform(config: Config, name: str) -> Found:
 def _connected_as(config: Config, name: str) -> str | None:
     """Whom the running gateway is connected as: a login here would end that connection."""
     from hermes.gateway.startup import running
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     def identity(db: SessionDB) -> str | None:
         rows = [row for row in GatewayDB(db).statuses() if row["platform"] == name and row["state"] == "connected"]
@@ -220,8 +220,8 @@ async def _asked(adapter: Adapter) -> str:
 def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
     """Who may talk there, and the home chat."""
     from hermes.gateway.settings import section_key
-    from hermes.store import approvals
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway import approvals
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     kind = name.partition("/")[0]
     people = _from_store(config, lambda db: GatewayDB(db).read(approvals.everyone)) or []

@@ -16,7 +16,7 @@ from hermes.cli.table import message_lines, screen_width
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 # ------------------------------------------------------------------------------------------------ options

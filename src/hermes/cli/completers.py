@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
-    from hermes.store.rows import SessionRow
+    from hermes.store.records.rows import SessionRow
 
 Candidate = tuple[str, str]  # what would be inserted, and what it is
 Completer = Callable[["click.Context", "click.Parameter", str], "list[CompletionItem]"]
@@ -85,7 +85,7 @@ def _trashed(context: click.Context, partial: str) -> list[Candidate]:
 
 def _jobs(context: click.Context, partial: str) -> list[Candidate]:
     """Scheduled jobs, with their prompts."""
-    from hermes.store.cron_jobs import CronDB
+    from hermes.store.coordination.cron import CronDB
 
     with _record() as db:
         jobs = CronDB(db).jobs() if db is not None else []
@@ -141,7 +141,7 @@ def _sources(context: click.Context, partial: str) -> list[Candidate]:
 
 
 def _installable(context: click.Context, partial: str) -> list[Candidate]:
-    from hermes.agent.model_files import MODELS
+    from hermes.agent.models.files import MODELS
 
     return [(name, known.about) for name, known in MODELS.items()]
 
@@ -176,7 +176,7 @@ def _record() -> Any:
     from contextlib import nullcontext
 
     from hermes.config import load_config
-    from hermes.store.opening import open_existing
+    from hermes.store.api.configured import open_existing
 
     return open_existing(load_config()) or nullcontext(None)
 

@@ -19,8 +19,8 @@ from hermes.texts import harmless
 from hermes.times import clock
 
 if TYPE_CHECKING:
-    from hermes.store.cron_jobs import CronDB, Job
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.coordination.cron import CronDB, Job
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,7 +69,7 @@ def add(
     """
     from hermes.agent.conversations import new_session_id
     from hermes.schedules import next_time, own_timezone
-    from hermes.store.cron_jobs import CronDB
+    from hermes.store.coordination.cron import CronDB
 
     if not prompt.strip():
         raise click.UsageError("the prompt is empty", click.get_current_context())
@@ -105,7 +105,7 @@ def _check_delivery(deliver: str) -> None:
 @contextmanager
 def _opened_job(name: str) -> Iterator[tuple[CronDB, Job]]:
     """The jobs of the store, and the one that is meant, to change it."""
-    from hermes.store.cron_jobs import CronDB
+    from hermes.store.coordination.cron import CronDB
 
     with opened(writing=True) as db:
         store = CronDB(db)
@@ -136,7 +136,7 @@ def _gateway_runs(db: SessionDB) -> bool:
 @command.command("list", help="List all jobs and when each is due next.")
 @json_option(ROWS)
 def list_(as_json: bool) -> int:
-    from hermes.store.cron_jobs import CronDB
+    from hermes.store.coordination.cron import CronDB
 
     with opened() as db:
         jobs = CronDB(db).jobs()
@@ -164,7 +164,7 @@ def run(job: str) -> int:
 
 
 def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
-    from hermes.agent.model_choice import choose_model
+    from hermes.agent.models.choice import choose_model
     from hermes.agent.tools.toolbox import Toolbox
     from hermes.agent.turn import Stop
     from hermes.config import load_config
@@ -213,7 +213,7 @@ def remove(store: CronDB, job: Job) -> str:
 @json_option(ROWS)
 def log(job: str | None, limit: int, as_json: bool) -> int:
     from hermes.cli.shared import zone
-    from hermes.store.cron_jobs import CronDB
+    from hermes.store.coordination.cron import CronDB
 
     with opened() as db:
         store = CronDB(db)

@@ -18,7 +18,7 @@ from hermes.times import rough_duration
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 @click.group(
@@ -43,7 +43,7 @@ def _run(insecure: bool, verbose: bool) -> int:
     from hermes.gateway.logs import start_logging
     from hermes.gateway.startup import check_work, made_adapters, secrets_of, serve
     from hermes.home import get_hermes_home
-    from hermes.store import opening
+    from hermes.store.api import configured
 
     config, home = load_config(), get_hermes_home()
     variables = environment(home)
@@ -51,7 +51,7 @@ def _run(insecure: bool, verbose: bool) -> int:
     log = start_logging(home, secrets_of(made.adapters, config, variables), verbose=verbose)
     with open_record(config) as db:
         check_work(made, db, config)
-        opening.start(db, config)
+        configured.start(db, config)
         click.echo(f"The gateway starts; its log is {log}. Ctrl-C stops it.", err=True)
         asyncio.run(serve(config, db, home, made, insecure=insecure))
     click.echo("The gateway has stopped; nothing was lost.", err=True)
@@ -180,7 +180,7 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
     """The whole status, as plain data."""
     from hermes.gateway.platforms import LOST_WHILE_DOWN
     from hermes.gateway.startup import API, WEBHOOK, connected_by, running
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     gateway, found = GatewayDB(db), running(db)
     known = {row["platform"]: row for row in gateway.statuses()}

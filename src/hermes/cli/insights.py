@@ -21,7 +21,7 @@ from hermes.texts import counted, one_line
 from hermes.times import rough_duration
 
 if TYPE_CHECKING:
-    from hermes.store.rows import Insights, InsightsCost, InsightsSession
+    from hermes.store.records.rows import Insights, InsightsCost, InsightsSession
 
 
 @click.command()

@@ -45,7 +45,7 @@ def command(
             raise click.UsageError(f"`hermes mcp {context.invoked_subcommand}` goes without the options of the server")
         return
     try:
-        from hermes.serve.mcp_server import server
+        from hermes.serve.mcp.server import server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "pydantic"):
             raise
@@ -74,7 +74,7 @@ command.add_command(install)
 def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
     """The address to listen on, and the token of clients; ConfigError when strangers could use it."""
     from hermes.serve.authorization import check_reach
-    from hermes.serve.server import is_loopback
+    from hermes.serve.http import is_loopback
 
     config = configuration()
     config.require_set("mcp")
@@ -102,7 +102,7 @@ def _hint(token: str | None) -> str:
 def _guarded(made: Any, host: str, token: str | None) -> ASGIApp:
     """The server behind its token. On this machine alone, also behind the check that no web page of another host asks."""
     from hermes.serve.authorization import Guard
-    from hermes.serve.server import is_loopback
+    from hermes.serve.http import is_loopback
 
     app = made.streamable_http_app(host="127.0.0.1" if is_loopback(host) else host)
     return Guard(app, {} if token is None else {None: token}, token="mcp.token", keys=", or the token that was printed")

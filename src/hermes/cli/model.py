@@ -27,7 +27,7 @@ def list_models(provider: str | None) -> None:
     if provider is None:
         print_offers()
         return
-    from hermes.agent.model_offers import provider_models
+    from hermes.agent.models.choice import provider_models
 
     for name in provider_models(provider):
         click.echo(name)
@@ -37,9 +37,8 @@ def print_offers() -> None:
     """Print which model answers, and a table of those that can be used."""
     import shutil
 
-    from hermes.agent.model_choice import language_model
-    from hermes.agent.model_files import MODELS, place_of
-    from hermes.agent.model_offers import offers
+    from hermes.agent.models.choice import language_model, offers
+    from hermes.agent.models.files import MODELS, place_of
     from hermes.cli.table import Column, message, printed
     from hermes.config import load_config
     from hermes.errors import ConfigError
@@ -89,7 +88,7 @@ def use(name: str, yes: bool) -> None:
     import json
     import time
 
-    from hermes.agent.model_choice import SMALL_QUESTION, language_model, settings_for
+    from hermes.agent.models.choice import SMALL_QUESTION, language_model, settings_for
     from hermes.config import config_path, load_config
     from hermes.config.editing import set_value
     from hermes.errors import ModelError
@@ -133,8 +132,8 @@ def install(name: str | None) -> None:
     if name is None:
         print_offers()
         return
-    from hermes.agent.model_files import install as fetch
-    from hermes.agent.model_files import known, place_of
+    from hermes.agent.models.files import install as fetch
+    from hermes.agent.models.files import known, place_of
 
     was_there = place_of(name) is not None
     model = known(name)
@@ -159,8 +158,8 @@ def install(name: str | None) -> None:
 @yes_option()
 def remove(name: str, yes: bool) -> None:
     """Delete a model's file."""
-    from hermes.agent.model_files import known, models_folder
-    from hermes.agent.model_files import remove as delete
+    from hermes.agent.models.files import known, models_folder
+    from hermes.agent.models.files import remove as delete
 
     path = models_folder() / known(name).file
     if not path.exists():

@@ -22,8 +22,8 @@ def command() -> None:
 @click.argument("code")
 @click.option("--owner", is_flag=True, help="This is you: an owner sees every session and may use every tool.")
 def approve(code: str, owner: bool) -> int:
-    from hermes.gateway.access import welcome
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.gateway.chats.access import welcome
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     with opened(writing=True) as db:
         found = GatewayDB(db).approve_pairing(code, welcome)
@@ -53,8 +53,8 @@ def make_owner(person: str) -> None:
 @command.command("list", help="List who is approved and who is waiting with a code.")
 @json_option()
 def list_(as_json: bool) -> int:
-    from hermes.store import approvals
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway import approvals
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     with opened(writing=True) as db:
         gateway = GatewayDB(db)
@@ -83,8 +83,8 @@ def _day(moment: float) -> str:
 @command.command("revoke", help="Revoke an approval: PLATFORM:USER, as `list` shows it.")
 @click.argument("person")
 def revoke(person: str) -> int:
-    from hermes.store import approvals
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway import approvals
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     platform, sep, user_id = person.partition(":")
     if not sep or not user_id:

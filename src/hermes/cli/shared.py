@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hermes.cli.table import Column
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 _CONFIG = "hermes.config"
 EVERY = 1 << 40  # a limit beyond any number of rows
@@ -49,7 +49,7 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
     """
     import warnings
 
-    from hermes.store.opening import open_configured
+    from hermes.store.api.configured import open_configured
 
     config = configuration()
     if in_bulk:
@@ -73,7 +73,7 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
 def is_encrypted() -> bool:
     """Whether the user's store is encrypted, or is being encrypted or decrypted."""
     from hermes.home import has_key_file
-    from hermes.store.opening import store_file
+    from hermes.store.api.configured import store_file
 
     file = store_file(configuration())
     return file is not None and has_key_file(file)
@@ -253,7 +253,7 @@ def serve_http(app: Any, listening: socket.socket, connections: int = 256) -> No
     """Serve an application on a socket until Ctrl-C, with at most so many connections at once."""
     import uvicorn
 
-    from hermes.serve.connection_limits import Door, Limits, protocol_behind
+    from hermes.serve.http import Door, Limits, protocol_behind
 
     door = Door(Limits(connections, connections // 2), "{}:{}".format(*listening.getsockname()[:2]))
     settings = uvicorn.Config(

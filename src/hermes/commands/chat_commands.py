@@ -12,7 +12,7 @@ from hermes.texts import counted
 from hermes.times import zone_of
 
 if TYPE_CHECKING:
-    from hermes.store.rows import InsightsTokens
+    from hermes.store.records.rows import InsightsTokens
 
 _FORMATS = {"md": "text/markdown", "html": "text/html", "jsonl": "application/x-ndjson"}
 _LONGEST_DAYS = 3650

@@ -10,7 +10,7 @@ from hermes.errors import InvalidInput, TitleClash
 from hermes.texts import content_text, counted, shortened_line
 
 if TYPE_CHECKING:
-    from hermes.store.rows import MessageRow
+    from hermes.store.records.rows import MessageRow
 
 
 @command("title", "[text]", "name this session, or show its name")
@@ -129,7 +129,7 @@ def exchanges(rows: list[MessageRow]) -> list[int]:
 
 def is_summary(row: MessageRow) -> bool:
     """Whether a message is the summary of a compressed part of a conversation."""
-    from hermes.agent.history_text import SUMMARY_MARK
+    from hermes.agent.recall.history_text import SUMMARY_MARK
 
     return row["role"] == "user" and content_text(row["content"]).startswith(SUMMARY_MARK)
 
@@ -147,7 +147,7 @@ def compress(host: Host, arguments: str) -> None:
     if not _exists(host, "compress"):
         return
     from hermes.agent.compress import compress as make_summary
-    from hermes.agent.model_choice import auxiliary_model
+    from hermes.agent.models.choice import auxiliary_model
 
     old = host.session_id
     host.say("Compressing the conversation…")

@@ -12,7 +12,7 @@ from hermes.errors import InvalidInput
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 PATIENCE = "HERMES_HANDOFF_SECONDS"  # the variable with the seconds that the other side may take without a heartbeat
@@ -102,8 +102,8 @@ def _offered(host: Host) -> str:
 
 def has_home(db: SessionDB, config: Config, platform: str) -> bool:
     """Whether a platform has a chat where handoffs arrive."""
-    from hermes.store import approvals
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway import approvals
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     configured = bool(config.platform_section(platform).get("home_channel"))
     return configured or GatewayDB(db).read(approvals.home, platform) is not None
@@ -139,8 +139,8 @@ def sethome(host: Host, arguments: str) -> None:
         platform = host.platform.partition("/")[0]
         who = f"{platform}:{host.user[1]}" if host.user else platform
         raise InvalidInput(f"only the owner can do that. If that is you, put `owner: [{who}]` into config.yaml")
-    from hermes.store import approvals
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.store.gateway import approvals
+    from hermes.store.gateway.gateway_db import GatewayDB
 
     if (why := host.config.why_answers_only(host.platform)) is not None:
         raise InvalidInput(why)

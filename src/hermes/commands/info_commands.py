@@ -13,8 +13,8 @@ from hermes.texts import content_text, counted, harmless, one_line, shortened_li
 from hermes.times import ago, clock, zone_of
 
 if TYPE_CHECKING:
-    from hermes.store.rows import MessageRow, SessionRow
-    from hermes.store.usage import SideUsage
+    from hermes.store.records.rows import MessageRow, SessionRow
+    from hermes.store.records.usage import SideUsage
 
 LISTED = 10
 _CUT = 200
@@ -118,7 +118,7 @@ def _side_tasks(used: Sequence[SideUsage]) -> str:
 
 def _cost(rows: Sequence[SessionRow], kind: str) -> str:
     """The cost of all sessions of one conversation: as reported, estimated, or unknown."""
-    from hermes.agent.model import OWN
+    from hermes.agent.models.model import OWN
 
     real = [row["actual_cost_usd"] for row in rows]
     best = [row["estimated_cost_usd"] if cost is None else cost for row, cost in zip(rows, real, strict=True)]
@@ -212,7 +212,7 @@ def search(host: Host, arguments: str) -> None:
 
 @command("recall", "[off | on]", "show what was recalled for your last message, or switch recall off here")
 def recall(host: Host, arguments: str) -> None:
-    from hermes.agent.recall import last_recalled, recalled_text, switch_recall
+    from hermes.agent.recall.recall import last_recalled, recalled_text, switch_recall
 
     word = arguments.strip().lower()
     if word in ("off", "on"):
@@ -265,7 +265,7 @@ def _entry(host: Host, session_id: str, when: float | None, name: str, width: in
 
 
 def _search(host: Host, words: str) -> str:
-    from hermes.agent.session_search.excerpts import hits_by_session
+    from hermes.agent.recall.excerpts import hits_by_session
 
     found, _ = hits_by_session(host.db, words, LISTED, 50, visible_to=host.user)
     if not found:

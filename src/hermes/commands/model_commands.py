@@ -13,7 +13,7 @@ from hermes.texts import content_text, counted, shortened_line
 from hermes.tokens import estimate_tokens, limits
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
 
 _LISTED = 30
 DEFAULT = "default"  # the word for the configured model
@@ -38,7 +38,7 @@ def model_names(model: Model) -> list[str]:
 
 
 def _listed_now(model: Model) -> set[str]:
-    from hermes.agent.endpoint.servers import can_chat, find_servers, listed_models
+    from hermes.agent.models.endpoint.servers import can_chat, find_servers, listed_models
 
     if model.base_url is None:
         return {name for found in find_servers() for name in found.models}
@@ -79,7 +79,7 @@ def model(host: Host, arguments: str) -> None:
         return
     if host.agent.busy:
         raise InvalidInput("a reply is being written; wait for it, or stop it, then try again")
-    from hermes.agent.model_choice import other_model
+    from hermes.agent.models.choice import other_model
 
     chosen = default if name == default.name else other_model(host.config, name, now)
     if chosen is None:
@@ -129,7 +129,7 @@ def reasoning(host: Host, arguments: str) -> None:
 
 def _is_elsewhere(words: str, now: Model) -> bool:
     """Whether the words name a model of another provider (`anthropic/claude-…`). InvalidInput without a key for it."""
-    from hermes.agent.endpoint.providers import endpoint_named, named_provider, provider_at
+    from hermes.agent.models.endpoint.providers import endpoint_named, named_provider, provider_at
     from hermes.config import environment
 
     named, here = named_provider(words), provider_at(now.base_url)
@@ -170,7 +170,7 @@ def _bar(tokens: int, whole: int) -> str:
 
 def context_parts(host: Host) -> dict[str, int]:
     """Estimated tokens by kind of text."""
-    from hermes.agent.project_instructions import without_instructions
+    from hermes.agent.system_prompt import without_instructions
 
     row = host.db.get_session(host.session_id, visible_to=host.user)
     parts = dict.fromkeys(
@@ -190,7 +190,7 @@ def context_parts(host: Host) -> dict[str, int]:
 
 
 def _count(parts: dict[str, int], message: Mapping[str, Any]) -> None:
-    from hermes.agent.history_text import SUMMARY_MARK
+    from hermes.agent.recall.history_text import SUMMARY_MARK
 
     role = message.get("role")
     if role == "assistant":

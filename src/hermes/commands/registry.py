@@ -16,11 +16,11 @@ from hermes.errors import HermesError
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.agent.turn import Stop, Turn
     from hermes.config import Config
-    from hermes.store.db import SessionDB
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
 
 TERMINAL = "cli"
 GATEWAY = "gateway"

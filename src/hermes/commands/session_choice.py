@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import SessionRow
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import SessionRow
+    from hermes.store.records.visibility import User
 
 
 _SHOWN = 10  # candidates
@@ -59,7 +59,7 @@ def _titled(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
 def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
     from difflib import get_close_matches
 
-    from hermes.store.index_text import fold
+    from hermes.store.text.index_text import fold
 
     rows = db.list_sessions_rich(limit=500, order_by_last_active=True, visible_to=visible_to)
     titles = [title for row in rows if (title := row["title"])]

@@ -17,7 +17,7 @@ from hermes.texts import content_text, counted, one_line, shortened_line
 
 if TYPE_CHECKING:
     from hermes.config.settings_schema import PermissionRule
-    from hermes.store.rows import MessageRow
+    from hermes.store.records.rows import MessageRow
 
 
 @command(

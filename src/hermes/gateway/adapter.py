@@ -18,7 +18,7 @@ from hermes.errors import MissingExtra, SendRefused
 from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile, Reaction, Revision
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import Handler, Registration, Signed, Verify
+    from hermes.gateway.platforms._shared.listener import Handler, Registration, Signed, Verify
 
 ReplyContext = Mapping[str, Any]  # what an adapter put into Event.reply_context
 
@@ -193,7 +193,7 @@ class Adapter:
         PlatformUnreachable while another program has the port; ConfigError if the path is taken.
         """
         try:
-            from hermes.gateway.platforms.listener import listen
+            from hermes.gateway.platforms._shared.listener import listen
         except ImportError as error:
             raise MissingExtra(f"webhooks of {self.title}", "serve") from error
         return await listen(

@@ -10,19 +10,18 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
-from hermes.gateway.confirmations import read_answer
-from hermes.gateway.delivery import Delivery
 from hermes.gateway.events import event_on, reaction_on, revision_on
+from hermes.gateway.flow.confirmations import read_answer
+from hermes.gateway.flow.delivery import Delivery
+from hermes.gateway.flow.turns import start
 from hermes.gateway.logs import Masking
-from hermes.gateway.turns import start
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
     from hermes.gateway.events import Event, Reaction, Revision
-    from hermes.gateway.settings import PlatformSettings
-    from hermes.gateway.timings import Timings
-    from hermes.store.gateway_db import GatewayDB
+    from hermes.gateway.settings import PlatformSettings, Timings
+    from hermes.store.gateway.gateway_db import GatewayDB
 
 LONGEST_PAUSE = 300.0  # seconds before a lost connection is established again
 REFUSED_PAUSE = 300.0  # seconds; the owner may replace a wrong token meanwhile

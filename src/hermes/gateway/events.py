@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hermes.store.gateway_outbox import CHOICES, CONTEXT, FILE, OWN_ID, SESSION
+from hermes.store.gateway.outbox import CHOICES, CONTEXT, FILE, OWN_ID, SESSION
 from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.store.rows import SessionRow
+    from hermes.store.records.rows import SessionRow
 
 FINALIZE, RESET = "on_session_finalize", "on_session_reset"
 RESETS = ("idle", "daily")  # the reasons of a reset

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.turn import Stop
 from hermes.errors import HermesError, PlatformError
-from hermes.gateway.delivery import parts_of
 from hermes.gateway.events import as_json
-from hermes.gateway.timings import repeat
+from hermes.gateway.flow.delivery import parts_of
+from hermes.gateway.settings import repeat
 from hermes.jobs import following
 from hermes.jobs.cron import Claimed, Part, Runner, claim_due
-from hermes.store.cron_jobs import CronDB
+from hermes.store.coordination.cron import CronDB
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
-    from hermes.gateway.participants import Services
+    from hermes.gateway.chats.participants import Services
     from hermes.interop.formats import Format, Problem
 
 LOOK_SECONDS = 1.0

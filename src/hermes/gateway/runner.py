@@ -24,34 +24,32 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.commands.registry import GATEWAY, known
 from hermes.errors import HermesError, StoreGone
-from hermes.gateway.access import Access
-from hermes.gateway.agents import Agents
+from hermes.gateway.chats.access import Access
+from hermes.gateway.chats.agents import Agents
+from hermes.gateway.chats.handoff import Handoffs
+from hermes.gateway.chats.participants import Services
+from hermes.gateway.chats.resets import Resets
+from hermes.gateway.chats.revisions import Revisions
+from hermes.gateway.chats.router import Router
 from hermes.gateway.connection import Connection
-from hermes.gateway.handoff import Handoffs
-from hermes.gateway.holding import Held, Holding
-from hermes.gateway.inbox import Inbox
+from hermes.gateway.flow.inbox import Inbox, RateLimit
+from hermes.gateway.flow.outbox import Outbox
+from hermes.gateway.flow.replies import Replies
+from hermes.gateway.flow.turns import Turns, start
+from hermes.gateway.index_file import SessionsIndex, write_index
 from hermes.gateway.jobs import CronJobs, Histories
-from hermes.gateway.outbox import Outbox
-from hermes.gateway.participants import Services
-from hermes.gateway.rate_limit import RateLimit
-from hermes.gateway.replies import Replies
-from hermes.gateway.resets import Resets
-from hermes.gateway.revisions import Revisions
-from hermes.gateway.router import Router
-from hermes.gateway.sessions_index import SessionsIndex, write_index
-from hermes.gateway.settings import listening
-from hermes.gateway.timings import STANDARD, Timings
-from hermes.gateway.turns import Turns, start
-from hermes.store.gateway_db import GatewayDB
+from hermes.gateway.settings import STANDARD, Timings, listening
+from hermes.gateway.standby import Held, Holding
+from hermes.store.gateway.gateway_db import GatewayDB
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
     from hermes.gateway.settings import PlatformSettings
-    from hermes.store.db import SessionDB
-    from hermes.store.gateway_inbox import Received
-    from hermes.store.gateway_outbox import Outgoing
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.gateway.inbox import Received
+    from hermes.store.gateway.outbox import Outgoing
 
 FORGET_SECONDS = 3600.0
 STOP_SECONDS = 10.0  # the whole stop

@@ -1,20 +1,26 @@
-"""A platform's section of config.yaml: who may talk there, the home chat, and the adapter's own settings."""
+"""A platform's section of config.yaml: who may talk there, the home chat, and the adapter's own settings.
+
+The timings of the gateway, too: how long it waits for what, and how often it looks.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from hermes.config.settings_schema import ACCOUNTS, DEFAULT_ACCOUNT
-from hermes.errors import ConfigError
+from hermes.errors import ConfigError, HermesError, PlatformUnreachable, SlowDown
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter, Listening, Setting
+
 
 COMMON = {"enabled": bool, "allow_all": bool, "home_channel": str, "require_mention": bool, "titles": bool}
 PEOPLE = "allowed_users"
@@ -168,3 +174,50 @@ def _typed(value: Any, kind: type, where: str) -> Any:
         return None if value is None else msgspec.convert(value, kind, strict=not parsed)
     except msgspec.ValidationError:
         raise ConfigError(f"{where} must be {_KINDS.get(kind, kind.__name__)}, not {type(value).__name__}") from None
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Seconds. A program that embeds a Gateway can give it other ones."""
+
+    turns_end: float = 5.0  # for turns to end by themselves when the gateway stops
+    answer: float = 300.0  # for a person to answer a question; then the answer is no
+    reconnect: float = 1.0  # before a lost connection is established again; doubled with each failure
+    retry: float = 0.25  # before a failed message is sent again; doubled with each failure
+    reset_check: float = 30.0  # between two searches for quiet conversations
+    index_pause: float = 0.15  # between two writes of sessions.json, at least
+    index_check: float = 60.0  # between two checks for changes without a notification: a title, another process
+
+
+STANDARD = Timings()
+
+
+async def retried(
+    work: Callable[[], Awaitable[Result]], seconds: float, may_repeat: Callable[[Exception], bool]
+) -> Result:
+    """What `work` gives; a rate limit or a broken connection is waited out, if it may be repeated, for so many seconds in all."""
+    loop, pause = asyncio.get_running_loop(), 0.5
+    end = loop.time() + seconds
+    async with asyncio.timeout_at(end):
+        while True:
+            try:
+                return await work()
+            except (SlowDown, PlatformUnreachable) as error:
+                wait = error.retry_after if isinstance(error, SlowDown) else pause
+                if not may_repeat(error) or loop.time() + wait > end:
+                    raise
+            await asyncio.sleep(max(0.05, wait))
+            pause = min(pause * 2, 10.0)
+
+
+async def repeat(work: Callable[[], Awaitable[None]], seconds: float, failed: str) -> None:
+    """Do something again and again, with a pause after each time, until cancelled; `failed` is logged where it fails."""
+    while True:
+        try:
+            await work()
+        except HermesError as error:
+            logging.getLogger("hermes.gateway").warning("%s: %s", failed, error)
+        await asyncio.sleep(seconds)

@@ -18,15 +18,15 @@ from hermes.errors import ConfigError, HermesError, MissingExtra
 from hermes.gateway.adapter import Adapter, Capabilities, Link
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.settings import PlatformSettings, listening, platform_settings, section_key
-from hermes.store import connections
-from hermes.store.db import Transactions
-from hermes.store.leases import holder_name, is_gone
+from hermes.store.api.session_db import Transactions
+from hermes.store.coordination.leases import holder_name, is_gone
+from hermes.store.gateway import connections
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.runner import Gateway
-    from hermes.serve.server import HttpServer
-    from hermes.store.db import SessionDB
+    from hermes.serve.http import HttpServer
+    from hermes.store.api.session_db import SessionDB
     from hermes.store.engines.base import Tx
 
 API = "api-server"  # the API server's name among the platforms
@@ -80,7 +80,7 @@ def check_work(made: Made, db: SessionDB, config: Config) -> None:
 
     That is the reason why a platform was left out (ConfigError, MissingExtra, PlatformRefused), or that none is enabled.
     """
-    from hermes.store.cron_jobs import CronDB
+    from hermes.store.coordination.cron import CronDB
 
     if not made.adapters and not made.api_server and not config.gateway.watch.enabled and not CronDB(db).jobs():
         raise next(iter(made.left_out.values()), ConfigError(_NOTHING))
@@ -122,7 +122,7 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
     config.require_set("webhooks")
     config.require_known("webhooks")
     try:
-        from hermes.gateway.platforms.webhook import Webhook
+        from hermes.gateway.platforms.webhook.adapter import Webhook
     except ImportError as error:
         raise MissingExtra("webhooks", "serve") from error
     section = config.webhooks
@@ -200,7 +200,7 @@ def announced(db: SessionDB) -> Iterator[None]:
 
     On a store that several gateways share, each shows itself when it is ready to take connections.
     """
-    from hermes.gateway.holding import patience
+    from hermes.gateway.standby import patience
 
     if db.is_shared:
         yield
@@ -222,11 +222,11 @@ def announced(db: SessionDB) -> Iterator[None]:
 
 async def serve(config: Config, db: SessionDB, home: Path, made: Made, *, insecure: bool = False) -> None:
     """Run these platforms, and the API server if it is enabled, until SIGTERM or Ctrl-C."""
-    from hermes.agent.model_choice import choose_model
+    from hermes.agent.models.choice import choose_model
     from hermes.gateway.runner import Gateway, end_for_sure
 
     if made.api_server and not made.adapters:
-        from hermes.serve.server import check_address
+        from hermes.serve.http import check_address
 
         check_address(config.api_server.host, config.api_server.port)
     with announced(db):
@@ -291,9 +291,8 @@ class ApiServer(Adapter):
 
     async def connect(self, link: Link) -> None:
         """Begin to listen."""
-        from hermes.serve.api import api_app
-        from hermes.serve.connection_limits import Limits
-        from hermes.serve.server import HttpServer
+        from hermes.serve.api.app import api_app
+        from hermes.serve.http import HttpServer, Limits
 
         gateway, settings = self._gateway, self._config.api_server
         app = api_app(

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json, mapping
-from hermes.store.ingest import PARTIAL
+from hermes.store.exchange.ingest import PARTIAL
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 Session = Mapping[str, Any]
 _SAME_TIME = 0.002  # seconds: other programs write milliseconds

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from hermes.interop.formats import Found, Problem
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 def sniff(path: Path) -> bool:
     """Whether a file is an SQLite database, or an encrypted one with its key file beside it."""
     from hermes.home import has_key_file
-    from hermes.store.engines.sqlite.foreign_database import is_database
+    from hermes.store.engines.sqlite.foreign import is_database
 
     return is_database(path) or has_key_file(path)
 
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The sessions of another store, which stays as it is."""
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
     with SessionDB(db_path=path, read_only=True) as other:
         for session in other.iter_export():

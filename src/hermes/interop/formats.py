@@ -33,8 +33,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from hermes.store.attachments import Read
-    from hermes.store.rows import ExportedSession, SessionRow
+    from hermes.store.records.attachments import Read
+    from hermes.store.records.rows import ExportedSession, SessionRow
 
 GROUP = "hermes.formats"
 

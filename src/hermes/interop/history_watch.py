@@ -24,11 +24,11 @@ from hermes.interop import formats, source_locks
 from hermes.interop.arrivals import arriving
 from hermes.interop.formats import Format, Problem
 from hermes.interop.windows import Windows, mark_in
-from hermes.store.ingest import IMPORTED_FILE
+from hermes.store.exchange.ingest import IMPORTED_FILE
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 _SETTLE = 0.2  # seconds in which several writes are one change
 _BEAT = 0.5  # seconds after which a stop is noticed

@@ -18,9 +18,9 @@ from urllib.parse import quote
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
 from hermes.interop.markdown import calls_of
-from hermes.store.attachments import Read, references
-from hermes.store.index_text import plain_content
-from hermes.store.session_events import described, woven
+from hermes.store.records.attachments import Read, references
+from hermes.store.records.events import described, woven
+from hermes.store.text.index_text import plain_content
 from hermes.texts import shortened, unfinished
 from hermes.times import clock
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from markdown_it.rules_core import StateCore
     from markdown_it.token import Token
 
-    from hermes.store.rows import ExportedSession, MessageRow, SessionEvent, SessionRow
+    from hermes.store.records.rows import ExportedSession, MessageRow, SessionEvent, SessionRow
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fbfaf8; --text: #1f2328; --dim: #656d76; --line: #e3e0da; --user: #fff3d6;

@@ -17,7 +17,7 @@ import msgspec
 
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.json_reading import Damaged, decoded, elements, is_spread, top_keys
-from hermes.store.attachments import Read, as_told, references
+from hermes.store.records.attachments import Read, as_told, references
 
 ATTACHMENTS = "attachments"
 _HEAD = 1 << 20  # bytes of a line that tell whether it is a session

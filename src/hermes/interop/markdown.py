@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from hermes.interop.formats import Export
 from hermes.interop.jsonl import encoded
-from hermes.store.index_text import plain_content
-from hermes.store.session_events import described, woven
+from hermes.store.records.events import described, woven
+from hermes.store.text.index_text import plain_content
 from hermes.texts import one_line, unfinished
 from hermes.times import clock
 
 if TYPE_CHECKING:
-    from hermes.store.rows import ExportedSession, MessageRow, SessionEvent
+    from hermes.store.records.rows import ExportedSession, MessageRow, SessionEvent
 
 _BACKTICKS = re.compile("`{3,}")
 

@@ -24,8 +24,8 @@ from hermes.interop.json_reading import first_objects
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import ExportedSession
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import ExportedSession
 
 _LOOKED_AT = 20  # objects at the beginning of a file, among which one names the folder
 

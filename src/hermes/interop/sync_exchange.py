@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hermes.errors import InvalidInput
-from hermes.store.sync.replica import Counts, NotYet, Replica
+from hermes.store.exchange.sync.replica import Counts, NotYet, Replica
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 Progress = Callable[[str, int, int], None]  # what is done, how many of how many
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from hermes.interop.formats import Export
 from hermes.interop.json_reading import decoded
 from hermes.interop.jsonl import encoded
-from hermes.store.attachments import Read
+from hermes.store.records.attachments import Read
 
 if TYPE_CHECKING:
-    from hermes.store.rows import MessageRow
+    from hermes.store.records.rows import MessageRow
 
 Chat = dict[str, Any]  # a message in the shape of the training data
 _MARKS = ("<|im_start|>", "<|im_end|>")  # of ChatML

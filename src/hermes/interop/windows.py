@@ -20,7 +20,7 @@ import msgspec
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import CARRIED
 from hermes.interop.json_reading import Skipped, Window, is_spread, json_lines, open_text
-from hermes.store.ingest import PARTIAL, OutOfPlace
+from hermes.store.exchange.ingest import PARTIAL, OutOfPlace
 
 Record = Mapping[str, Any]
 WINDOW = 8 << 20  # bytes

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.loop import Agent
 from hermes.agent.turn import Done, Stop
 from hermes.errors import ConfigError, Fenced, HermesError, InvalidInput, StoreError
-from hermes.store.db import Transactions
+from hermes.store.api.session_db import Transactions
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.agent.tools.permission import Answer
     from hermes.agent.tools.tool import Tool
     from hermes.config import Config
     from hermes.jobs.batch_lines import BatchQuestion, LinePlace, Lines
     from hermes.jobs.batch_results import Results
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 SOURCE = "batch"
 ENDED = "batch_done"  # the end_reason of a line's session
@@ -286,7 +286,7 @@ class Batch:
     def _model_for(self, question: BatchQuestion) -> Model:
         if question.model is None or self._one_model or question.model == self._model.name:
             return self._model
-        from hermes.agent.model_choice import named_model
+        from hermes.agent.models.choice import named_model
 
         return named_model(question.model, self._model)
 

@@ -1,6 +1,6 @@
 """Scheduled prompts: which are due, and one run of one of them.
 
-A run is a turn in a session of the source `cron`. It is claimed before it begins (hermes.store.cron_jobs), and whatever
+A run is a turn in a session of the source `cron`. It is claimed before it begins (hermes.store.coordination.cron), and whatever
 happens to the process, another takes it up: the prompt is stored once, the reply comes once, and is delivered once.
 """
 
@@ -20,16 +20,16 @@ from hermes.agent.loop import Agent
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
 from hermes.schedules import next_time
-from hermes.store.cron_jobs import DONE, FAILED, Job, Run, lease_of
-from hermes.store.leases import holder_name
+from hermes.store.coordination.cron import DONE, FAILED, Job, Run, lease_of
+from hermes.store.coordination.leases import holder_name
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.agent.tools.tool import Tool
     from hermes.config import Config
-    from hermes.store.cron_jobs import CronDB
-    from hermes.store.gateway_outbox import Outgoing
+    from hermes.store.coordination.cron import CronDB
+    from hermes.store.gateway.outbox import Outgoing
 
 SOURCE = "cron"
 ENDED = "cron_done"  # the end_reason of a run's own session
@@ -141,7 +141,7 @@ class Runner:
     def _agent(self, job: Job, session_id: str) -> CronAgent:
         model = self.model
         if job.model is not None and job.model != model.name:
-            from hermes.agent.model_choice import named_model
+            from hermes.agent.models.choice import named_model
 
             model = named_model(job.model, model)
         tools = self.tools() if model.calls_tools else ()

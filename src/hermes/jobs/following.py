@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Protocol
 from hermes.agent.leases import Lease, kept
 from hermes.errors import HermesError, StoreClosed, StoreGone
 from hermes.interop.history_watch import HistoryWatcher, usual_places
-from hermes.store.leases import holder_name, is_gone
+from hermes.store.coordination.leases import holder_name, is_gone
 
 if TYPE_CHECKING:
     from hermes.interop.formats import Format, Problem
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 LEASE_SECONDS = 30.0
 RETRY_SECONDS = 5.0  # after a failure

@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes.errors import ConfigError
-from hermes.serve.api_errors import ApiError
-from hermes.serve.server import is_loopback
+from hermes.serve.api.errors import ApiError
+from hermes.serve.http import is_loopback
 
 CALLER = "hermes.caller"
 _OPEN = frozenset({"/health"})  # reveals only that the server runs

@@ -1,4 +1,7 @@
-"""Server-sent events: a turn as it happens, for streaming clients, and connections that stay open in long silences."""
+"""Server-sent events: a turn as it happens, for streaming clients, and connections that stay open in long silences.
+
+JSON is sent in ASCII: half a surrogate pair, which the record may hold in any text, is escaped, since UTF-8 can't carry it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, TypeVar
 
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hermes.serve.served_turn import ServedTurn
+from hermes.serve.api.turn import ServedTurn
 
 T = TypeVar("T")
 DONE = "data: [DONE]\n\n"
@@ -60,3 +63,10 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._turn.stop()
+
+
+class AsciiJson(JSONResponse):
+    """A JSON response that may contain any text of the record or of a model."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, separators=(",", ":")).encode("ascii")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from hermes.agent.endpoint.client import EndpointModel
-from hermes.agent.endpoint.servers import can_chat, listed_models
-from hermes.agent.model import Model
-from hermes.agent.model_choice import named_model
+from hermes.agent.models.choice import named_model
+from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint.servers import can_chat, listed_models
+from hermes.agent.models.model import Model
 
 _FRESH = 60.0  # seconds for which the endpoint's list is cached
 

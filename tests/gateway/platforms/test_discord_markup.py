@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
+from hermes.gateway.platforms.discord.outgoing import LONGEST, to_discord
 
 
 @pytest.mark.parametrize(

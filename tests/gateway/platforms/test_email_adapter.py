@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Chat, Event, as_json, from_json
 from hermes.gateway.platforms.email.adapter import Email
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.gateway import Clock, received
 from tests.support.labs.base import until
 from tests.support.labs.email import Lab, Recorder

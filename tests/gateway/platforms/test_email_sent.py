@@ -13,9 +13,9 @@ import pytest
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, OutgoingFile, as_json
 from hermes.gateway.platforms.email.adapter import Email
-from hermes.store import gateway_outbox
-from hermes.store.db import SessionDB
-from hermes.store.gateway_db import GatewayDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import outbox
+from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway import received, running
 from tests.support.labs.base import until
@@ -162,7 +162,7 @@ def left_by_a_killed_process(home: Path, lab: Lab) -> None:
 
 def after_a_restart(lab: Lab, model: Echo, home: Path) -> list[str]:
     with running(lab, home, model.base_url) as gateway:
-        until(lambda: not gateway.store.read(gateway_outbox.unsent))
+        until(lambda: not gateway.store.read(outbox.unsent))
     until(lambda: lab.shown())
     return lab.shown()
 

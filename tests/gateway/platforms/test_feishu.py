@@ -26,8 +26,8 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.feishu.adapter import Feishu
 from hermes.gateway.platforms.feishu.client import EventProof, FeishuApi, decrypted, signature
-from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length, shown
 from hermes.gateway.platforms.feishu.incoming import EventReader, quoted_text
+from hermes.gateway.platforms.feishu.outgoing import LONGEST, card, length, shown
 from hermes.gateway.platforms.feishu.protobuf_frames import Frame, decode, encode, ping
 from tests.support.echo import Echo
 from tests.support.gateway import running

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, TooLarge, attachment_kind, error_text, no_more_than, retry_after
+from hermes.gateway.platforms._shared.http import (
+    HttpApi,
+    TooLarge,
+    attachment_kind,
+    error_text,
+    no_more_than,
+    retry_after,
+)
 
 LOGIN = {"Authorization": "Bearer secret"}
 

@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.gateway.adapter import Listening
-from hermes.gateway.platforms.listener import (
+from hermes.gateway.platforms._shared.listener import (
     LARGEST,
     LARGEST_UNKNOWN,
     PlatformRequest,

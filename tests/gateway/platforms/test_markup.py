@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.markup import BOLD, CODE, ITALIC, LINK, PRE, QUOTE, STRIKE, Layout, Span, marked
+from hermes.gateway.platforms._shared import markup
+from hermes.gateway.platforms._shared.markup import BOLD, CODE, ITALIC, LINK, PRE, QUOTE, STRIKE, Layout, Span, marked
 
 PIECES = [
     "**", "*", "_", "~~", "`", "```", "```py\n", "\n", "\n\n", "# ", "- ", "1. ", "7) ", "    ", "> ", "---\n", "<b>", "&amp;", "\\",
@@ -92,5 +92,5 @@ def test_html_uses_no_tag_of_the_text_and_no_address_but_links() -> None:
 
 
 def test_the_parser_is_not_loaded_before_a_text_is_rendered() -> None:
-    code = "import sys, hermes.gateway.platforms.markup; sys.exit('markdown_it' in sys.modules)"
+    code = "import sys, hermes.gateway.platforms._shared.markup; sys.exit('markdown_it' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

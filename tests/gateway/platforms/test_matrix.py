@@ -21,7 +21,7 @@ pytest.importorskip("nio")
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Attachment, Chat, as_json
 from hermes.gateway.platforms.matrix.adapter import Matrix
-from hermes.store import routes
+from hermes.store.gateway import routes
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

@@ -17,7 +17,7 @@ from hermes.errors import PlatformRefused
 from hermes.gateway.events import CHANNEL, Chat, Event, Revision
 from hermes.gateway.platforms.mattermost.adapter import Mattermost, length, quiet
 from hermes.gateway.platforms.mattermost.incoming import PostReader, post_of
-from hermes.store import gateway_inbox, gateway_outbox
+from hermes.store.gateway import inbox, outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -114,11 +114,7 @@ def test_a_post_whose_answer_was_lost_is_not_posted_again(lab: Lab, model: Echo,
         lab.lost_answers = 1
         lab.say("hello")
         until(
-            lambda: (
-                lab.shown()
-                and not gateway.store.read(gateway_inbox.waiting)
-                and not gateway.store.read(gateway_outbox.unsent)
-            ),
+            lambda: lab.shown() and not gateway.store.read(inbox.waiting) and not gateway.store.read(outbox.unsent),
         )
         lab.say("again", who="bob")
         until(lambda: lab.shown(who="bob") == ["echo: again"])

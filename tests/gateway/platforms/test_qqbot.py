@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, SendRefused
-from hermes.gateway.access import welcome
+from hermes.gateway.chats.access import welcome
 from hermes.gateway.events import Event, OutgoingFile
-from hermes.gateway.platforms.qqbot import QQBot, understood
-from hermes.store import gateway_inbox, gateway_outbox
+from hermes.gateway.platforms.qqbot.adapter import QQBot, understood
+from hermes.store.gateway import inbox, outbox
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -57,7 +57,7 @@ def test_every_part_of_a_reply_names_its_message_with_a_number_of_its_own(
 def settled(gateway: Any) -> bool:
     """Whether everything was answered, and every answer sent or given up."""
     read = gateway.store.read
-    return not read(gateway_outbox.unsent) and not read(gateway_inbox.waiting)
+    return not read(outbox.unsent) and not read(inbox.waiting)
 
 
 def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_missing(
@@ -81,7 +81,7 @@ def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_miss
 def test_a_sixth_answer_is_given_up_and_the_person_told_with_the_next_message(
     lab: Lab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes.gateway.platforms.qqbot._MOST_WAITS", 2)
+    monkeypatch.setattr("hermes.gateway.platforms.qqbot.adapter._MOST_WAITS", 2)
     with running(lab, hermes_home, model.base_url) as gateway:
         asked = lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
@@ -114,11 +114,7 @@ def test_a_send_whose_answer_was_lost_is_one_message(lab: Lab, model: Echo, herm
         lab.lost_answers = 1
         lab.say("hello")
         until(
-            lambda: (
-                gateway.store.read(gateway_inbox.waiting) == []
-                and gateway.store.read(gateway_outbox.unsent) == []
-                and lab.shown()
-            ),
+            lambda: gateway.store.read(inbox.waiting) == [] and gateway.store.read(outbox.unsent) == [] and lab.shown(),
         )
         assert lab.shown() == ["echo: hello"]
 

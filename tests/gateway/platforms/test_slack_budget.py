@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import SlowDown
-from hermes.gateway.platforms.slack.web_api import A_MINUTE, AT_ONCE, EditLimit
+from hermes.gateway.platforms.slack.client import A_MINUTE, AT_ONCE, EditLimit
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

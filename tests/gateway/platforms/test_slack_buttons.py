@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.events import Chat, Choice
-from hermes.gateway.platforms.slack import formatting as form
+from hermes.gateway.platforms.slack import outgoing as form
 from tests.support.labs.slack import Lab
 from tests.support.labs.slack_scenes import connected, fresh_lab, one_workspace, run  # noqa: F401
 from tests.support.labs.slack_schema import problems_of

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.gateway.platforms.slack import formatting as form
+from hermes.gateway.platforms.slack import outgoing as form
 from hermes.gateway.platforms.slack.adapter import Slack
 from tests.support.labs.slack_schema import problems_of
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from hermes.gateway.platforms.slack.adapter import Slack
-from hermes.store import gateway_outbox
+from hermes.store.gateway import outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import slack
@@ -63,7 +63,7 @@ def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Ec
                 until(lambda: any("more in" in text for text in lab.shown("thread")), str(lab.shown("thread")))
                 until(lambda: any("in the channel" in text for text in lab.shown("channel")))
                 until(lambda: lab.shown(who="bob") == ["echo: missed too"])
-                until(lambda: not gateway.store.read(gateway_outbox.unsent))
+                until(lambda: not gateway.store.read(outbox.unsent))
                 rows = gateway.db.list_sessions_rich(source="slack", visible_to=("slack", lab.user_id("alice")))
                 said = [
                     str(one["content"])

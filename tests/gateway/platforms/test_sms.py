@@ -17,8 +17,8 @@ pytest.importorskip("uvicorn")
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms.sms.adapter import Backlog, Sms, addresses, signature
-from hermes.store import gateway_outbox
-from hermes.store.db import SessionDB
+from hermes.store.api.session_db import SessionDB
+from hermes.store.gateway import outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -192,7 +192,7 @@ def test_messages_sent_while_the_gateway_was_down_are_answered_once(lab: Lab, mo
         with running(lab, hermes_home, model.base_url) as gateway:
             until(lambda: any("Zebra" in text for text in lab.shown(who="bob")), str(lab.shown(who="bob")))
             said = "".join(lab.shown())
-            until(lambda: "down 4" in "".join(lab.shown()) and not gateway.store.read(gateway_outbox.unsent), said)
+            until(lambda: "down 4" in "".join(lab.shown()) and not gateway.store.read(outbox.unsent), said)
     assert _said(hermes_home, lab.user_id("alice")) == ["one", *(f"down {number}" for number in range(5))]
     assert len(lab.shown(who="bob")) == 1
 

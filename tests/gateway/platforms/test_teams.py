@@ -20,10 +20,17 @@ pytest.importorskip("cryptography")
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.teams.adapter import Teams
-from hermes.gateway.platforms.teams.client import FILE_HOSTS, SERVICE_HOSTS, Connector, Offers, is_allowed
-from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
+from hermes.gateway.platforms.teams.client import (
+    FILE_HOSTS,
+    SERVICE_HOSTS,
+    Connector,
+    Offers,
+    PublishedKeys,
+    claims,
+    is_allowed,
+)
 from hermes.gateway.platforms.teams.incoming import understood
-from hermes.gateway.platforms.teams.proof import PublishedKeys, claims
+from hermes.gateway.platforms.teams.outgoing import LONGEST, length, shown
 from hermes.gateway.runner import Gateway
 from tests.support.echo import Echo
 from tests.support.gateway import running

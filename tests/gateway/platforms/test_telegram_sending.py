@@ -21,7 +21,7 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.telegram.adapter import Telegram
-from hermes.serve.connection_limits import Limits
+from hermes.serve.http import Limits
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import GROUP, TOPIC, Lab
 from tests.support.ports import free_port

@@ -24,8 +24,8 @@ from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.wecom.adapter import WeCom
 from hermes.gateway.platforms.wecom.bot import _file_name
 from hermes.gateway.platforms.wecom.crypto import decrypted, is_signed, key_of, opened, signature
-from hermes.gateway.platforms.wecom.formatting import LONGEST_APP, app_message, bot_markdown, length
 from hermes.gateway.platforms.wecom.incoming import app_event, bot_event, encrypted_part, fields_of
+from hermes.gateway.platforms.wecom.outgoing import LONGEST_APP, app_message, bot_markdown, length
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess

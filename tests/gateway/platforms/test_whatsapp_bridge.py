@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction, Revision
 from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
-from hermes.gateway.platforms.whatsapp.bridge_events import BridgeReader
+from hermes.gateway.platforms.whatsapp.bridge import BridgeReader
 from tests.support import program
 from tests.support.echo import Echo
 from tests.support.gateway import running

@@ -9,16 +9,16 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.history_text import message_text, when
-from hermes.agent.model import Message, Piece, Reply
-from hermes.agent.recall import recall
-from hermes.agent.session_search.excerpts import EXTRACTIVE, Excerpt
-from hermes.store.index_text import fold
+from hermes.agent.models.model import Message, Piece, Reply
+from hermes.agent.recall.excerpts import EXTRACTIVE, Excerpt
+from hermes.agent.recall.history_text import message_text, when
+from hermes.agent.recall.recall import recall
+from hermes.store.text.index_text import fold
 from hermes.texts import harmless, shortened
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
 
 
 WHAT = "no language model: answers are passages from your own history"

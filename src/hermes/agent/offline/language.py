@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from hermes.store.index_text import fold
-from hermes.store.stems import STOP_WORDS
+from hermes.store.text.index_text import fold
+from hermes.store.text.stems import STOP_WORDS
 from hermes.tokens import DENSE
 
 DENSE_RUN = re.compile(f"[{DENSE}]+")

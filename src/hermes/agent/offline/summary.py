@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hermes.agent.history_text import SUMMARY_MARK, message_text
 from hermes.agent.offline.language import (
     DECISION,
     OPEN,
@@ -27,6 +26,7 @@ from hermes.agent.offline.language import (
     sentences,
 )
 from hermes.agent.offline.title import title_of
+from hermes.agent.recall.history_text import SUMMARY_MARK, message_text
 from hermes.texts import harmless, shortened
 from hermes.tokens import text_tokens
 

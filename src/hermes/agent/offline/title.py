@@ -16,7 +16,7 @@ from hermes.agent.offline.language import (
     sentences,
     words,
 )
-from hermes.store.index_text import fold
+from hermes.store.text.index_text import fold
 from hermes.texts import harmless
 
 _MOST_WORDS, _FEWEST_WORDS = 7, 3

@@ -8,21 +8,20 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools.permission import Question, permit
-from hermes.agent.tools.tool import Context, Tool, argument, parameters
-from hermes.agent.tools.tool_arguments import choice_argument, text_argument
+from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, parameters, text_argument
 from hermes.errors import InvalidInput, ToolError
 from hermes.texts import one_line
 from hermes.times import clock
 
 if TYPE_CHECKING:
-    from hermes.store.cron_jobs import CronDB, Job
+    from hermes.store.coordination.cron import CronDB, Job
 
 ACTIONS: Final = ("add", "list", "pause", "resume", "remove")
 DECLINED: Final = "The user declined: nothing was changed. Do not try it another way; ask what they want instead."
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:
-    from hermes.store.cron_jobs import CronDB
+    from hermes.store.coordination.cron import CronDB
 
     action = choice_argument(arguments, "action", ACTIONS)
     store = CronDB(context.db)

@@ -11,9 +11,7 @@ from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools.running import report
-from hermes.agent.tools.tool import STOPPED, Context, Reported, Tool, parameters
-from hermes.agent.tools.tool_arguments import text_argument
+from hermes.agent.tools.tool import STOPPED, Context, Reported, Tool, parameters, report, text_argument
 from hermes.errors import HermesError, ToolError
 from hermes.texts import counted, shortened_line, without_middle
 

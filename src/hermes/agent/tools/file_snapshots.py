@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hermes.agent.tools.file_access import read_bytes, remove, write_bytes
 from hermes.errors import HermesError, ToolError
-from hermes.store.attachments import PREFIX
+from hermes.store.records.attachments import PREFIX
 from hermes.texts import content_text
 
 if TYPE_CHECKING:
     from hermes.agent.tools.tool import Context
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 MOST_BYTES: Final = 2_000_000  # of one file
 MOST_IN_ALL: Final = 50_000_000  # of one conversation while it is open

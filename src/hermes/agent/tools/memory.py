@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.shared_files import locked, read_whole, write_shared
-from hermes.agent.tools.tool import Context, Tool, argument, parameters
-from hermes.agent.tools.tool_arguments import choice_argument, text_argument
+from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, parameters, text_argument
 from hermes.errors import ToolError
 from hermes.texts import counted, one_line
 

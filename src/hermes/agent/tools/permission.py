@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hermes.agent.tools.running import waiting_for_user
+from hermes.agent.tools.tool import waiting_for_user
 from hermes.config.settings_schema import PermissionRule
 from hermes.errors import HermesError, ToolDeclined
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines
-from hermes.agent.tools.tool import Context, Tool, argument, parameters
-from hermes.agent.tools.tool_arguments import choice_argument, number_argument
+from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, number_argument, parameters
 from hermes.errors import ToolError
 from hermes.texts import one_line, shortened, without_middle
 

@@ -27,9 +27,19 @@ from hermes.agent.tools.permission import (
     visible,
 )
 from hermes.agent.tools.processes import Process, background, ending
-from hermes.agent.tools.running import report
-from hermes.agent.tools.tool import STOPPED, TIMED_OUT, Context, Reported, Tool, argument, parameters
-from hermes.agent.tools.tool_arguments import flag_argument, number_argument, text_argument
+from hermes.agent.tools.tool import (
+    STOPPED,
+    TIMED_OUT,
+    Context,
+    Reported,
+    Tool,
+    argument,
+    flag_argument,
+    number_argument,
+    parameters,
+    report,
+    text_argument,
+)
 from hermes.config.settings_schema import PermissionRule
 from hermes.errors import ToolDeclined, ToolError
 

@@ -1,19 +1,33 @@
-"""The interface of a tool, and the context it gets."""
+"""The interface of a tool, and the context it gets.
+
+Arguments are checked where the tool reads them. Models write numbers and booleans as text at times; where the meaning is
+plain, a tool takes them.
+
+The running call has an id, what it reports, and how long it waited for the user. A tool gets the agent's context, which all
+calls of a turn share. What belongs to one call alone is kept here, in a context variable, so that a tool several functions
+deep can report without passing the call along.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-STOPPED, DECLINED, TIMED_OUT, FAILED = "stopped", "declined", "timed out", "failed"
+from hermes.errors import ToolError
 
 if TYPE_CHECKING:
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
-    from hermes.store.db import SessionDB
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
+
+
+STOPPED, DECLINED, TIMED_OUT, FAILED = "stopped", "declined", "timed out", "failed"
 
 
 @dataclass(slots=True)
@@ -81,3 +95,94 @@ class Tool:
             "type": "function",
             "function": {"name": self.name, "description": self.description, "parameters": self.parameters},
         }
+
+
+def text_argument(arguments: dict[str, Any], name: str, default: str | None = None, *, empty: bool = False) -> str:
+    """A text argument; without a default it is required, and must not be empty unless `empty` is set."""
+    value = arguments.get(name)
+    if value is None:
+        value = default
+    empty = empty or default is not None
+    if not isinstance(value, str) or not (empty or value.strip()):
+        raise ToolError(f"{name} must be a text" + ("" if empty else " that is not empty"))
+    return value
+
+
+def choice_argument(arguments: dict[str, Any], name: str, allowed: Sequence[str], default: str | None = None) -> str:
+    """An argument that is one of a few words."""
+    value = arguments.get(name, default)
+    if value not in allowed:
+        raise ToolError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+    return str(value)
+
+
+def number_argument(arguments: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
+    """A number argument, clamped to its bounds."""
+    value = arguments.get(name)
+    if value is None:
+        return default
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise ToolError(f"{name} must be a number")
+    return float(min(max(value, low), high))
+
+
+def flag_argument(arguments: dict[str, Any], name: str) -> bool:
+    """A boolean argument; False by default."""
+    value = arguments.get(name, False)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value is not None and not isinstance(value, bool):
+        raise ToolError(f"{name} must be true or false")
+    return bool(value)
+
+
+class RunningCall:
+    """One call while it runs. `waited` is the time it spent on questions to the user, in seconds."""
+
+    def __init__(self, tell: Callable[[str], None], call_id: str) -> None:
+        self.tell, self.id = tell, call_id
+        self.waited = 0.0
+
+
+_current: ContextVar[RunningCall | None] = ContextVar("hermes_running_call", default=None)
+
+
+@contextmanager
+def running_call(tell: Callable[[str], None], call_id: str) -> Iterator[RunningCall]:
+    """In this block, this thread runs a call whose reports go to `tell`."""
+    call = RunningCall(tell, call_id)
+    token = _current.set(call)
+    try:
+        yield call
+    finally:
+        _current.reset(token)
+
+
+def current_id() -> str:
+    """The id of the running call; "" where no call runs."""
+    call = _current.get()
+    return call.id if call is not None else ""
+
+
+def report(text: str) -> None:
+    """Show the user what the running call has printed last; nothing where no call runs."""
+    call = _current.get()
+    if call is not None:
+        call.tell(text)
+
+
+@contextmanager
+def waiting_for_user() -> Iterator[None]:
+    """In this block the call waits for the user; that time is not part of its duration."""
+    begun = time.monotonic()
+    try:
+        yield
+    finally:
+        call = _current.get()
+        if call is not None:
+            call.waited += time.monotonic() - begun

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def builtin_tools(config: Config) -> list[Tool]:
     """session_search, skills, terminal, process, files, cron, delegate; memory unless the configuration turns it off."""
-    from hermes.agent.session_search.search_tool import session_search
+    from hermes.agent.recall.search_tool import session_search
     from hermes.agent.tools.cron_tool import cron
     from hermes.agent.tools.delegate import delegate
     from hermes.agent.tools.file_tools import FILE_TOOLS

@@ -11,10 +11,10 @@ import click
 
 from hermes.cli.shared import configuration, note, opened, put
 from hermes.home import has_key_file
-from hermes.store.attachments import PREFIX
+from hermes.store.records.attachments import PREFIX
 
 if TYPE_CHECKING:
-    from hermes.store.encryption_keys import Way
+    from hermes.store.encryption.keys import Way
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -47,12 +47,12 @@ def _ways(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @_ways
 def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
-    from hermes.store import encryption
+    from hermes.store.encryption import convert
 
     database = _database()
     way = _way(database, keyring, key_file, ask, passphrase_file)
     had_key = has_key_file(database)
-    left = encryption.encrypt(database, way)
+    left = convert.encrypt(database, way)
     print(f"encrypted {database}")
     if left:
         note(f"readable copies and other files remain; remove them by hand: {', '.join(map(str, left))}")
@@ -65,7 +65,7 @@ def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Pa
 @click.command(help="Make an encrypted record plain again; or print one of its attachments.")
 @click.option("--print", "digest", metavar="HASH", help="Only print the attachment with this SHA-256.")
 def decrypt(digest: str | None) -> None:
-    from hermes.store import encryption
+    from hermes.store.encryption import convert
 
     if digest is not None:
         with opened() as db:
@@ -75,7 +75,7 @@ def decrypt(digest: str | None) -> None:
                 raise click.ClickException(f"the record has no attachment {digest}") from None
         return
     database = _database()
-    encryption.decrypt(database, configuration().sessions.transcripts)
+    convert.decrypt(database, configuration().sessions.transcripts)
     print(f"decrypted {database}")
 
 
@@ -85,16 +85,16 @@ def decrypt(digest: str | None) -> None:
 )
 @_ways
 def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
-    from hermes.store import encryption
+    from hermes.store.encryption import convert
 
     database = _database()
-    encryption.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
+    convert.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
     print(f"{database} has a new key; earlier backups still open with the old one")
 
 
 def _database() -> Path:
     """The file of the configured store."""
-    from hermes.store.opening import store_file
+    from hermes.store.api.configured import store_file
 
     file = store_file(configuration())
     if file is None:
@@ -106,26 +106,24 @@ def _way(
     database: Path, keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None
 ) -> Callable[[], Way]:
     """How the key is to be wrapped, as the options say; asked for only when it is needed."""
-    from hermes.store import encryption_keys
+    from hermes.store.encryption import keys
 
     if sum((keyring, key_file is not None, ask, passphrase_file is not None)) > 1:
         raise click.UsageError("give one of --keyring, --key-file, --passphrase and --passphrase-file")
     if keyring:
-        return lambda: encryption_keys.by_keyring(str(database))
+        return lambda: keys.by_keyring(str(database))
     if key_file is not None:
-        return lambda: encryption_keys.by_file(key_file)
+        return lambda: keys.by_file(key_file)
     if passphrase_file is not None:
-        return lambda: encryption_keys.by_passphrase(encryption_keys.read_passphrase(passphrase_file))
+        return lambda: keys.by_passphrase(keys.read_passphrase(passphrase_file))
     return _asked
 
 
 def _asked() -> Way:
-    from hermes.store import encryption_keys
+    from hermes.store.encryption import keys
 
     if not sys.stdin.isatty():
         raise click.ClickException(
             "there is no terminal to ask for a passphrase: give --passphrase-file, --key-file or --keyring"
         )
-    return encryption_keys.by_passphrase(
-        click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True)
-    )
+    return keys.by_passphrase(click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))

@@ -22,8 +22,8 @@ from hermes.texts import counted
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import ExportedSession, SessionRow
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import ExportedSession, SessionRow
 
 
 @click.command(help=f"Write sessions to FILE (`-`: standard output).\n\nFormats: {formats.described(reading=False)}.")

@@ -19,7 +19,7 @@ from hermes.texts import counted, one_line
 from hermes.times import ago
 
 if TYPE_CHECKING:
-    from hermes.store.rows import SessionRow
+    from hermes.store.records.rows import SessionRow
 
 NO_TITLE = "—"
 PAGE = 1000  # sessions read at once to fill a list from which some are left out
@@ -94,7 +94,7 @@ def browse_() -> None:
     """Look through every conversation on a full screen: filter, search inside, preview, resume, rename, delete."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("the browser needs a terminal; `hermes sessions list` and `search` work everywhere")
-    from hermes.chat.browse import browse
+    from hermes.chat.browse.browser import browse
 
     with opened(writing=True) as db:
         chosen = browse(db, zone())

@@ -16,7 +16,7 @@ from hermes.cli.shared import opened, typed
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 @click.command(help='Give a session a title: all words after ID, quoted or not. "" removes the title.')

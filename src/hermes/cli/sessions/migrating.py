@@ -13,7 +13,7 @@ from hermes.store.engines import without_password
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 @click.command(
@@ -73,14 +73,14 @@ def _tenant(given: str) -> tuple[str, str, str]:
 
 def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]], removed: tuple[str, ...]) -> None:
     from hermes.errors import InvalidInput
+    from hermes.store.api.configured import store_url
     from hermes.store.engines import file_of
-    from hermes.store.opening import store_url
 
     url = url or store_url(configuration())
     if url is None or file_of(url) is not None:
         raise InvalidInput("only PostgreSQL separates rows by role; this store is a file, which is read as a whole")
-    from hermes.store.engines.postgres import security
-    from hermes.store.engines.postgres.tenant_views import quoted
+    from hermes.store.engines.postgres import tenants as security
+    from hermes.store.engines.postgres.tenants import quoted
 
     if not rls:
         security.switch_off(url)
@@ -116,9 +116,9 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
     With it, whether it is that file.
     """
     from hermes.errors import InvalidInput
-    from hermes.store.db import SessionDB
+    from hermes.store.api.configured import local_file, store_url
+    from hermes.store.api.session_db import SessionDB
     from hermes.store.engines import same_server
-    from hermes.store.opening import local_file, store_url
 
     if not same_server(store_url(configuration()), url):
         with opened(writing=True) as db:
@@ -135,10 +135,10 @@ def _keep_encrypted(source: SessionDB, url: str) -> None:
     """Have the copy of an encrypted store encrypted with the same key; InvalidInput where it can't be."""
     from hermes.errors import InvalidInput
     from hermes.home import has_key_file
-    from hermes.store import encryption_keys
+    from hermes.store.encryption import keys
     from hermes.store.engines import file_of
 
-    if source.is_shared or encryption_keys.vault_of(source.path) is None:
+    if source.is_shared or keys.vault_of(source.path) is None:
         return
     target = file_of(url)
     if target is None:
@@ -151,12 +151,12 @@ def _keep_encrypted(source: SessionDB, url: str) -> None:
             raise InvalidInput(f"this store is encrypted, and {target} is not; name a new file, or pass --plain")
         return
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    encryption_keys.share(source.path, target)
+    keys.share(source.path, target)
 
 
 def _copy(url: str, given: str, plain: bool) -> None:
-    from hermes.store.db import SessionDB
-    from hermes.store.store_copy import move, refuse_in_use
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.exchange.copy import move, refuse_in_use
 
     with ExitStack() as stack:
         source, is_file = stack.enter_context(_source(url))

@@ -32,8 +32,8 @@ from hermes.texts import counted, one_line
 from hermes.times import ago, date
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import TrashedSession
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import TrashedSession
 
 DAY = 86_400
 _SHOWN = 20

@@ -29,7 +29,7 @@ from hermes.texts import counted, one_line
 from hermes.times import ago, clock
 
 if TYPE_CHECKING:
-    from hermes.store.rows import SearchHit
+    from hermes.store.records.rows import SearchHit
 
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
@@ -87,7 +87,7 @@ def search(
         print_json(hits)
     elif hits:
         if all(hit["confidence"] == "weak" for hit in hits):
-            from hermes.agent.history_text import NEAREST
+            from hermes.agent.recall.history_text import NEAREST
 
             note(NEAREST)
         elif all(hit["relaxed"] for hit in hits):

@@ -35,15 +35,15 @@ from hermes.cli.shared import (
     zone,
 )
 from hermes.cli.table import cut, screen_width, wrap
-from hermes.store.session_events import described, woven
+from hermes.store.records.events import described, woven
 from hermes.texts import content_text, counted, harmless, one_line, unfinished
 from hermes.times import clock
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import MessageRow, SessionEvent
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import MessageRow, SessionEvent
 
 _MARKS = {"user": ("●", GOLD), "assistant": ("◆", GREEN), "tool": ("↳", DIM), "system": ("○", DIM)}
 _INDENT = "  "

@@ -14,7 +14,7 @@ from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.interop.sync_exchange import Progress, SyncResult
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 
 @click.command(
@@ -76,7 +76,7 @@ def _sync(
         folder = FolderPlace(Path(dest).expanduser(), db, plain=plain)
         return sync(db, folder, grace=grace, progress=step), None
     from hermes.errors import InvalidInput
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
     with SessionDB(**where, redact_secrets=False, transcripts=configuration().sessions.transcripts) as other:
         if other.where == db.where:

@@ -16,8 +16,8 @@ from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import Finding
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import Finding
 
 _MOST_SHOWN = 50
 _file_argument = click.argument(
@@ -132,8 +132,8 @@ def rebuild(path: Path | None) -> int:
 
 def _rebuilt(given: Path | None) -> int:
     from hermes.home import companion, settled
-    from hermes.store.opening import store_file
-    from hermes.store.rebuild import rebuild_store
+    from hermes.store.api.configured import store_file
+    from hermes.store.transcripts.rebuild import rebuild_store
 
     path = settled(given) if given else store_file(configuration())
     if path is None or path.is_dir():

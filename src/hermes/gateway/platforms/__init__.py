@@ -31,8 +31,8 @@ BUILT_IN: dict[str, tuple[str, str, str | None]] = {
     "dingtalk": ("hermes.gateway.platforms.dingtalk.adapter", "DingTalk", "dingtalk"),
     "wecom": ("hermes.gateway.platforms.wecom.adapter", "WeCom", "wecom"),
     "weixin": ("hermes.gateway.platforms.weixin.adapter", "Weixin", "weixin"),
-    "bluebubbles": ("hermes.gateway.platforms.bluebubbles", "BlueBubbles", "bluebubbles"),
-    "qqbot": ("hermes.gateway.platforms.qqbot", "QQBot", "qqbot"),
+    "bluebubbles": ("hermes.gateway.platforms.bluebubbles.adapter", "BlueBubbles", "bluebubbles"),
+    "qqbot": ("hermes.gateway.platforms.qqbot.adapter", "QQBot", "qqbot"),
     "teams": ("hermes.gateway.platforms.teams.adapter", "Teams", "teams"),
 }
 GROUP = "hermes.platforms"

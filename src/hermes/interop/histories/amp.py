@@ -9,8 +9,7 @@ from typing import Any
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, compact, dicts, mapping, seconds, text
-from hermes.interop.histories.editors import local_path
+from hermes.interop.histories.conversation import Conversation, compact, dicts, local_path, mapping, seconds, text
 from hermes.interop.json_reading import Skipped, json_object, top_keys
 
 SOURCE = "amp"

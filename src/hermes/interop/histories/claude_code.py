@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
-from hermes.interop.histories import claude_code_forks
+from hermes.interop.histories import claude_code_lines
 from hermes.interop.histories.claude_code_lines import (
     ReplyGroups,
     blocks,
@@ -347,7 +347,7 @@ class _SessionFileReader:
         is_later = isinstance(self._path_of_file, Window) and self._path_of_file.start
         if self._is_agent or not spoken or is_later:  # a fork is seen at its beginning
             return {}
-        return claude_code_forks.copied(self._path_of_file, spoken[0], name)
+        return claude_code_lines.copied(self._path_of_file, spoken[0], name)
 
     def _fork(
         self, made: Conversation, part: list[str], copied: dict[str, str], number: int, *, is_first: bool

@@ -14,7 +14,7 @@ from hermes.interop.json_reading import decoded
 from hermes.interop.jsonl import encoded
 
 if TYPE_CHECKING:
-    from hermes.store.rows import ExportedSession, MessageRow
+    from hermes.store.records.rows import ExportedSession, MessageRow
 
 SOURCE = "claude-code"
 SESSION, MESSAGE = "hermesSession", "hermesMessage"  # where a line comes from: an import continues that session

@@ -29,8 +29,8 @@ from hermes.interop.histories.conversation import (
     message,
     seconds,
     text,
+    user_folders,
 )  # fmt: skip
-from hermes.interop.histories.editors import user_folders
 from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object, top_keys
 
 _HISTORY, _SESSION = "api_conversation_history.json", ".messages.json"

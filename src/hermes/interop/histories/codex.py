@@ -40,7 +40,7 @@ from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 if TYPE_CHECKING:
-    from hermes.store.rows import ExportedSession, MessageRow
+    from hermes.store.records.rows import ExportedSession, MessageRow
 
 SOURCE = "codex"
 _SESSION, _MESSAGE = "hermes_session", "hermes_message"  # where a line comes from: an import continues that session

@@ -1,29 +1,36 @@
-"""What every importer of another program's history makes: conversations in the shape that `SessionDB.import_session` takes.
+"""Every importer of another program's history makes these: conversations in the shape that `SessionDB.import_session` takes.
 
 An importer reads its program's files and adds messages to a `Conversation`: the path that program shows, and beside it the
 branches that it has left. Each message keeps the id it had there (`platform_message_id`), so that a second import brings in
 only what is new. Kinds of records that an importer does not know are counted in `Skipped` and never stop it.
+
+What several importers share is here, too: where editors that are built on VS Code keep their data, and sessions whose entries
+form a tree: each names the one it follows (`parentId`); going back starts another branch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import msgspec
 
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export
-from hermes.interop.json_reading import decoded
+from hermes.interop.json_reading import decoded, json_object
 from hermes.interop.training import data_url
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
-    from hermes.store.rows import ExportedSession
+    from hermes.store.records.rows import ExportedSession
+
 
 Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
@@ -207,7 +214,7 @@ def clean_title(title: str | None) -> str | None:
     if not isinstance(title, str):
         return None
     from hermes.errors import HermesError
-    from hermes.store.title_rules import sanitize_title
+    from hermes.store.records.title_rules import sanitize_title
 
     line = " ".join(title.split())
     try:
@@ -423,3 +430,70 @@ def dicts(value: Any) -> list[dict[str, Any]]:
 def mapping(value: Any) -> dict[str, Any]:
     """An object, or an empty one."""
     return value if isinstance(value, dict) else {}
+
+
+HOSTS = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
+
+
+def user_folders(*hosts: str) -> list[Path]:
+    """The User folders of these editors (of all, if none is named), on Linux and on macOS."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    bases = (config, Path.home() / "Library" / "Application Support")
+    return [base / host / "User" for host in hosts or HOSTS for base in bases]
+
+
+def local_path(address: Any) -> str | None:
+    """The path of a file's address, which may be a text or the editor's own object; None for one on another machine."""
+    if isinstance(address, dict):
+        if address.get("scheme") not in (None, "file"):
+            return None
+        return text(address.get("fsPath")) or text(address.get("path"))
+    is_here = isinstance(address, str) and address.startswith("file:///")
+    return unquote(address.removeprefix("file://")) if is_here else None
+
+
+def opened_folder(storage: Path) -> str | None:
+    """The folder that a window was opened on, from the `workspace.json` in its part of workspaceStorage."""
+    return local_path(json_object(storage / "workspace.json").get("folder"))
+
+
+Entry = dict[str, Any]
+
+
+def relink(entries: dict[str, Entry], may_begin: Callable[[Entry], bool]) -> None:
+    """Where the entry that another one follows is damaged or not named, the one before it in the file takes its place.
+
+    One that names none begins another conversation if `may_begin` says so.
+    """
+    before: str | None = None
+    for key, entry in entries.items():
+        parent = entry.get("parentId")
+        begins = parent is None and may_begin(entry)
+        if not begins and not (isinstance(parent, str) and parent in entries):
+            entry["parentId"] = before
+        before = key
+
+
+def path(entries: dict[str, Entry]) -> list[str]:
+    """From the first entry to the last of the file: what the program would go on with."""
+    found: dict[str, None] = {}
+    at: Any = next(reversed(entries), None)
+    while at in entries and at not in found:
+        found[at] = None
+        at = entries[at].get("parentId")
+    return [*reversed(found)]
+
+
+def left(entries: dict[str, Entry], on_path: set[str]) -> Iterator[tuple[str | None, list[str]]]:
+    """Each branch beside the path: the entry of the path that it follows, and its entries."""
+    groups: dict[str, tuple[str | None, list[str]]] = {}
+    root_of: dict[str, str] = {}
+    for key, entry in entries.items():
+        if key in on_path:
+            continue
+        parent = entry.get("parentId")
+        root = root_of[key] = root_of.get(str(parent), key)
+        if root == key:
+            groups[root] = (parent if parent in on_path else None, [])
+        groups[root][1].append(key)
+    yield from groups.values()

@@ -25,16 +25,18 @@ from hermes.interop.histories.conversation import (
     from_json,
     image_part,
     joined,
+    local_path,
     mapping,
     message,
+    opened_folder,
     seconds,
     tagged,
     text,
     tool_call,
+    user_folders,
 )  # fmt: skip
-from hermes.interop.histories.editors import local_path, opened_folder, user_folders
 from hermes.interop.json_reading import Skipped, first_objects, json_lines
-from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, UnreadableDatabase, tables_of
+from hermes.store.engines.sqlite.foreign import ForeignDatabase, UnreadableDatabase, tables_of
 
 SOURCE = "cursor"
 _TABLE = "cursorDiskKV"

@@ -27,7 +27,7 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is a database that Hermes Agent wrote."""
-    from hermes.store.check import agent_store
+    from hermes.store.upkeep.check import agent_store
 
     return agent_store(path) is not None
 
@@ -40,8 +40,8 @@ def files(folder: Path) -> Iterator[Path]:
 
 def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
     """The sessions of the database, which is not changed."""
-    from hermes.store.db import SessionDB
-    from hermes.store.engines.sqlite.foreign_database import ForeignDatabase
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.engines.sqlite.foreign import ForeignDatabase
 
     used = defaultdict[str, list[dict[str, Any]]](list)
     with ForeignDatabase(path) as database:

@@ -27,7 +27,7 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Kiro CLI, or its database."""
-    from hermes.store.engines.sqlite.foreign_database import tables_of
+    from hermes.store.engines.sqlite.foreign import tables_of
 
     if path.suffix == ".jsonl":
         return any(
@@ -118,7 +118,7 @@ def _result(call: Any, content: Any) -> Block:
 
 def _stored(path: Path, skipped: Skipped) -> Iterator[Conversation]:
     """The conversations of the oldest engine: a row each, whose key is the folder."""
-    from hermes.store.engines.sqlite.foreign_database import ForeignDatabase
+    from hermes.store.engines.sqlite.foreign import ForeignDatabase
 
     with ForeignDatabase(path) as database:
         for row in database.rows(_TABLE, order=("created_at",)):

@@ -26,7 +26,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped
-from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
+from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "llm"
 

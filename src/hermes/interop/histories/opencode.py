@@ -27,7 +27,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped, decoded, json_object
-from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
+from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
 _BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask"))

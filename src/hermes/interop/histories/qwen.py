@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
-from hermes.interop.histories import entry_tree
+from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -82,8 +82,8 @@ def _conversations(path: Path, entries: dict[str, Entry], skipped: Skipped) -> I
     def last(key: str) -> str | None:
         return next((found for one in reversed(entries.values()) if (found := text(one.get(key)))), None)
 
-    entry_tree.relink(entries, lambda entry: False)
-    shown = entry_tree.path(entries)
+    conversation.relink(entries, lambda entry: False)
+    shown = conversation.path(entries)
     cwd = next((found for one in entries.values() if (found := text(one.get("cwd")))), None)
     made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
     if branch := last("gitBranch"):
@@ -98,7 +98,7 @@ def _conversations(path: Path, entries: dict[str, Entry], skipped: Skipped) -> I
         told = _messages(key, entries[key], names, skipped)
         parts[-1] += told
         end = said[key] = told[-1]["platform_message_id"] if told else end
-    for fork, branch_keys in entry_tree.left(entries, set(shown)):
+    for fork, branch_keys in conversation.left(entries, set(shown)):
         told = [one for key in branch_keys for one in _messages(key, entries[key], names, skipped)]
         if told:
             made.branches.append((said.get(fork or ""), told))

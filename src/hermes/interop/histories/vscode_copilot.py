@@ -21,13 +21,15 @@ from hermes.interop.histories.conversation import (
     from_json,
     image_part,
     joined,
+    local_path,
     mapping,
     message,
+    opened_folder,
     seconds,
     text,
     tool_call,
+    user_folders,
 )  # fmt: skip
-from hermes.interop.histories.editors import local_path, opened_folder, user_folders
 from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
 
 SOURCE = "vscode-copilot"

@@ -25,7 +25,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Skipped, decoded, unpacked
-from hermes.store.engines.sqlite.foreign_database import ForeignDatabase, tables_of
+from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "zed"
 _TOKENS = {

@@ -19,15 +19,15 @@ from starlette.routing import Route
 
 from hermes.agent.attached_files import AttachedFile
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
-from hermes.serve.api_errors import ApiError
-from hermes.serve.ascii_json import AsciiJson
+from hermes.serve.api.errors import ApiError
+from hermes.serve.event_stream import AsciiJson
 from hermes.serve.web.changing import ConversationChanges, told_in
 from hermes.serve.web.conversation_view import ConversationView
 from hermes.serve.web.finding import PageLists, number
 from hermes.serve.web.talking import PageTurn, Said, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
 from hermes.serve.web.watching import PageEvents
-from hermes.store.leases import is_gone, is_ours, source_of
+from hermes.store.coordination.leases import is_gone, is_ours, source_of
 from hermes.texts import one_line
 from hermes.times import zone_of
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from hermes.config import Config
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 _STATIC = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
 

@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes.errors import SessionNotFound
-from hermes.serve.api_requests import parse_json, read_body
-from hermes.serve.ascii_json import AsciiJson
+from hermes.serve.api.requests import parse_json, read_body
+from hermes.serve.event_stream import AsciiJson
 from hermes.serve.web.finding import number
 from hermes.serve.web.visitors import Visitor, visitor_of
-from hermes.store.leases import holder_name, session_lease
+from hermes.store.coordination.leases import holder_name, session_lease
 
 if TYPE_CHECKING:
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 _TEXTS = ("title", "tag", "text", "question")
 _LONGEST, _SLOWEST = 1_000_000, 60.0  # bytes of a request, and seconds it may take to arrive

@@ -12,19 +12,19 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from hermes.agent.attached_files import separated
 from hermes.errors import SessionNotFound
-from hermes.serve.ascii_json import AsciiJson
+from hermes.serve.event_stream import AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.visitors import visitor_of
-from hermes.store.leases import is_gone
+from hermes.store.coordination.leases import is_gone
 from hermes.texts import content_text, encodable, one_line
 from hermes.why import files_changed
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from hermes.store.db import SessionDB
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
 
 _EXPORTS = {"jsonl": "application/x-ndjson", "markdown": "text/markdown", "html": "application/octet-stream"}
 Row = dict[str, Any]

@@ -10,9 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hermes.agent.history_text import NEAREST
+from hermes.agent.recall.history_text import NEAREST
 from hermes.commands.session_choice import message_counts
-from hermes.serve.ascii_json import AsciiJson
+from hermes.serve.event_stream import AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.visitors import visitor_of
 from hermes.texts import one_line
@@ -22,9 +22,9 @@ from hermes.why import sessions_that_changed
 if TYPE_CHECKING:
     from datetime import tzinfo
 
-    from hermes.store.db import SessionDB
-    from hermes.store.rows import Facets, SessionRow
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import Facets, SessionRow
+    from hermes.store.records.visibility import User
 
 PAGE = 100  # sessions or messages that are sent at once
 _HITS = 60

@@ -17,22 +17,34 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.attached_files import MOST_TEXT, AttachedFile, Reader, joined, separated
 from hermes.agent.conversations import Conversations, folder_of, new_session_id
-from hermes.agent.stream import PermissionDecided, PermissionRequest, StreamEvent, stream_turn
 from hermes.agent.tools.toolbox import Toolbox
-from hermes.agent.turn import Done, Followed, Notice, Text, Thought, ToolFinished, ToolStarted, Turn
+from hermes.agent.turn import (
+    Done,
+    Followed,
+    Notice,
+    PermissionDecided,
+    PermissionRequest,
+    StreamEvent,
+    Text,
+    Thought,
+    ToolFinished,
+    ToolStarted,
+    Turn,
+    stream_turn,
+)
 from hermes.agent.turn_session import Also
 from hermes.errors import HermesError, InvalidInput, SessionBusy
 from hermes.serve.models import Models
 from hermes.serve.web.message_html import written
-from hermes.store.db import Transactions
-from hermes.store.sessions import CONFIGURED
+from hermes.store.api.session_db import Transactions
+from hermes.store.records.sessions import CONFIGURED
 from hermes.texts import encodable, shortened
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.model import Model
+    from hermes.agent.models.model import Model
     from hermes.config import Config
-    from hermes.store.db import SessionDB
+    from hermes.store.api.session_db import SessionDB
 
 SOURCE = "web"
 IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its background processes
@@ -326,12 +338,12 @@ class Talks:
 
     def _model_for(self, session_id: str) -> Model:
         """The model chosen for a conversation, in whatever place; else the configured one."""
-        from hermes.agent.model_choice import model_of_choice
+        from hermes.agent.models.choice import model_of_choice
 
         return model_of_choice(self._config, self._db.chosen_model(session_id), self._models().main)
 
     def _models(self) -> Models:
-        from hermes.agent.model_choice import choose_model
+        from hermes.agent.models.choice import choose_model
 
         if self._known_models is None:
             self._known_models = Models(choose_model(self._config, self._db))

@@ -29,15 +29,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes.errors import ConfigError
-from hermes.serve.api_errors import ApiError
-from hermes.serve.api_requests import read_body
-from hermes.serve.ascii_json import AsciiJson
+from hermes.serve.api.errors import ApiError
+from hermes.serve.api.requests import read_body
 from hermes.serve.authorization import SHORTEST, check_reach, from_elsewhere
-from hermes.serve.server import is_loopback
+from hermes.serve.event_stream import AsciiJson
+from hermes.serve.http import is_loopback
 
 if TYPE_CHECKING:
     from hermes.config.settings_schema import WebSettings
-    from hermes.store.visibility import User
+    from hermes.store.records.visibility import User
 
 COOKIE = "hermes_web"
 VISITOR = "hermes.visitor"

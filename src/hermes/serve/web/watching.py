@@ -24,8 +24,8 @@ from hermes.serve.web.visitors import visitor_of
 
 if TYPE_CHECKING:
     from hermes.serve.web.talking import Talks
-    from hermes.store.db import SessionDB
-    from hermes.store.visibility import User
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
 
 LOOK_SECONDS = 0.5
 _SEEN = 100  # conversations at the head of the list whose changes are noticed

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hermes.errors import StoreError, StoreFull, StoreReadOnly
-from hermes.store import codec
-from hermes.store.index_text import call_ids, fold, id_word, phrase, plain, plain_calls, plain_parts
-from hermes.store.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not
+from hermes.store.records import codec
+from hermes.store.text.index_text import call_ids, fold, id_word, phrase, plain, plain_calls, plain_parts
+from hermes.store.text.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not
 
 if TYPE_CHECKING:
-    from hermes.store.rows import Finding
+    from hermes.store.records.rows import Finding
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -13,10 +13,18 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec
 from hermes.store.engines.base import SPEAKER, Candidate, Scope, Tx, columns_of, could_match, phrase_words
-from hermes.store.index_text import WORD_BYTES, common_start, fold, index_words, keeps_ascii, vocabulary, worth_keeping
-from hermes.store.query import And, Leaf, Node, Not
+from hermes.store.records import codec
+from hermes.store.text.index_text import (
+    WORD_BYTES,
+    common_start,
+    fold,
+    index_words,
+    keeps_ascii,
+    vocabulary,
+    worth_keeping,
+)
+from hermes.store.text.query import And, Leaf, Node, Not
 
 _APART = "\x01"  # between the columns of a message: in no word, so that no phrase spans columns
 # Of waiting messages, held for one search; further ones are read again by each of its steps.

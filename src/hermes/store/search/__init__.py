@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput
-from hermes.store import codec
 from hermes.store.engines.base import Engine, Tx, rows_among
-from hermes.store.index_text import fold, id_word, phrase
-from hermes.store.query import Leaf, Node, Query, dropped, parse, positive
+from hermes.store.records import codec
+from hermes.store.records.listing import checked_page
+from hermes.store.records.visibility import User
 from hermes.store.search.hits import RANKED, Hits, passing, with_source
 from hermes.store.search.query_trees import Check, is_name, is_question, looks_like_a_name, may_relax
 from hermes.store.search.scope import Filters, scope_of
 from hermes.store.search.showing import shown
 from hermes.store.search.substrings import add_infixes
-from hermes.store.session_lists import checked_page
-from hermes.store.snippet import Needle, needle
-from hermes.store.visibility import User
+from hermes.store.text.index_text import fold, id_word, phrase
+from hermes.store.text.query import Leaf, Node, Query, dropped, parse, positive
+from hermes.store.text.snippet import Needle, needle
 
 if TYPE_CHECKING:
-    from hermes.store.rows import SearchHit
+    from hermes.store.records.rows import SearchHit
 
 __all__ = ["BY", "Filters", "search"]
 BY = ("both", "words", "meaning")  # what finds and ranks the answers to a question

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from hermes.store.index_text import fold, pieces
+from hermes.store.text.index_text import fold, pieces
 
 HEAD = 300  # characters of a message that are looked at
 SIGNED = re.compile(r"\W*([^\W\d_]{2,})[^:\n]{0,24}:")

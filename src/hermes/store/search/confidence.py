@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
-from hermes.store.index_text import UNSPACED, fold, pieces
 from hermes.store.search.clues import signer
 from hermes.store.search.periods import MONTHS, WEEKDAYS
-from hermes.store.stems import language_of
+from hermes.store.text.index_text import UNSPACED, fold, pieces
+from hermes.store.text.stems import language_of
 
 if TYPE_CHECKING:
-    from hermes.store.rows import Confidence
+    from hermes.store.records.rows import Confidence
 
 
 # How far others may be ahead of the person that the question names, and other times of the time that it names.

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.store import codec
 from hermes.store.engines.base import OWN, Candidate, Engine, Scope, Tx, rows_among
-from hermes.store.index_text import call_ids, fold, lacks_one, plain, plain_calls, plain_parts
-from hermes.store.query import Leaf, Node
+from hermes.store.records import codec
+from hermes.store.records.visibility import AUTOMATED
 from hermes.store.search.query_trees import Check
-from hermes.store.snippet import Needle
-from hermes.store.visibility import AUTOMATED
+from hermes.store.text.index_text import call_ids, fold, lacks_one, plain, plain_calls, plain_parts
+from hermes.store.text.query import Leaf, Node
+from hermes.store.text.snippet import Needle
 
 if TYPE_CHECKING:
-    from hermes.store.rows import Confidence
+    from hermes.store.records.rows import Confidence
     from hermes.store.search.query_trees import Check
 
 RANKED = 400  # how many of the newest matches are ranked together; after them four times as many, and so on

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 
-from hermes.store.index_text import fold, pieces
-from hermes.store.stems import STOP_WORDS
+from hermes.store.text.index_text import fold, pieces
+from hermes.store.text.stems import STOP_WORDS
 
 PREFERRED = 9.0  # what a session of the time asked for counts in addition
 EXACT = 7.0  # and more, where it is a day or a month

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from hermes.store import codec
 from hermes.store.engines.base import Tx, rows_among
-from hermes.store.index_text import fold
-from hermes.store.meaning.encoders import looks_english
-from hermes.store.stems import STOP_WORDS
+from hermes.store.records import codec
+from hermes.store.search.meaning.encoders import looks_english
+from hermes.store.text.index_text import fold
+from hermes.store.text.stems import STOP_WORDS
 
 LOOKED_AT = 24  # messages that hold a name
 ADDRESSED = 0.2  # the share of them that is signed with it or addresses a person by it

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from hermes.store.engines.base import phrase_words
-from hermes.store.index_text import ASCII_WORD, UNSPACED, fold, has_no_word_border, index_words
-from hermes.store.query import And, Leaf, Node, Not, Or, Query, parse, positive
-from hermes.store.stems import STOP_WORDS
+from hermes.store.text.index_text import ASCII_WORD, UNSPACED, fold, has_no_word_border, index_words
+from hermes.store.text.query import And, Leaf, Node, Not, Or, Query, parse, positive
+from hermes.store.text.stems import STOP_WORDS
 
 DIGITS = "0123456789"
 

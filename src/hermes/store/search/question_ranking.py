@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from hermes.store import codec
 from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
-from hermes.store.query import Leaf
+from hermes.store.records import codec
 from hermes.store.search.clues import HEAD, Clues, ClueWeights
 from hermes.store.search.confidence import Looked, Word, judged, may_name
 from hermes.store.search.hits import Ranked
+from hermes.store.text.query import Leaf
 
 if TYPE_CHECKING:
-    from hermes.store.rows import Confidence
+    from hermes.store.records.rows import Confidence
     from hermes.store.search.reranking import Nearness, Reranking
 
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every other value

@@ -9,14 +9,14 @@ import msgspec
 
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
-from hermes.store.index_text import UNSPACED, fold, pieces
-from hermes.store.query import Leaf, Node, Query
 from hermes.store.search import periods
 from hermes.store.search.hits import RANKED, Hits, Ranked
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
-from hermes.store.snippet import Needle, forms_needle
-from hermes.store.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
+from hermes.store.text.index_text import UNSPACED, fold, pieces
+from hermes.store.text.query import Leaf, Node, Query
+from hermes.store.text.snippet import Needle, forms_needle
+from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 
 if TYPE_CHECKING:
     from hermes.store.search.reranking import Reranking
@@ -85,7 +85,7 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
 
 def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranking | None:
     """A question as the installed models understand it; None where this store has no vectors."""
-    from hermes.store.meaning import vectors
+    from hermes.store.search.meaning import vectors
 
     if hits.by == "words" or not vectors.are_kept(hits.tx):
         return None

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from hermes.errors import InvalidInput
-from hermes.store import message_reading
-from hermes.store.arguments import checked_period
+from hermes.store.api.arguments import checked_period
 from hermes.store.engines.base import Scope, Tx
 from hermes.store.engines.sqlite.schema import CARRIABLE
-from hermes.store.visibility import AUTOMATED, User, in_folder, session_clause
+from hermes.store.records import message_reading
+from hermes.store.records.visibility import AUTOMATED, User, in_folder, session_clause
 
 
 class Filters(msgspec.Struct, frozen=True):

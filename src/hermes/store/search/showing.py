@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.store import codec, message_reading
 from hermes.store.engines.base import COMPACTED, OWN_MODELS, Row, Tx, rows_among
-from hermes.store.index_text import plain_calls, plain_parts
+from hermes.store.records import codec, message_reading
+from hermes.store.records.visibility import User
 from hermes.store.search.hits import Ranked, texts_of
 from hermes.store.search.scope import Filters, session_filter
-from hermes.store.snippet import Needle, snippet
-from hermes.store.visibility import User
+from hermes.store.text.index_text import plain_calls, plain_parts
+from hermes.store.text.snippet import Needle, snippet
 
 if TYPE_CHECKING:
-    from hermes.store.rows import SearchContext, SearchHit
+    from hermes.store.records.rows import SearchContext, SearchHit
 
 CONTEXT = 200  # characters of a neighbour
 _NEAR = 4  # ids: a message without a neighbour there is at an end of its session, or others talked at the same time

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-from hermes.store.index_text import fold, has_no_word_border, pieces
-from hermes.store.query import And, Leaf, Node, dropped, positive
 from hermes.store.search.hits import Hits, passing
 from hermes.store.search.query_trees import DIGITS, Check, either, runs, widened
-from hermes.store.snippet import needle
+from hermes.store.text.index_text import fold, has_no_word_border, pieces
+from hermes.store.text.query import And, Leaf, Node, dropped, positive
+from hermes.store.text.snippet import needle
 
 MOST_WORDS = 250  # how many words that contain a part are searched at once
 LISTED = 2_000  # words that contain a part, at most

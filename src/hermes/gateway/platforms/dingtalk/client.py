@@ -18,8 +18,7 @@ import aiohttp
 import httpx
 
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.frames import LOG, Log, dict_of, text_of
-from hermes.gateway.platforms.http import (
+from hermes.gateway.platforms._shared.http import (
     HttpApi,
     address_parts,
     connection_trouble,
@@ -28,8 +27,9 @@ from hermes.gateway.platforms.http import (
     json_object,
     retry_after,
 )
-from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
-from hermes.gateway.platforms.websocket_client import WebSocketClient
+from hermes.gateway.platforms._shared.payloads import LOG, Log, dict_of, text_of
+from hermes.gateway.platforms._shared.tokens import AccessToken, TokenRefused
+from hermes.gateway.platforms._shared.websocket import WebSocketClient
 
 _TOKEN = "x-acs-dingtalk-access-token"
 _STALE = frozenset({"InvalidAuthentication", "invalidAuthentication", "AccessTokenInvalid", "40014", "42001", "40001"})

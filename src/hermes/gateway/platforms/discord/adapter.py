@@ -32,8 +32,9 @@ from hermes.gateway.events import (
     Sender,
     deleted,
 )
-from hermes.gateway.platforms.connections import Recent, Tasks
-from hermes.gateway.platforms.discord.backlog import Seen, missed
+from hermes.gateway.platforms._shared.http import HttpApi, address_parts
+from hermes.gateway.platforms._shared.receipt import keep
+from hermes.gateway.platforms._shared.tasks import Recent, Tasks
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
     GATEWAY_URL,
@@ -49,17 +50,17 @@ from hermes.gateway.platforms.discord.client import (
     translated,
     write_menu,
 )
-from hermes.gateway.platforms.discord.formatting import LONGEST, to_discord
 from hermes.gateway.platforms.discord.incoming import (
+    Seen,
     channel_id,
     chat_of,
     command_event,
     files,
     message_event,
+    missed,
     press_event,
 )
-from hermes.gateway.platforms.http import HttpApi, address_parts
-from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms.discord.outgoing import LONGEST, to_discord
 
 _TO_CONNECT = 60.0  # seconds
 _TO_CLOSE = 3.0

@@ -23,7 +23,7 @@ from discord.http import Route
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Choice
-from hermes.gateway.platforms.http import retry_after
+from hermes.gateway.platforms._shared.http import retry_after
 
 API_BASE = Route.BASE
 GATEWAY_URL = str(DiscordWebSocket.DEFAULT_GATEWAY)

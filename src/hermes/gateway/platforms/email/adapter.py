@@ -19,11 +19,10 @@ from imap_tools import BaseMailBox
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Sender
-from hermes.gateway.platforms.connections import Tasks, loss_reported
+from hermes.gateway.platforms._shared.http import attachment, check_size, tls_context
+from hermes.gateway.platforms._shared.tasks import Tasks, loss_reported
 from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, misused, wanted_proof
-from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
-from hermes.gateway.platforms.email.mail_bodies import without_reply_marks
-from hermes.gateway.platforms.email.mailbox import (
+from hermes.gateway.platforms.email.client import (
     Account,
     Connection,
     FoundMail,
@@ -32,8 +31,9 @@ from hermes.gateway.platforms.email.mailbox import (
     uid_validity,
     watch,
 )
+from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
+from hermes.gateway.platforms.email.mail_bodies import without_reply_marks
 from hermes.gateway.platforms.email.outgoing import SmtpSender, message_id_for, subject_from, written
-from hermes.gateway.platforms.http import attachment, check_size, tls_context
 
 _SECURITIES = ("ssl", "starttls", "none")
 _PORTS = {"imap": {"ssl": 993, "starttls": 143, "none": 143}, "smtp": {"ssl": 465, "starttls": 587, "none": 25}}

@@ -20,9 +20,9 @@ import aiosmtplib
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import OutgoingFile
-from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.email.mailbox import Account
-from hermes.gateway.platforms.http import error_text
+from hermes.gateway.platforms._shared import markup
+from hermes.gateway.platforms._shared.http import error_text
+from hermes.gateway.platforms.email.client import Account
 
 _WAIT = 60.0  # seconds, if a server says "later" without a time
 _STYLE = (

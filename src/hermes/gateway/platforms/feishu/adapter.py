@@ -17,18 +17,18 @@ from urllib.parse import quote
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Reaction, Revision
-from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, SentMessages, loss_reported
+from hermes.gateway.platforms._shared.http import checked_address
+from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, dropped, text_of
+from hermes.gateway.platforms._shared.receipt import hand_over
+from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, SentMessages, loss_reported
 from hermes.gateway.platforms.feishu import incoming
 from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, WINDOW, EventProof, FeishuApi, FeishuRefused
-from hermes.gateway.platforms.feishu.formatting import LONGEST, card, length
 from hermes.gateway.platforms.feishu.incoming import EventReader
-from hermes.gateway.platforms.frames import dict_of, dicts_of, dropped, text_of
-from hermes.gateway.platforms.http import checked_address
-from hermes.gateway.platforms.intake import hand_over
+from hermes.gateway.platforms.feishu.outgoing import LONGEST, card, length
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.feishu.long_connection import LongConnection
-    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse
+    from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse
+    from hermes.gateway.platforms.feishu.client import LongConnection
 
 _BASES = {"feishu": "https://open.feishu.cn", "lark": "https://open.larksuite.com"}
 _IM = "/open-apis/im/v1"
@@ -103,7 +103,7 @@ class Feishu(ApiAdapter[FeishuApi]):
             await self._receive_calls(link)
             link.connected(identity)
             return
-        from hermes.gateway.platforms.feishu.long_connection import LongConnection
+        from hermes.gateway.platforms.feishu.client import LongConnection
 
         connection = self.closing(LongConnection(api, secure=self._base.startswith("https:"), log=link.log))
         await connection.open()
@@ -138,7 +138,7 @@ class Feishu(ApiAdapter[FeishuApi]):
 
     async def _receive_calls(self, link: Link) -> None:
         """Register the webhook. Feishu waits three seconds for the acknowledgement."""
-        from hermes.gateway.platforms.listener import PlatformResponse, in_window
+        from hermes.gateway.platforms._shared.listener import PlatformResponse, in_window
 
         guard = EventProof(
             self.text("encrypt_key"), self.text("verification_token"), lambda at: in_window(at, seconds=WINDOW)

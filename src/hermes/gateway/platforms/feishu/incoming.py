@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
-from hermes.gateway.platforms.frames import dict_of, dicts_of, moment_of, parsed, text_of
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms._shared.http import attachment_kind
+from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, moment_of, parsed, text_of
 
 MESSAGE, RECALLED = "im.message.receive_v1", "im.message.recalled_v1"
 REACTED, PRESSED = "im.message.reaction.created_v1", "card.action.trigger"

@@ -1,4 +1,4 @@
 """Home Assistant as a chat platform: events of the house come in, notifications and events go out.
 
-adapter.py turns one into the other; websocket.py speaks the WebSocket API; formatting.py makes text fit for notifications.
+adapter.py turns one into the other; client.py speaks the WebSocket API.
 """

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit, urlunsplit
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Chat, Event, Sender
-from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import ApiAdapter
-from hermes.gateway.platforms.frames import iso_moment
-from hermes.gateway.platforms.homeassistant.websocket import WebSocketApi
-from hermes.gateway.platforms.http import tls_context
-from hermes.gateway.platforms.intake import keep
+from hermes.gateway.platforms._shared import markup
+from hermes.gateway.platforms._shared.http import tls_context
+from hermes.gateway.platforms._shared.payloads import iso_moment
+from hermes.gateway.platforms._shared.receipt import keep
+from hermes.gateway.platforms._shared.tasks import ApiAdapter
+from hermes.gateway.platforms.homeassistant.client import WebSocketApi
 
 HOME = "home"  # the conversation of events that name none
 HOUSE = "home-assistant"  # the sender when no person is

@@ -21,7 +21,7 @@ from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, OutgoingFile, Reaction, Revision, Sender, deleted
-from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks
+from hermes.gateway.platforms._shared.tasks import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.matrix import incoming, outgoing
 from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can_encrypt, log_in
 from hermes.install_line import install_line

@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from hermes.gateway.events import OutgoingFile
-from hermes.gateway.platforms import markup
+from hermes.gateway.platforms._shared import markup
 from hermes.texts import shortened
 
 LARGEST = 44_000  # of an event's 65,536 bytes: encryption adds a third, and signatures come on top

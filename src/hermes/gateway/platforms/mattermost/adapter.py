@@ -19,13 +19,12 @@ import httpx
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, loss_reported
-from hermes.gateway.platforms.frames import dict_of, dicts_of, dropped, parsed
-from hermes.gateway.platforms.http import HttpApi, checked_address, error_text, tls_context
-from hermes.gateway.platforms.intake import keep
-from hermes.gateway.platforms.marks import MarkFile, Since
+from hermes.gateway.platforms._shared.http import HttpApi, checked_address, error_text, tls_context
+from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, dropped, parsed
+from hermes.gateway.platforms._shared.receipt import MarkFile, Since, keep
+from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
+from hermes.gateway.platforms.mattermost.client import EventSocket
 from hermes.gateway.platforms.mattermost.incoming import PostReader, deletion, post_of
-from hermes.gateway.platforms.mattermost.websocket import EventSocket
 
 _NONCE = "hermes_nonce"  # the property of our posts that finds them again
 _PAGE, _PAGES = 200, 10  # posts of a channel in which a sent one is looked for, the newest first

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
-from hermes.gateway.platforms.frames import dict_of, moment_of, parsed, text_of
-from hermes.gateway.platforms.http import attachment
+from hermes.gateway.platforms._shared.http import attachment
+from hermes.gateway.platforms._shared.payloads import dict_of, moment_of, parsed, text_of
 
 _TYPES = {"D": DM, "G": GROUP, "O": CHANNEL, "P": CHANNEL}
 

@@ -22,11 +22,11 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision, Sender, deleted
-from hermes.gateway.platforms.connections import PAUSES, Recent, Retries, Tasks, close_each
-from hermes.gateway.platforms.http import attachment, check_size, in_base64
-from hermes.gateway.platforms.intake import hand_over
-from hermes.gateway.platforms.signal.daemon import Daemon, UnknownMethod, check_sent
-from hermes.gateway.platforms.signal.formatting import styled
+from hermes.gateway.platforms._shared.http import attachment, check_size, in_base64
+from hermes.gateway.platforms._shared.receipt import hand_over
+from hermes.gateway.platforms._shared.tasks import PAUSES, Recent, Retries, Tasks, close_each
+from hermes.gateway.platforms.signal.client import Daemon, UnknownMethod, check_sent
+from hermes.gateway.platforms.signal.outgoing import styled
 
 OPENING = 2.0  # seconds: some daemons answer only with the first keep-alive, but a refusal comes at once
 LARGEST_FILE = 14_000_000  # bytes: signal-cli reads texts of up to 20 million characters, and base64 makes 4 of 3

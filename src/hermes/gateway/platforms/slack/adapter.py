@@ -26,14 +26,12 @@ from hermes.gateway.events import (
     Reaction,
     Revision,
 )
-from hermes.gateway.platforms.connections import Tasks, close_each
-from hermes.gateway.platforms.http import HttpApi, is_at
-from hermes.gateway.platforms.intake import hand_over
-from hermes.gateway.platforms.slack import formatting as form
-from hermes.gateway.platforms.slack.backlog import Mark, missed, slack_time
-from hermes.gateway.platforms.slack.incoming import EventReader, address_of
-from hermes.gateway.platforms.slack.socket_mode import HEARTBEAT, SocketMode
-from hermes.gateway.platforms.slack.web_api import EditLimit, Unformattable, ask, courtesy
+from hermes.gateway.platforms._shared.http import HttpApi, is_at
+from hermes.gateway.platforms._shared.receipt import hand_over
+from hermes.gateway.platforms._shared.tasks import Tasks, close_each
+from hermes.gateway.platforms.slack import outgoing as form
+from hermes.gateway.platforms.slack.client import HEARTBEAT, EditLimit, SocketMode, Unformattable, ask, courtesy
+from hermes.gateway.platforms.slack.incoming import EventReader, Mark, address_of, missed, slack_time
 
 BASE_URL = "https://slack.com/api/"
 _SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold message texts and tickets

@@ -28,16 +28,15 @@ import msgspec
 from hermes.errors import HermesError, PlatformError, PlatformRefused, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, Sender
-from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import ApiAdapter
-from hermes.gateway.platforms.frames import dicts_of, text_of
-from hermes.gateway.platforms.http import HttpApi, address_parts, attachment, error_text, is_at, json_object
-from hermes.gateway.platforms.intake import keep
-from hermes.gateway.platforms.marks import MarkFile
+from hermes.gateway.platforms._shared import markup
+from hermes.gateway.platforms._shared.http import HttpApi, address_parts, attachment, error_text, is_at, json_object
+from hermes.gateway.platforms._shared.payloads import dicts_of, text_of
+from hermes.gateway.platforms._shared.receipt import MarkFile, keep
+from hermes.gateway.platforms._shared.tasks import ApiAdapter
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse
+    from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse
 
 STOP = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "OPTOUT", "REVOKE"})
 START = frozenset({"START", "UNSTOP", "YES"})
@@ -139,7 +138,7 @@ class Sms(ApiAdapter["_TwilioApi"]):
         self._caught_up.clear()
 
         async def delivered(call: PlatformRequest) -> PlatformResponse:
-            from hermes.gateway.platforms.listener import PlatformResponse
+            from hermes.gateway.platforms._shared.listener import PlatformResponse
 
             fields = dict(_fields(call))
             sid = fields.get("MessageSid", "")

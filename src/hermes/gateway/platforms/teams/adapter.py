@@ -17,17 +17,26 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, deleted
-from hermes.gateway.platforms.connections import ApiAdapter
-from hermes.gateway.platforms.frames import dict_of, parsed, read_object, text_of
-from hermes.gateway.platforms.intake import Keeper, keep
-from hermes.gateway.platforms.marks import MarkFile, put_last
-from hermes.gateway.platforms.teams.client import LARGEST, SERVICE_HOSTS, Connector, Offers, info, is_allowed
-from hermes.gateway.platforms.teams.formatting import LONGEST, length, shown
+from hermes.gateway.platforms._shared.payloads import dict_of, parsed, read_object, text_of
+from hermes.gateway.platforms._shared.receipt import Keeper, MarkFile, keep, put_last
+from hermes.gateway.platforms._shared.tasks import ApiAdapter
+from hermes.gateway.platforms.teams.client import (
+    CHANNEL,
+    ISSUER,
+    LARGEST,
+    SERVICE_HOSTS,
+    Connector,
+    Offers,
+    PublishedKeys,
+    claims,
+    info,
+    is_allowed,
+)
 from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, is_restored, understood
-from hermes.gateway.platforms.teams.proof import CHANNEL, ISSUER, PublishedKeys, claims
+from hermes.gateway.platforms.teams.outgoing import LONGEST, length, shown
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import PlatformRequest
+    from hermes.gateway.platforms._shared.listener import PlatformRequest
 
 _METADATA = "https://login.botframework.com/v1/.well-known/openidconfiguration"
 _LOGIN = "https://login.microsoftonline.com"

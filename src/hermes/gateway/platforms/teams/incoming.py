@@ -13,8 +13,8 @@ from html.parser import HTMLParser
 from typing import Any
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
-from hermes.gateway.platforms.frames import dict_of, dicts_of, iso_moment, parsed, text_of
-from hermes.gateway.platforms.http import attachment
+from hermes.gateway.platforms._shared.http import attachment
+from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, iso_moment, parsed, text_of
 
 _TYPES = {"personal": DM, "groupChat": GROUP, "channel": CHANNEL}
 _THREAD = ";messageid="
@@ -77,7 +77,7 @@ def _event(
     text, addressed = _words(activity, me)
     text, forwarded = _apart(activity, me, text)
     quoted_id, quoted = _quoted(activity.get("attachments"))
-    # Microsoft names the account, and its signature on the request was checked (proof.py).
+    # Microsoft names the account, and its signature on the request was checked (client.py).
     name = text_of(who.get("name")) or None
     sender = Sender(user_id=user_id, stable_id=stable_id or None, name=name, proven=True)
     return Event(

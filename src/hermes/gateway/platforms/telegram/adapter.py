@@ -27,11 +27,17 @@ from telegram.error import BadRequest, ChatMigrated, InvalidToken
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, Listening, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile
-from hermes.gateway.platforms.http import check_size
-from hermes.gateway.platforms.telegram.client import open_bot, our_errors
-from hermes.gateway.platforms.telegram.formatting import LONGEST, Formatted, formatted, plain
+from hermes.gateway.platforms._shared.http import check_size
+from hermes.gateway.platforms.telegram.client import (
+    ALBUM_PAUSE,
+    FAILURES,
+    PollingReceiver,
+    WebhookReceiver,
+    open_bot,
+    our_errors,
+)
 from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
-from hermes.gateway.platforms.telegram.updates import ALBUM_PAUSE, FAILURES, PollingReceiver, WebhookReceiver
+from hermes.gateway.platforms.telegram.outgoing import LONGEST, Formatted, formatted, plain
 
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")  # what Telegram allows; a shorter one could be guessed
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")

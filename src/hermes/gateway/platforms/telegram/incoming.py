@@ -24,8 +24,8 @@ from telegram import (
 )
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Sender
-from hermes.gateway.platforms.connections import Recent
-from hermes.gateway.platforms.http import attachment_kind
+from hermes.gateway.platforms._shared.http import attachment_kind
+from hermes.gateway.platforms._shared.tasks import Recent
 
 Reading = Callable[[Sequence[Message]], Event | None]
 

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.intake import Keeper
+from hermes.gateway.platforms._shared.receipt import Keeper
 from hermes.gateway.platforms.wecom.bot import Bot
 from hermes.gateway.platforms.wecom.crypto import key_of
-from hermes.gateway.platforms.wecom.formatting import length
 from hermes.gateway.platforms.wecom.organisation_app import App
+from hermes.gateway.platforms.wecom.outgoing import length
 
 # A bot's message has 20,480 bytes at most, an app's 2,048.
 _BOT = Capabilities(longest=20_000, measure=length, media=True, files=True, mention_needed=True)

@@ -16,13 +16,13 @@ from urllib.parse import unquote
 from hermes.errors import PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link, ReplyContext
 from hermes.gateway.events import GROUP, Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms.connections import Recent, Retries, Tasks, loss_reported
-from hermes.gateway.platforms.http import HttpApi, address_parts
-from hermes.gateway.platforms.intake import Keeper
-from hermes.gateway.platforms.wecom.bot_socket import EVENT, MESSAGE, BotSocket
+from hermes.gateway.platforms._shared.http import HttpApi, address_parts
+from hermes.gateway.platforms._shared.receipt import Keeper
+from hermes.gateway.platforms._shared.tasks import Recent, Retries, Tasks, loss_reported
+from hermes.gateway.platforms.wecom.client import EVENT, MESSAGE, BotSocket
 from hermes.gateway.platforms.wecom.crypto import decrypted, key_of
-from hermes.gateway.platforms.wecom.formatting import bot_markdown
 from hermes.gateway.platforms.wecom.incoming import REQUEST, bot_event, to_whom
+from hermes.gateway.platforms.wecom.outgoing import bot_markdown
 
 _STREAM = "stream:"  # how the ids of answers begin
 _FIRST_PAUSE, _LONGEST_PAUSE, _REMEMBERED = 60.0, 1800.0, 7200.0  # seconds, for another program with the same bot

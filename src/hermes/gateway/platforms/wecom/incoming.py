@@ -8,8 +8,8 @@ from typing import Any
 from xml.parsers import expat
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
-from hermes.gateway.platforms.frames import dict_of, moment_of, text_of
-from hermes.gateway.platforms.http import attachment
+from hermes.gateway.platforms._shared.http import attachment
+from hermes.gateway.platforms._shared.payloads import dict_of, moment_of, text_of
 
 REQUEST = "req_id"  # what a reply context has
 _KINDS = {"image": "image", "voice": "audio", "video": "video", "file": "file", "shortvideo": "video"}

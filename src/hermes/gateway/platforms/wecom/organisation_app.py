@@ -14,17 +14,17 @@ import httpx
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.connections import Tasks, close_each
-from hermes.gateway.platforms.http import HttpApi, error_text, json_object
-from hermes.gateway.platforms.intake import Keeper
-from hermes.gateway.platforms.renewal import AccessToken, TokenRefused
+from hermes.gateway.platforms._shared.http import HttpApi, error_text, json_object
+from hermes.gateway.platforms._shared.receipt import Keeper
+from hermes.gateway.platforms._shared.tasks import Tasks, close_each
+from hermes.gateway.platforms._shared.tokens import AccessToken, TokenRefused
 from hermes.gateway.platforms.wecom.bot import media_kind
 from hermes.gateway.platforms.wecom.crypto import is_signed, key_of, opened
-from hermes.gateway.platforms.wecom.formatting import app_message
 from hermes.gateway.platforms.wecom.incoming import app_event, encrypted_part, fields_of
+from hermes.gateway.platforms.wecom.outgoing import app_message
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse, Registration
+    from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse, Registration
 
 SECONDS = 5.0  # WeCom waits so long, and sends a callback three times
 _STALE = frozenset({40014, 42001, 40001})
@@ -87,7 +87,7 @@ class App:
     # ------------------------------------------------------------------------------------------ receiving
 
     def _is_wecom(self, call: PlatformRequest) -> bool:
-        from hermes.gateway.platforms.listener import in_window
+        from hermes.gateway.platforms._shared.listener import in_window
 
         encrypted, query = _encrypted(call), call.query
         if encrypted is None or not in_window(query.get("timestamp")):
@@ -96,7 +96,7 @@ class App:
         return is_signed(given[0], self._token, given[1], given[2], encrypted)
 
     async def _called(self, link: Link, call: PlatformRequest) -> int | PlatformResponse:
-        from hermes.gateway.platforms.listener import PlatformResponse
+        from hermes.gateway.platforms._shared.listener import PlatformResponse
 
         try:
             plain = opened(_encrypted(call) or "", key_of(self._aes_key), self._corp_id)

@@ -19,11 +19,10 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms import markup
-from hermes.gateway.platforms.connections import ApiAdapter, Recent, Retries, loss_reported
-from hermes.gateway.platforms.http import checked_address
-from hermes.gateway.platforms.intake import keep
-from hermes.gateway.platforms.marks import MarkFile
+from hermes.gateway.platforms._shared import markup
+from hermes.gateway.platforms._shared.http import checked_address
+from hermes.gateway.platforms._shared.receipt import MarkFile, keep
+from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 from hermes.gateway.platforms.weixin.client import TOO_OFTEN, ILink, Refused, decrypted, key_of
 from hermes.gateway.platforms.weixin.incoming import CONTEXT, FILE, IMAGE, TEXT, VIDEO, event_of, is_in_group
 

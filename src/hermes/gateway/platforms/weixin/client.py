@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.platforms.http import HttpApi, error_text, is_at
+from hermes.gateway.platforms._shared.http import HttpApi, error_text, is_at
 
 EXPIRED, TOO_OFTEN = -14, -2  # codes; the second is not in the vendor's documents
 LOGIN_AGAIN = "WeChat's session has expired; log in again with `hermes gateway setup weixin`"

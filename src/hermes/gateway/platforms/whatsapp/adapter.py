@@ -8,8 +8,8 @@ from typing import Any
 
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import Capabilities, Setting
-from hermes.gateway.platforms.connections import Api, ApiAdapter
-from hermes.gateway.platforms.whatsapp.formatting import LONGEST
+from hermes.gateway.platforms._shared.tasks import Api, ApiAdapter
+from hermes.gateway.platforms.whatsapp.outgoing import LONGEST
 
 CLOUD, BRIDGE = "cloud", "bridge"
 

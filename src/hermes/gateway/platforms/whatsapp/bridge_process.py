@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.platforms.connections import Tasks
+from hermes.gateway.platforms._shared.tasks import Tasks
 
 GRACE = 5.0  # seconds to end by itself
 _LONGEST_LINE = 300

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Link, ReplyContext
 from hermes.gateway.events import GROUP, Attachment, Chat, Choice, Event, OutgoingFile
-from hermes.gateway.platforms.connections import Recent, SentMessages
-from hermes.gateway.platforms.frames import read_object
-from hermes.gateway.platforms.intake import hand_over
+from hermes.gateway.platforms._shared.payloads import read_object
+from hermes.gateway.platforms._shared.receipt import hand_over
+from hermes.gateway.platforms._shared.tasks import Recent, SentMessages
 from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
-from hermes.gateway.platforms.whatsapp.formatting import formatted, one_line
-from hermes.gateway.platforms.whatsapp.graph_api import GraphApi, WindowClosed, WrongParameter, is_window
-from hermes.gateway.platforms.whatsapp.people import BUSINESS_SCOPED
+from hermes.gateway.platforms.whatsapp.client import GraphApi, WindowClosed, WrongParameter, is_window
+from hermes.gateway.platforms.whatsapp.incoming import BUSINESS_SCOPED
+from hermes.gateway.platforms.whatsapp.outgoing import formatted, one_line
 
 if TYPE_CHECKING:
-    from hermes.gateway.platforms.listener import PlatformRequest, PlatformResponse
-    from hermes.gateway.platforms.whatsapp.deliveries import DeliveryReader, Failed
+    from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse
+    from hermes.gateway.platforms.whatsapp.incoming import DeliveryReader, Failed
 
 _BUTTONS, _BUTTON_TITLE, _BUTTON_TEXT = 3, 20, 1024
 _ROW_TITLE, _ROW_MORE = 24, 72
@@ -81,7 +81,7 @@ class CloudNumber(WhatsApp[GraphApi]):
 
     async def begin(self, link: Link, api: GraphApi) -> None:
         """Log in and register the webhook."""
-        from hermes.gateway.platforms.whatsapp.deliveries import DeliveryReader
+        from hermes.gateway.platforms.whatsapp.incoming import DeliveryReader
 
         self._link = link
         identity = await self.check()
@@ -96,7 +96,7 @@ class CloudNumber(WhatsApp[GraphApi]):
     # ------------------------------------------------------------------------------------------ receiving
 
     def _is_meta(self, call: PlatformRequest) -> bool:
-        from hermes.gateway.platforms.listener import is_signed
+        from hermes.gateway.platforms._shared.listener import is_signed
 
         if call.method == "GET":
             given, wanted = call.query.get("hub.verify_token", ""), self.text("verify_token")
@@ -105,7 +105,7 @@ class CloudNumber(WhatsApp[GraphApi]):
 
     async def _called(self, call: PlatformRequest) -> int | PlatformResponse:
         """Answer the console's verification, or store everything in a delivery."""
-        from hermes.gateway.platforms.listener import PlatformResponse
+        from hermes.gateway.platforms._shared.listener import PlatformResponse
 
         link, reader = self._link, self._reader
         if call.method == "GET":

@@ -17,7 +17,7 @@ from psycopg.adapt import Transformer
 from psycopg.conninfo import make_conninfo
 
 from hermes.errors import InvalidInput
-from hermes.store.engines.postgres import error_mapping
+from hermes.store.engines.postgres import errors
 
 APPLICATION = "hermes-sessions"
 GRACE = 5.0  # seconds for the answer to a cancelled statement
@@ -35,7 +35,7 @@ _DEFAULTS: dict[str, str | int] = {
 
 def conninfo(url: str, read_only: bool) -> str:
     """The parameters for libpq: the URL, and defaults for what it does not set."""
-    given = error_mapping.parts(url)
+    given = errors.parts(url)
     if given is None:  # libpq's message may quote the password
         raise InvalidInput(
             "the URL of the store is invalid; in names and passwords write : / @ % and the like as %3A %2F %40 %25"

@@ -24,14 +24,14 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Progress, columns_of
-from hermes.store.engines.postgres import error_mapping, migrate, transaction
+from hermes.store.engines.postgres import errors, migrate, transaction
 from hermes.store.engines.postgres.connection import PooledConnection, conninfo
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, take_out_unused
 from hermes.store.engines.postgres.indexer import Indexer
 from hermes.store.engines.postgres.transaction import PostgresTx
 
 if TYPE_CHECKING:
-    from hermes.store.rows import Finding
+    from hermes.store.records.rows import Finding
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 TIMEOUT = 30.0  # seconds for the answer to a BEGIN or COMMIT
@@ -55,7 +55,7 @@ class PostgresEngine:
         self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto",
         timeout: float = TIMEOUT, patience: float = PATIENCE,
     ) -> None:  # fmt: skip
-        self.where = error_mapping.shown(url)
+        self.where = errors.shown(url)
         self.read_only = read_only
         self._patience = patience
         self.notice: str | None = None
@@ -95,7 +95,7 @@ class PostgresEngine:
         return first if first is not None else self._connect()
 
     def _connect(self) -> PooledConnection:
-        self._failure = error_mapping.unreachable(TimeoutError("no answer yet"), self.where)
+        self._failure = errors.unreachable(TimeoutError("no answer yet"), self.where)
         try:
             connection = PooledConnection.connect(self._conninfo, autocommit=True)
             try:
@@ -104,7 +104,7 @@ class PostgresEngine:
                 connection.close()
                 raise
         except psycopg.Error as error:
-            self._failure = error_mapping.unreachable(error, self.where)
+            self._failure = errors.unreachable(error, self.where)
             raise self._failure from error
         except HermesError as error:
             self._failure = error
@@ -125,9 +125,9 @@ class PostgresEngine:
         if connection.process != connection.info.backend_pid:  # a pooler gives each client a made-up number
             connection.process = 0
             prepares = self._prepared_statements == "on"
-            asked = error_mapping.search_path(self._conninfo)
+            asked = errors.search_path(self._conninfo)
             if asked is not None and asked != path.replace(" ", ""):
-                raise StoreError(f"{self.where} {error_mapping.NO_OPTIONS}")
+                raise StoreError(f"{self.where} {errors.NO_OPTIONS}")
         connection.prepare_threshold = PREPARED_AFTER if prepares else None
 
         def on_notice(notice: psycopg.errors.Diagnostic) -> None:
@@ -160,12 +160,12 @@ class PostgresEngine:
         if not self.read_only and state.version == 0:
             migrate.make_store(connection, self.where)
         elif not (self.read_only or state.is_complete or state.tenant):
-            from hermes.store.engines.postgres import security
+            from hermes.store.engines.postgres import tenants
 
             with connection.transaction():
                 migrate.complete(connection.execute)
-                if security.is_on(connection.execute):
-                    security.cover(connection.execute)
+                if tenants.is_on(connection.execute):
+                    tenants.cover(connection.execute)
 
     # ------------------------------------------------------------------ transactions
 
@@ -195,7 +195,7 @@ class PostgresEngine:
                     connection.begin(begin, self._timeout + self._patience)
                 break
             except BaseException as error:
-                lost = error_mapping.is_lost(error, connection)
+                lost = errors.is_lost(error, connection)
                 connection.abandon()
                 self._pool.putconn(connection)
                 if not lost or time.monotonic() > end:
@@ -278,7 +278,7 @@ class PostgresEngine:
         try:
             status = connection.tell(b"COMMIT")
         except psycopg.Error as error:
-            if not error_mapping.is_lost(error, connection):
+            if not errors.is_lost(error, connection):
                 raise
             self._settle(tx, error)
             return
@@ -296,7 +296,7 @@ class PostgresEngine:
         """The connection was lost while a transaction was being committed: find out its outcome."""
         stored = self._outcome(tx, time.monotonic() + self._patience)
         if stored is False:
-            raise error_mapping.translate(error, self.where, tx.connection) from error
+            raise errors.translate(error, self.where, tx.connection) from error
         if stored is None:
             if tx.key is not None:
                 self._unsettled.add(tx)
@@ -333,22 +333,22 @@ class PostgresEngine:
         except psycopg.Error as error:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed") from error
-            if self._views is not None and error.sqlstate in error_mapping.OWNERS_ONLY:
+            if self._views is not None and error.sqlstate in errors.OWNERS_ONLY:
                 raise StoreReadOnly(
                     f"{self.where} lets this user read, pin, archive and trash their own sessions; only the owner can do more"
                 ) from error
-            raise error_mapping.translate(error, self.where, connection) from error
+            raise errors.translate(error, self.where, connection) from error
 
     # ------------------------------------------------------------------ tables
 
     def make_tables(self, statements: Sequence[str]) -> None:
-        from hermes.store.engines.postgres import security
+        from hermes.store.engines.postgres import tenants
 
         with self.write() as tx:
             for statement in statements:
                 tx.run(migrate.translated(statement))
-            if security.is_on(tx.connection.execute):  # close them to tenants as well
-                security.cover(tx.connection.execute)
+            if tenants.is_on(tx.connection.execute):  # close them to tenants as well
+                tenants.cover(tx.connection.execute)
 
     def size(self) -> int:
         ours = "pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
@@ -384,10 +384,10 @@ class PostgresEngine:
 
     def problems(self, progress: Progress | None = None) -> list[Finding]:
         """Find damage in the index or in stored texts; the server checks its files itself."""
-        from hermes.store.engines.postgres import inspection
+        from hermes.store.engines.postgres import check
 
         with self.searching() as tx:
-            return [*inspection.drift(tx, self.fulltext), *inspection.waiting_for_long(tx)]
+            return [*check.drift(tx, self.fulltext), *check.waiting_for_long(tx)]
 
     def rebuild_index(self) -> None:
         """Rebuild the index of each message, a few at a time; searches find everything meanwhile."""
@@ -418,13 +418,13 @@ class PostgresEngine:
         return True
 
     def scrub(self) -> list[str]:
-        from hermes.store.engines.postgres import inspection
+        from hermes.store.engines.postgres import check
 
         self.catch_up()
         take_out_unused(self.read, self.write)
         with self._translated(), self._connect() as connection:
             connection.limit = None
-            return inspection.rewrite_tables(connection, self.where)
+            return check.rewrite_tables(connection, self.where)
 
     def backup(self, target: Path) -> None:
         raise StoreError(f"{self.where} is backed up with PostgreSQL's own tools: pg_dump, pg_basebackup")

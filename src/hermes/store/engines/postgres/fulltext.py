@@ -21,8 +21,8 @@ from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.postgres.transaction import PostgresTx, array_text
 from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
-from hermes.store.index_text import worth_keeping
-from hermes.store.query import Node
+from hermes.store.text.index_text import worth_keeping
+from hermes.store.text.query import Node
 
 KNOWN = 300_000  # words cached, which need not be looked up again
 REMOVALS = "words_removed"  # in state_meta: how often words were removed

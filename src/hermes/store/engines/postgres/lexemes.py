@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hermes.store.engines.base import phrase_words
-from hermes.store.index_text import index_words, vocabulary
-from hermes.store.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not, Or
+from hermes.store.text.index_text import index_words, vocabulary
+from hermes.store.text.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not, Or
 
 WHOLE_WORDS = 12_000
 PART_WORDS = 3_000  # a phrase search reads the words of a part

@@ -11,7 +11,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from hermes.errors import NotADatabase, StoreError
-from hermes.store.engines.postgres import error_mapping
+from hermes.store.engines.postgres import errors
 from hermes.store.engines.postgres.connection import conninfo
 from hermes.store.engines.sqlite.migrate import META_NOTED
 from hermes.store.engines.sqlite.schema import INDEXES as SQLITE_INDEXES
@@ -74,12 +74,12 @@ def complete(run: Callable[..., Any]) -> None:
 
 def rehearse(url: str) -> None:
     """Raise what would prevent making a store in an empty database; changes nothing."""
-    where = error_mapping.shown(url)
+    where = errors.shown(url)
     try:
         with psycopg.connect(conninfo(url, read_only=False), autocommit=True) as connection:
             make_store(connection, where, keep=False)
     except psycopg.Error as error:
-        raise error_mapping.translate(error, where) from error
+        raise errors.translate(error, where) from error
 
 
 def make_store(connection: psycopg.Connection[Any], where: str, *, keep: bool = True) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from hermes.errors import InvalidInput, StoreReadOnly
-from hermes.store.codec import Blob
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import ALONE, VERSION
+from hermes.store.records.codec import Blob
 
 if TYPE_CHECKING:
     from hermes.store.engines.unindexed import WaitingMessages

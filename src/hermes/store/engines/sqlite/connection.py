@@ -272,9 +272,9 @@ def key_of(path: Path) -> str | None:
     """The key of a database in hexadecimal; None for a plain one. StoreLocked when it can't be had."""
     if not is_encrypted(path):
         return None
-    from hermes.store import encryption_keys
+    from hermes.store.encryption import keys
 
-    vault = encryption_keys.vault_of(path)
+    vault = keys.vault_of(path)
     return None if vault is None else vault.key.for_database()
 
 

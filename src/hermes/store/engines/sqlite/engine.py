@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
-from hermes.store import titles
 from hermes.store.engines.base import NothingThere, Progress, from_os
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, upkeep
 from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQueue, codes, identity, is_busy, pragma
-from hermes.store.engines.sqlite.error_mapping import as_ours
+from hermes.store.engines.sqlite.errors import as_ours
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
 from hermes.store.engines.sqlite.transaction import SqliteTx
+from hermes.store.records import titles
 
 if TYPE_CHECKING:
-    from hermes.store.rows import Finding
+    from hermes.store.records.rows import Finding
 
 PAGE = 2048  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
 QUEUE_SECONDS = 2.0  # a writer that waits longer skips the queue and uses SQLite's own lock
@@ -393,15 +393,15 @@ class SqliteEngine:
 
     def problems(self, progress: Progress | None = None) -> list[Finding]:
         """Find damage in the file itself, in its values or in its index."""
-        from hermes.store.engines.sqlite import inspection
+        from hermes.store.engines.sqlite import check
 
         self._require_open()
         with self._translated(), self._mutex:
-            found = inspection.corruption(self._main, progress)
+            found = check.corruption(self._main, progress)
         if found or self.overlay:  # another program's file: its values and its index are not checked
             return found
         with self._translated(), self.read() as tx:
-            return [*inspection.drift(tx.connection, self.fulltext.mark(tx), progress)]
+            return [*check.drift(tx.connection, self.fulltext.mark(tx), progress)]
 
     def close(self) -> None:
         if self._closed:

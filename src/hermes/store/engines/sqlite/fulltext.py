@@ -18,8 +18,8 @@ from hermes.store.engines import unindexed
 from hermes.store.engines.base import SPEAKER, Candidate, Holder, Scope, Tx, get_meta, phrase_words, set_meta
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
-from hermes.store.index_text import index_text, vocabulary, worth_keeping
-from hermes.store.query import And, Leaf, Node, Not
+from hermes.store.text.index_text import index_text, vocabulary, worth_keeping
+from hermes.store.text.query import And, Leaf, Node, Not
 
 Bounds = tuple[int, int]  # messages and characters indexed in one transaction
 PIECE: Bounds = (8, 20_000)  # while others append: they wait as long as one piece takes

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes.errors import StoreCorrupt
-from hermes.store import codec
 from hermes.store.engines.base import COMPACTED
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import schema
 from hermes.store.engines.sqlite.connection import Connection, pragma
-from hermes.store.index_text import plain_parts
-from hermes.store.title_rules import shown_title, split_family
+from hermes.store.records import codec
+from hermes.store.records.title_rules import shown_title, split_family
+from hermes.store.text.index_text import plain_parts
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts, and its words in words
 META_FORM = "fts_form"  # how the index was made: schema.INDEX_FORM

@@ -12,13 +12,13 @@ from typing import Any
 
 from hermes.errors import StoreBusy
 from hermes.home import has_key_file, key_file
-from hermes.store import codec
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite.check import Undecodable, decoded, is_lone
 from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQueue, identity, is_busy
 from hermes.store.engines.sqlite.engine import SqliteEngine
-from hermes.store.engines.sqlite.error_mapping import holder_of
-from hermes.store.engines.sqlite.inspection import Undecodable, decoded, is_lone
+from hermes.store.engines.sqlite.errors import holder_of
+from hermes.store.records import codec
 
 _PATIENCE = 15.0  # seconds to wait for the write lock
 Later = list[tuple[str, dict[str, Any]]]  # rows, by table

@@ -69,7 +69,7 @@ TABLES: tuple[str, ...] = (
     " PRIMARY KEY (session_id, source, user_id)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS attachments (hash TEXT NOT NULL, message_id INTEGER NOT NULL, mime TEXT, bytes INTEGER,"
     " PRIMARY KEY (hash, message_id)) WITHOUT ROWID",
-    # The files that the tool calls of a message change (hermes.store.file_changes); `call` counts its tool calls from 0.
+    # The files that the tool calls of a message change (hermes.store.records.file_changes); `call` counts its tool calls from 0.
     "CREATE TABLE IF NOT EXISTS file_changes (message_id INTEGER NOT NULL, call INTEGER NOT NULL, path TEXT NOT NULL,"
     " name TEXT NOT NULL, kind TEXT NOT NULL, lines BLOB, PRIMARY KEY (message_id, call, path)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS leases (name TEXT PRIMARY KEY, holder TEXT, reason TEXT, token INTEGER NOT NULL,"
@@ -103,7 +103,7 @@ INERT_TRIGGERS = [
     for event in ("insert", "delete", "update")
 ]
 
-# Created with the first event (hermes.store.session_events); most stores have none.
+# Created with the first event (hermes.store.records.events); most stores have none.
 EVENTS: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS session_events (session_id TEXT NOT NULL, ord INTEGER NOT NULL, at REAL NOT NULL,"
     " after_id INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (session_id, ord)) WITHOUT ROWID",
@@ -153,7 +153,9 @@ def _message_list(session_id: str) -> str:
     )
 
 
-CARRIABLE = "(m.hidden IS NULL OR m.hidden > -3)"  # not redacted, and no earlier version (hermes.store.messages)
+CARRIABLE = (
+    "(m.hidden IS NULL OR m.hidden > -3)"  # not redacted, and no earlier version (hermes.store.records.messages)
+)
 VIEWS: tuple[str, ...] = (
     "CREATE VIEW IF NOT EXISTS visible_sessions AS SELECT "
     + ", ".join(

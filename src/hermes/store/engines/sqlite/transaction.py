@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
-from hermes.store.codec import storable
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, code, codes
+from hermes.store.records.codec import storable
 
 if TYPE_CHECKING:
     from hermes.store.engines.sqlite.fulltext import SqliteFullText

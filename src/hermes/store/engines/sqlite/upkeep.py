@@ -20,7 +20,7 @@ from hermes.home import make_private
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.connection import pragma
-from hermes.store.engines.sqlite.error_mapping import holder_of
+from hermes.store.engines.sqlite.errors import holder_of
 from hermes.store.engines.sqlite.fulltext import BATCH, PIECE, Bounds, merge
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Maintenance:
 
 def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     """Index the next few messages, and remove a piece of an old index; how many pieces of work were done."""
-    from hermes.store.file_changes import note_stored  # it stands above the engines
+    from hermes.store.records.file_changes import note_stored  # it stands above the engines
 
     with engine.write(lasting=False) as tx:  # index entries can always be made again
         swept = migrate.has_old_index(tx.connection) and migrate.sweep(tx.connection)
@@ -220,7 +220,7 @@ def backup(engine: SqliteEngine, target: Path) -> None:
             source.backup(copy)  # in one step: it reads one state of the database, whatever is written meanwhile
             copy.execute("PRAGMA journal_mode=DELETE")
         if key is not None:
-            from hermes.store import encryption_keys
+            from hermes.store.encryption import keys
 
-            encryption_keys.share(engine.path, target)
+            keys.share(engine.path, target)
         os.replace(part, target)

@@ -1,0 +1,1 @@
+"""Models: the choice of one, endpoints, the embedded one, their files."""

@@ -1,0 +1,224 @@
+"""Queries model servers: whether they answer, which models they have, and the size of a context window.
+
+Servers on this machine are found on their usual ports; an unused port refuses at once, so all are tried together
+in a fraction of a second. The standard library is enough for such requests; the libraries that call models cost ten times
+as much to load. A window that no server reports is known by name, else a cautious guess.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from hermes.agent.models.endpoint.providers import headers_for, provider_at
+
+
+def ask_json(url: str, *, key: str | None = None, body: Any = None, timeout: float = 2.0) -> Any:
+    """The JSON at this address (a body makes it a POST); None when there is no valid answer in time."""
+    from http.client import HTTPException
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    headers = {"Accept": "application/json", "Content-Type": "application/json", **headers_for(url, key)}
+    data = None if body is None else json.dumps(body).encode()
+    opener = build_opener(ProxyHandler({})) if is_near(url) else build_opener()
+    try:
+        with opener.open(Request(url, data, headers), timeout=timeout) as answer:
+            return json.loads(answer.read(8_000_000))
+    except (OSError, HTTPException, ValueError):  # no server, not HTTP, not JSON, not an address
+        return None
+
+
+def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0) -> list[dict[str, Any]] | None:
+    """What the server lists under /models; None when it does not answer."""
+    answer = ask_json(f"{base_url.rstrip('/')}/models", key=key, timeout=timeout)
+    items = answer.get("data") if isinstance(answer, dict) else answer
+    if not isinstance(items, list):
+        return None
+    listed = (item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str))
+    return [{**item, "id": item["id"].removeprefix("models/")} for item in listed]  # Gemini's begin so
+
+
+# Parts of names of models that are not for chat.
+_OTHER_WORK = (
+    "embed", "bge-", "bge_", "gte-", "e5-", "minilm", "rerank", "whisper", "tts", "clip", "moderation", "dall-e",
+    "stable-diffusion", "sdxl", "flux", "transcribe", "realtime", "audio", "speech", "gpt-image", "sora",
+)  # fmt: skip
+
+
+def can_chat(model_id: str) -> bool:
+    """Whether a model of this name is likely a chat model."""
+    name = model_id.lower()
+    return not any(part in name for part in _OTHER_WORK)
+
+
+@lru_cache(maxsize=100)
+def is_near(url: str) -> bool:
+    """Whether the address is on this machine or in its own network."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith((".localhost", ".local", ".lan")):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_private
+    except ValueError:
+        return False
+
+
+def without_password(url: str) -> str:
+    """The address for display and storage: no user, no password, no query."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+GUESS = 32_768
+_FIELDS = (
+    "loaded_context_length", "context_length", "max_model_len", "context_window", "max_context_length", "n_ctx",
+    "max_input_tokens",
+)  # fmt: skip
+
+# The first pattern found in the name counts. Windows only grew within a family; the smaller one is the safe one.
+_BY_NAME: tuple[tuple[str, int], ...] = (
+    (r"deepseek", 65_536),
+    (r"gpt-5|gpt-6", 272_000),
+    (r"gpt-4\.1|gemini(?!-1\.0)", 1_000_000),
+    (r"gpt-4o|gpt-4-turbo|gpt-oss|glm-[45]|(mistral-(large|medium|small|nemo)|(code|dev)stral)|command-[ra]", 128_000),
+    (r"gpt-4-32k|gemini|qwen3|qwen2\.5|mixtral|mistral", 32_768),
+    (r"(^|/)o[134](-|$)|claude", 200_000),
+    (r"grok-[3-9]|kimi|moonshot|llama-?3\.[123]|llama-?4|gemma-?3", 131_072),
+    (r"gpt-3\.5|phi-?4", 16_384),
+    (r"llama-?2|phi-?3", 4_096),
+    (r"gpt-4|llama-?3|gemma|smollm2", 8_192),
+)
+
+
+def context_length(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int:
+    """The number of tokens that fit into the model `name` at this endpoint.
+
+    A provider of its own models alone lists them without their windows: one that is known is not asked for.
+    """
+    provider, window = provider_at(base_url), known(name)
+    if window is not None and provider is not None and not provider.slashes:
+        return window
+    return asked(name, base_url, key, timeout=timeout) or window or GUESS
+
+
+def known(name: str) -> int | None:
+    """The known window of models with such a name."""
+    folded = name.lower()
+    return next((size for pattern, size in _BY_NAME if re.search(pattern, folded)), None)
+
+
+def asked(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int | None:
+    """The window that the server itself reports; each kind of server reports it in another place."""
+    listed = listed_models(base_url, key=key, timeout=timeout)
+    if listed is None:
+        return None
+    mine = next((item for item in listed if item["id"] == name), None)
+    size = _size_in(mine)
+    if size is not None or not is_near(base_url):
+        return size
+    parts = urlsplit(base_url)
+    root = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    own = (f"{root}/api/v0/models/{name}", f"{root}/props")  # LM Studio's, llama.cpp's
+    sizes = (_size_in(ask_json(url, timeout=timeout)) for url in own)
+    return _of_ollama(root, name, timeout) or next((size for size in sizes if size), None)
+
+
+def _size_in(item: Any) -> int | None:
+    """A window named in an entry of /models (OpenRouter, vLLM, Groq, Mistral, llama.cpp), or in a server's own answer."""
+    if not isinstance(item, dict):
+        return None
+    places = [item.get("top_provider"), item, item.get("meta"), item.get("default_generation_settings")]
+    sizes = (place.get(field) for place in places if isinstance(place, dict) for field in _FIELDS)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
+
+
+def _of_ollama(root: str, name: str, timeout: float) -> int | None:
+    """Ollama cuts silently at `num_ctx`, regardless of the model's limit: the setting counts, then the loaded model's."""
+    shown = ask_json(f"{root}/api/show", body={"model": name}, timeout=timeout)
+    if not isinstance(shown, dict) or "model_info" not in shown:
+        return None
+    setting = re.search(r"^\s*num_ctx\s+(\d+)", str(shown.get("parameters") or ""), re.MULTILINE)
+    if setting:
+        return int(setting[1])
+    running = ask_json(f"{root}/api/ps", timeout=timeout)
+    for item in running.get("models") or () if isinstance(running, dict) else ():
+        if isinstance(item, dict) and item.get("model") == name and (size := _size_in(item)):
+            return size
+    info = shown["model_info"] if isinstance(shown["model_info"], dict) else {}
+    largest = next((v for k, v in info.items() if k.endswith(".context_length") and isinstance(v, int)), None)
+    return None if largest is None else min(largest, GUESS)
+
+
+@dataclass(slots=True, frozen=True)
+class Server:
+    """A kind of server and its usual port."""
+
+    name: str
+    port: int
+    host: str = "127.0.0.1"
+
+    @property
+    def base_url(self) -> str:
+        """Its OpenAI-compatible address."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/v1"
+
+
+USUAL = (Server("Ollama", 11434), Server("LM Studio", 1234), Server("vLLM", 8000), Server("llama.cpp", 8080))
+
+
+@dataclass(slots=True, frozen=True)
+class FoundServer:
+    """A server that answers, and the chat models it lists."""
+
+    server: Server
+    models: tuple[str, ...]
+
+
+def usual_servers(variables: Mapping[str, str] | None = None) -> tuple[Server, ...]:
+    """The addresses to try: the usual ones, with Ollama's taken from OLLAMA_HOST."""
+    moved = (os.environ if variables is None else variables).get("OLLAMA_HOST", "")
+    if not moved:
+        return USUAL
+    parts = urlsplit(moved if "://" in moved else f"http://{moved}")
+    try:
+        port = parts.port or 11434
+    except ValueError:
+        return USUAL
+    host = parts.hostname or "127.0.0.1"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # it listens on all addresses; use one of them
+    return (Server("Ollama", port, host), *USUAL[1:])
+
+
+def find_servers(servers: Sequence[Server] | None = None, *, timeout: float = 1.0) -> list[FoundServer]:
+    """Every server that answers /v1/models and has a chat model, in the order given.
+
+    HERMES_NO_LOCAL leaves out the servers that it names (`LM Studio,vLLM`), with any other value all of them.
+    """
+    left_out = [name for name in os.environ.get("HERMES_NO_LOCAL", "").split(",") if name]
+    if not {one.name for one in USUAL}.issuperset(left_out):
+        return []
+    servers = [one for one in (usual_servers() if servers is None else servers) if one.name not in left_out]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(max(1, len(servers))) as crew:
+        return [one for one in crew.map(lambda server: _look(server, timeout), servers) if one is not None]
+
+
+def _look(server: Server, timeout: float) -> FoundServer | None:
+    try:
+        socket.create_connection((server.host, server.port), timeout=min(timeout, 0.5)).close()
+    except OSError:
+        return None
+    listed = listed_models(server.base_url, timeout=timeout)
+    models = tuple(str(item["id"]) for item in listed or () if can_chat(str(item["id"])))
+    return FoundServer(server, models) if models else None

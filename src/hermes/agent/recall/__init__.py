@@ -1,0 +1,1 @@
+"""Recall and session_search: earlier conversations for the agent."""

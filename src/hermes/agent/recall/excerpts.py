@@ -1,0 +1,329 @@
+"""Conversations for session_search: a chain of compressions counts as one, and the text around the matches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.recall.history_text import message_text, when
+from hermes.store.engines.base import OWN_MODELS
+from hermes.store.text.index_text import fold
+from hermes.texts import harmless, shortened
+
+if TYPE_CHECKING:
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import MessageRow, SearchHit, SessionRow
+    from hermes.store.records.visibility import User
+
+
+EXTRACTIVE = "extractive"  # the name of the assistant that only quotes
+OWN_SPEAKER = "assistant (small built-in model, unreliable)"  # where a reader must not take its word for it
+GAP = "\n[…]\n"
+_TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
+_LOOKED_AT = 12  # messages in which the reply to a passage of a user is looked for
+_HITS = 60  # hits looked at, until enough conversations are among them
+
+
+@dataclass(slots=True)
+class FoundConversation:
+    """A chain of compressions (or a single session), with the hits in it, best first."""
+
+    session: SessionRow  # the row of its newest member
+    hits: list[SearchHit] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return str(self.session["id"])
+
+
+class Chains:
+    """Which conversation a session belongs to, and which ones belong to the current one."""
+
+    def __init__(self, db: SessionDB, current: str | None, visible_to: User | None) -> None:
+        self._db, self._visible_to = db, visible_to
+        self._tips: dict[str, str] = {}
+        self._own = self._above(current) if current else set()
+        self._own_tip = self.tip(current) if current else None
+
+    def tip(self, session_id: str) -> str:
+        """The newest session of the conversation."""
+        if session_id not in self._tips:
+            self._tips[session_id] = self._db.get_compression_tip(session_id)
+        return self._tips[session_id]
+
+    def _above(self, session_id: str) -> set[str]:
+        chain: set[str] = set()
+        current: str | None = session_id
+        while current is not None and current not in chain:
+            chain.add(current)
+            row = self._db.get_session(current)
+            # A session before a reset is another conversation, although it is linked: its messages are not in context.
+            current = row["parent_session_id"] if row is not None and row["kind"] != "reset" else None
+        return chain
+
+    def is_own(self, session_id: str) -> bool:
+        """Whether this is the current session, an ancestor, or of the same chain."""
+        return session_id in self._own or (self._own_tip is not None and self.tip(session_id) == self._own_tip)
+
+    def shown(self, session_id: str) -> SessionRow | None:
+        """The row under which a conversation is presented: its newest member if the caller may see it."""
+        return self._db.get_session(self.tip(session_id), visible_to=self._visible_to) or self._db.get_session(
+            session_id, visible_to=self._visible_to
+        )
+
+    def members(self, session_id: str) -> list[str]:
+        """Every session of the conversation the caller may see, the first one first."""
+        chain = self._db.get_compression_chain(session_id)
+        seen = [one for one in chain if self._db.get_session(one, visible_to=self._visible_to) is not None]
+        return seen if session_id in seen else [*seen, session_id]
+
+
+def search_rounds(db: SessionDB, query: str, size: int, **filters: Any) -> Iterator[list[SearchHit]]:
+    """The best `size` hits, then the best of the sessions that had none of them, and so on while there are more.
+
+    A session with very many matches so hides no other one. Partial matches come only where nothing else was found.
+    """
+    seen: dict[str, None] = {}
+    whole = False
+    while True:
+        hits = db.search_messages(query, limit=size, exclude_sessions=list(seen) or None, **filters)
+        fit = [hit for hit in hits if not (whole and hit["relaxed"])]
+        yield fit
+        if len(hits) < size or not fit:
+            return
+        whole = whole or not all(hit["relaxed"] for hit in fit)
+        seen.update((hit["session_id"], None) for hit in hits)
+
+
+def hits_by_session(
+    db: SessionDB, query: str, sessions: int, size: int, **filters: Any
+) -> tuple[dict[str, list[SearchHit]], bool]:
+    """The hits by session, the best session first, until there are `sessions` of them; and whether these are all hits."""
+    grouped: dict[str, list[SearchHit]] = {}
+    for number, hits in enumerate(search_rounds(db, query, size, **filters)):
+        for hit in hits:
+            grouped.setdefault(hit["session_id"], []).append(hit)
+        is_all = (
+            not number and len(hits) < size
+        )  # a later round knows nothing of further hits in the sessions before it
+        if len(grouped) >= sessions:
+            break
+    return grouped, is_all
+
+
+def find_conversations(
+    db: SessionDB, query: str, chains: Chains, limit: int, *, within: Sequence[str] | None, **filters: Any
+) -> list[FoundConversation]:
+    """The best conversations for a query. Those of the current conversation are left out, unless requested (`within`)."""
+    found: dict[str, FoundConversation] = {}
+    for hits in search_rounds(db, query, _HITS, session_ids=within, **filters):
+        for hit in hits:
+            if within is None and (chains.is_own(hit["session_id"]) or is_echo(hit)):
+                continue
+            key = chains.tip(hit["session_id"])
+            if key not in found:
+                row = chains.shown(hit["session_id"])
+                if row is None:
+                    continue
+                found[key] = FoundConversation(row)
+            found[key].hits.append(hit)
+        if len(found) >= limit:
+            break
+    return list(found.values())[:limit]
+
+
+def is_own(message: MessageRow) -> bool:
+    """Whether the program's own assistant wrote it: the embedded model, or the one that only quotes."""
+    return message["role"] == "assistant" and message["model"] in OWN_MODELS
+
+
+def is_echo(hit: SearchHit) -> bool:
+    """Whether this is the extractive assistant quoting: the source of its words is found as well."""
+    return hit["own_model"] and hit["model"] == EXTRACTIVE
+
+
+def conversation_text(
+    db: SessionDB, sessions: Iterable[str], hits: Sequence[SearchHit], room: int, visible_to: User | None
+) -> str:
+    """The text of the sessions, each message once, at most `room` characters, centred on the hits (without: both ends)."""
+    matched = {hit["id"]: hit for hit in hits}
+    lines: list[str] = []
+    points: list[int] = []
+    seen: set[int] = set()
+    at = 0
+    for session_id in sessions:
+        for message in db.get_messages(session_id, visible_to=visible_to):
+            if message["id"] in seen or message["role"] == "system":
+                continue
+            seen.add(message["id"])
+            text = harmless(message_text(message))
+            hit = matched.get(message["id"])
+            if not text:
+                continue
+            if hit is None and message["role"] == "tool":
+                text = shortened(text, _TOOL_OUTPUT)
+            who = OWN_SPEAKER if is_own(message) else message["role"]
+            head = f"[{message['id']} · {who} · {when(message['timestamp'])}] "
+            if hit is not None:
+                points.append(at + len(head) + place_of(text, hit["snippet"]))
+            lines.append(head + text)
+            at += len(lines[-1]) + 1
+    return centred("\n".join(lines), points, room)
+
+
+def place_of(text: str, snippet: str) -> int:
+    """The position of a snippet's first marked words in a text; 0 when they are not found."""
+    return max(0, find_place(text, snippet))
+
+
+def find_place(text: str, snippet: str) -> int:
+    """The position of a snippet's first marked words in a text; -1 when they are not found."""
+    start = snippet.find(">>>")
+    end = snippet.find("<<<", start)
+    if start < 0 or end < 0:
+        return -1
+    wanted = snippet[start + 3 : end]
+    place = text.find(wanted)
+    if place < 0:
+        place = fold(text).find(fold(wanted))  # close enough: folding may drop a mark
+    return place
+
+
+def centred(text: str, points: Sequence[int], room: int) -> str:
+    """At most `room` characters of a text: a window around each point, joined where they touch."""
+    if len(text) <= room:
+        return text
+    wanted = list(points[:40]) or [0, len(text)]
+    each = max(1, (room - len(GAP) * (len(wanted) + 1)) // len(wanted))
+    if each < 40:
+        return shortened(text, room)
+    merged: list[list[int]] = []
+    for point in sorted(wanted):
+        start = max(0, min(point - each // 2, len(text) - each))
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = start + each
+        else:
+            merged.append([start, start + each])
+    out = GAP.join(text[start:end].strip() for start, end in merged)
+    out = (GAP.lstrip() if merged[0][0] else "") + out + (GAP.rstrip() if merged[-1][1] < len(text) else "")
+    return out[:room]
+
+
+@dataclass(slots=True, frozen=True)
+class Excerpt:
+    """A passage of an earlier conversation, verbatim (not marked as quoted: `quoted(excerpt.text)` does that)."""
+
+    session_id: str
+    title: str | None
+    source: str
+    when: float
+    message_id: int
+    role: str
+    text: str
+
+
+def excerpts(
+    db: SessionDB,
+    question: str,
+    *,
+    current: str | None = None,
+    visible_to: User | None = None,
+    limit: int = 5,
+    about: Callable[[SearchHit, str], bool] | None = None,
+) -> list[Excerpt]:
+    """The passages that best answer a question, at most two of one conversation; the current one's are left out.
+
+    A passage of a user comes with the beginning of the reply. `about`: one of each conversation, none that is weak, only
+    those that pass this test, and one search alone, by the question's words.
+    """
+    search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit, 2 if about is None else 1)
+    asked = " ".join(harmless(question).split())[:400]
+    plain_words = " ".join(re.findall(r"\w+", asked))
+    if about is not None:
+        hits = db.search_messages(
+            plain_words, limit=20, role_filter=["user", "assistant"], visible_to=visible_to, automated=False
+        )
+        return search.passages([hit for hit in hits if hit["confidence"] != "weak"], fold(asked), about)
+    # Messages of people and models come first; a question without a match as a query is tried by its words alone.
+    for roles in (["user", "assistant"], None):
+        for text in filter(None, dict.fromkeys((asked, plain_words))):
+            # The second round is for a long conversation, perhaps the current one, that has all hits of the first.
+            for hits in islice(search_rounds(db, text, 80, role_filter=roles, visible_to=visible_to), 2):
+                found = search.passages(hits, fold(asked))
+                if found:
+                    return found
+    return []
+
+
+class _PassageSearch:
+    """From hits to passages."""
+
+    def __init__(self, db: SessionDB, chains: Chains, visible_to: User | None, limit: int, each: int) -> None:
+        self.db, self.chains, self.visible_to, self.limit, self.each = db, chains, visible_to, limit, each
+
+    def passages(
+        self, hits: Sequence[SearchHit], own_words: str, about: Callable[[SearchHit, str], bool] | None = None
+    ) -> list[Excerpt]:
+        out: list[Excerpt] = []
+        per: dict[str, int] = {}
+        taken: set[int] = set()  # messages that were already quoted
+        best = 0.0
+        for hit in hits:
+            session_id = hit["session_id"]
+            key = self.chains.tip(session_id)
+            if self.chains.is_own(session_id) or per.get(key, 0) >= self.each or hit["own_model"]:
+                continue
+            if hit["why"] == "words" and ">>>" not in hit["snippet"]:
+                continue  # it only stands beside a match
+            if hit["relaxed"]:
+                best = max(best, hit["score"])
+                if hit["score"] < best / 2:  # shares only a word with the question
+                    continue
+            text, used = _passage(
+                self.db.get_messages_from(hit["id"], _LOOKED_AT, visible_to=self.visible_to), hit, taken
+            )
+            if not text or any(text == other.text for other in out):
+                continue
+            if len(used) == 1 and hit["role"] == "user" and _asks(text, own_words):
+                continue
+            if about is not None and not about(hit, text):
+                continue
+            taken |= used
+            per[key] = per.get(key, 0) + 1
+            row = self.chains.shown(session_id)
+            shown_id, title = (session_id, None) if row is None else (row["id"], row["title"])
+            out.append(Excerpt(shown_id, title, hit["source"], float(hit["timestamp"]), hit["id"], hit["role"], text))
+            if len(out) >= self.limit:
+                break
+        return out
+
+
+def _asks(text: str, own_words: str) -> bool:
+    """Whether a passage is only a question: the current one, or one without an answer."""
+    return text.rstrip().endswith(("?", "？", "؟")) or _folded(text) == own_words
+
+
+def _folded(text: str) -> str:
+    return fold(" ".join(harmless(text).split()))[:400]
+
+
+def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) -> tuple[str, set[int]]:
+    """The words around a match, with the reply to them, and which messages these are; "" for those already quoted."""
+    place = next((n for n, message in enumerate(messages) if message["id"] == hit["id"]), None)
+    if place is None or hit["id"] in taken:
+        return "", set()
+    text = harmless(message_text(messages[place], calls=False))
+    if find_place(text, hit["snippet"]) < 0:  # the match is in a tool call's arguments
+        text = harmless(message_text(messages[place]))
+    text = centred(text, [place_of(text, hit["snippet"])], 600)
+    if hit["role"] == "user":
+        for message in messages[place + 1 :]:
+            if message["role"] == "user":
+                break
+            reply = harmless(message_text(message, calls=False)) if message["role"] == "assistant" else ""
+            if reply.strip() and message["model"] not in OWN_MODELS and message["id"] not in taken:
+                return f"{text.strip()}\n→ {shortened(reply.strip(), 500)}", {hit["id"], message["id"]}
+    return text.strip(), {hit["id"]}

@@ -1,0 +1,1 @@
+"""The session browser: a full-screen picker over every conversation."""

@@ -1,0 +1,323 @@
+"""The session browser's list: the lines, which of them a filter or a search keeps, and the widget that shows them.
+
+Only visible lines are drawn, however many there are: textual's own lists take 10 to 20 times as long to fill
+with 10,000 conversations, and a filter fills the list again at each key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from hermes.store.text.index_text import fold
+from hermes.texts import one_line
+from hermes.times import ago
+
+if TYPE_CHECKING:
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import SessionRow
+
+
+@dataclass(slots=True)
+class ListLine:
+    """A conversation in the list."""
+
+    id: str
+    title: str
+    preview: str
+    source: str
+    last_active: float | None
+    pinned: bool = False
+    compressed: bool = False  # it has several parts
+    haystack: str = ""  # the text the filter searches, folded
+    folded_title: str = ""
+    folder: str = ""
+    snippet: str = ""  # for a search hit: the text around the match, with >>>marks<<<
+    message_id: int | None = None  # for a search hit: the message that matched
+    more: int = 0  # for a search hit: further matches in this conversation
+
+    def __post_init__(self) -> None:
+        self.folded_title = fold(self.title)
+        self.haystack = fold(f"{self.title}\n{self.preview}\n{self.source}")
+
+    def renamed(self, title: str | None) -> None:
+        """Set another title."""
+        self.title = one_line(title)
+        self.__post_init__()
+
+    @property
+    def name(self) -> str:
+        """The title, else the beginning of the first message."""
+        return self.title or self.preview or self.id
+
+
+def line_of(row: SessionRow) -> ListLine:
+    """A row of list_sessions_rich (or get_session) as a line."""
+    return ListLine(
+        id=row["id"],
+        title=one_line(row.get("title")),
+        preview=one_line(row.get("preview")),
+        source=one_line(row.get("source")),
+        last_active=row.get("last_active") or row.get("started_at"),
+        folder=one_line(row.get("cwd")),
+        pinned=row.get("pinned_at") is not None,
+        compressed="compression" in (row.get("kind"), row.get("end_reason")),
+    )
+
+
+_ID = re.compile(r"[\w-]*\d{4,}[\w-]*|[\w-]*_[\w-]*|[0-9a-f-]{8,}")  # a word that may be meant as an id
+
+
+def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
+    """The lines that contain every word of the text, whatever its case and accents; those with all in the title first.
+
+    Ids are compared only with a single word that looks like one: the letters of a name stand in many ids by chance.
+    """
+    words = fold(text).split()
+    if not words:
+        return list(lines)
+    found = [line for line in lines if all(word in line.haystack for word in words)]
+    titled = {line.id for line in found if all(word in line.folded_title for word in words)}
+    found.sort(key=lambda line: line.id not in titled)  # stable: within both parts the order of the list
+    if len(words) == 1 and (_ID.fullmatch(words[0]) or any(line.id == text.strip() for line in lines)):
+        word, known = text.strip().casefold(), {line.id for line in found}
+        found += [line for line in lines if line.id not in known and word in line.id.casefold()]
+    return found
+
+
+def by_folder(lines: Sequence[ListLine]) -> list[ListLine]:
+    """The lines of each folder together; the folder with the newest line first."""
+    groups: dict[str, list[ListLine]] = {}
+    for line in lines:
+        groups.setdefault(line.folder, []).append(line)
+    return [line for group in groups.values() for line in group]
+
+
+_ROUNDS = 5  # searches for one list: a conversation with very many matches hides no other one
+
+
+def found_inside(db: SessionDB, query: str, limit: int = 200) -> tuple[list[ListLine], bool]:
+    """The conversations with a match, best first, each once with its best match; and whether there may be more."""
+    from hermes.agent.recall.excerpts import search_rounds
+
+    lines: dict[str, ListLine] = {}
+    rounds = list(islice(search_rounds(db, query, limit), _ROUNDS))
+    for hit in chain.from_iterable(rounds):
+        session_id = hit["session_id"]
+        if session_id in lines:
+            lines[session_id].more += 1
+            continue
+        session = db.get_session(session_id)
+        if session is None:  # deleted in between
+            continue
+        line = line_of(session)
+        line.snippet, line.message_id = one_line(hit["snippet"]), hit["id"]
+        line.last_active = hit["timestamp"]
+        lines[session_id] = line
+    return list(lines.values()), len(rounds) == _ROUNDS and len(rounds[-1]) == limit
+
+
+def marked(text: str) -> Iterable[tuple[str, bool]]:
+    """A snippet in pieces; True where it matched."""
+    for number, piece in enumerate(re.split(r">>>(.*?)<<<", text)):
+        if piece:
+            yield piece, number % 2 == 1
+
+
+_GAP = "  "
+_WHEN, _SOURCE, _ID_CELLS = 10, 8, 24
+_BOLD, _DIM, _PLAIN = Style(bold=True), Style(dim=True), Style()
+_MATCH, _PIN, _HERE = Style(bold=True, color="yellow"), Style(color="yellow"), Style(reverse=True)
+
+
+class SessionList(ScrollView, can_focus=False):
+    """Lines with a cursor: time, source, title. Text of any script or width stands last and moves no column."""
+
+    DEFAULT_CSS = "SessionList { overflow-x: hidden; }"
+
+    class Moved(Message):
+        """The cursor is on another line (None: there are none)."""
+
+        def __init__(self, line: ListLine | None) -> None:
+            super().__init__()
+            self.line = line
+
+    class Chosen(Message):
+        """A line was double-clicked."""
+
+        def __init__(self, line: ListLine) -> None:
+            super().__init__()
+            self.line = line
+
+    def __init__(self, zone: tzinfo | None, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.zone = zone
+        self.lines: Sequence[ListLine] = ()
+        self.cursor = 0
+        self.grouped = False  # whether the folder stands before the first line of each
+        self.nothing = ""  # the text for an empty list
+
+    @property
+    def current(self) -> ListLine | None:
+        """The line under the cursor."""
+        return self.lines[self.cursor] if self.cursor < len(self.lines) else None
+
+    def show(self, lines: Sequence[ListLine], *, keep: str | None = None, nothing: str = "") -> None:
+        """Show these lines, with the cursor on the session `keep` if it is among them, else on the first."""
+        self.lines, self.nothing = lines, nothing
+        self.cursor = 0
+        if keep is not None:
+            self.cursor = next((n for n, line in enumerate(lines) if line.id == keep), 0)
+        self._measure()
+        self._reveal()
+        self.refresh()
+        self.post_message(self.Moved(self.current))
+
+    def move(self, to: int) -> None:
+        """Put the cursor on this line, or the nearest one."""
+        to = max(0, min(to, len(self.lines) - 1))
+        if to == self.cursor or not self.lines:
+            return
+        self.cursor = to
+        self._reveal()
+        self.refresh()
+        self.post_message(self.Moved(self.current))
+
+    @property
+    def page(self) -> int:
+        """How many lines are visible."""
+        return max(1, self.scrollable_content_region.height)
+
+    def _measure(self) -> None:
+        self.virtual_size = Size(self.scrollable_content_region.width, len(self.lines))
+
+    def _reveal(self) -> None:
+        """Scroll until the cursor is visible."""
+        top, page = self.scroll_offset.y, self.page
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False)
+        elif self.cursor >= top + page:
+            self.scroll_to(y=self.cursor - page + 1, animate=False)
+
+    def on_resize(self) -> None:
+        self._measure()
+        self._reveal()
+
+    def on_click(self, event: events.Click) -> None:
+        number = event.y + self.scroll_offset.y
+        if number >= len(self.lines):
+            return
+        self.move(number)
+        if event.chain == 2:
+            self.post_message(self.Chosen(self.lines[number]))
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        number = y + self.scroll_offset.y
+        base = self.rich_style
+        if number < len(self.lines):
+            folder = ""
+            if self.grouped:
+                first = number == 0 or self.lines[number - 1].folder != self.lines[number].folder
+                folder = _folder(self.lines[number].folder if first else "", width)
+            pieces = [(folder, _BOLD), *drawn(self.lines[number], width - cell_len(folder), self.zone)]
+            if number == self.cursor:  # one bar of one colour; only bold text stays bold
+                base += _HERE
+                pieces = [(text, _BOLD if style.bold else _PLAIN) for text, style in pieces]
+        elif not self.lines and (row := y - min(1, self.page - 1)) >= 0 and row < len(self._empty(width)):
+            pieces = [(self._empty(width)[row], _DIM)]
+        else:
+            pieces = []
+        return Strip(fitted([(_GAP, _PLAIN), *pieces] if not self.lines and pieces else pieces, width, base), width)
+
+    def _empty(self, width: int) -> list[str]:
+        """The text of an empty list, in lines that fit."""
+        from rich.console import Console
+        from rich.text import Text
+
+        room = max(1, width - 2 * len(_GAP))
+        return [part.plain for part in Text(self.nothing).wrap(Console(width=room), room, overflow="fold")]
+
+
+def _folder(folder: str, width: int) -> str:
+    """The end of a folder's path, in a column of its own."""
+    room = max(8, width // 4)
+    return set_cell_size(folder if cell_len(folder) <= room else "…" + folder[1 - room :], room) + _GAP
+
+
+Piece = tuple[str, Style]
+
+
+def drawn(line: ListLine, width: int, zone: tzinfo | None) -> list[Piece]:
+    """The pieces of a line, not cut yet."""
+    pieces: list[Piece] = [("★ " if line.pinned else "  ", _PIN)]
+    if width >= 30:
+        pieces.append((set_cell_size(ago(line.last_active, zone), _WHEN) + _GAP, _DIM))
+    if width >= (80 if line.snippet else 56):  # what was found needs the room more than the source does
+        pieces.append((set_cell_size(line.source, _SOURCE) + _GAP, _DIM))
+    if width >= 110 and not line.snippet:
+        pieces.append((set_cell_size(line.id, _ID_CELLS) + _GAP, _DIM))
+    if line.snippet:
+        return pieces + _matched(line, width - sum(cell_len(text) for text, _ in pieces))
+    if line.title:
+        pieces.append((line.title, _BOLD))
+    if line.preview:
+        pieces.append((_GAP + line.preview, _DIM) if line.title else (line.preview, _PLAIN))
+    elif not line.title:
+        pieces.append(("—", _DIM))
+    return pieces
+
+
+def _matched(line: ListLine, room: int) -> list[Piece]:
+    """The title and the text around the match; the match itself is never cut off."""
+    pieces: list[Piece] = []
+    if line.title:
+        title = line.title
+        most = room * 2 // 5 if room < 60 else room // 3
+        if cell_len(title) > most:
+            title = set_cell_size(title, max(0, most - 1)).rstrip() + "…"
+        pieces.append((title + _GAP, _BOLD))
+        room -= cell_len(title) + len(_GAP)
+    around = list(marked(line.snippet))
+    if around and not around[0][1]:
+        before = around[0][0]
+        if cell_len(before) > room // 3:
+            before = "…" + before[-max(1, room // 3) :]
+        around[0] = (before, False)
+    pieces += [(text, _MATCH if hit else _DIM) for text, hit in around]
+    if line.more:
+        pieces.append((f"{_GAP}(+{line.more})", _DIM))
+    return pieces
+
+
+def fitted(pieces: Sequence[Piece], width: int, base: Style) -> list[Segment]:
+    """Pieces as segments of exactly this width, with `…` where something was cut off."""
+    out: list[Segment] = []
+    room = width
+    for number, (text, style) in enumerate(pieces):
+        size = cell_len(text)
+        rest = number + 1 < len(pieces) and any(more for more, _ in pieces[number + 1 :])
+        if size > room or (size == room and rest):
+            if room > 0:
+                out.append(Segment(set_cell_size(text, room - 1) + "…", base + style))
+            room = 0
+            break
+        if text:
+            out.append(Segment(text, base + style))
+        room -= size
+    if room > 0:
+        out.append(Segment(" " * room, base))
+    return out

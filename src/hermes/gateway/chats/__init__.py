@@ -1,0 +1,1 @@
+"""Chats and people: keys, routes, access, sessions, resets, handoffs."""

@@ -1,0 +1,114 @@
+"""Access: who may talk, and who may see what.
+
+A person may talk once allowed: by `allowed_users`, by <PLATFORM>_ALLOWED_USERS, or by pairing. Everyone sees their own
+conversations and those they share; the owner, named in `owner:`, sees all, and has the tools that reach into the
+machine.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hermes.gateway.events import DM, destination, platform_of
+from hermes.gateway.notices import language_of, say
+from hermes.store.gateway import approvals
+
+if TYPE_CHECKING:
+    from hermes.gateway.events import Chat, Event, Sender
+    from hermes.gateway.settings import PlatformSettings
+    from hermes.store.gateway.gateway_db import GatewayDB
+    from hermes.store.records.visibility import User
+
+_LANGUAGE = "language"  # the key that a pairing's chat has besides those of `destination`
+_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"  # none that looks like another
+
+
+class Access:
+    """The rules of one gateway."""
+
+    def __init__(self, store: GatewayDB, owner: list[str], settings: Mapping[str, PlatformSettings]) -> None:
+        self._store = store
+        local = {name for name, one in settings.items() if one.local_ids}
+        self._owner = frozenset(_as_in_events(one, local) for one in owner)
+        self._settings = settings
+
+    def may_talk(self, platform: str, sender: Sender) -> bool:
+        """Whether this person is answered."""
+        if sender.is_bot:
+            return False
+        settings = self._settings.get(platform)
+        if settings is not None and settings.allow_all:
+            return True
+        names = {one for one in (sender.user_id, sender.stable_id) if one}
+        if settings is not None and _written(names, settings) & settings.allowed_users:
+            return True
+        if self.is_owner(platform, sender):
+            return True
+        return any(self._store.read(approvals.may_talk, platform, one) for one in names)
+
+    def is_owner(self, platform: str, sender: Sender) -> bool:
+        """Whether this is the owner of the machine, authenticated by the platform."""
+        platform = platform_of(platform)
+        return sender.proven and any(
+            f"{platform}:{one}" in self._owner for one in (sender.user_id, sender.stable_id) if one
+        )
+
+    def owners(self, platform: str) -> list[str]:
+        """The owner's ids on a platform."""
+        platform = platform_of(platform)
+        return sorted(one.partition(":")[2] for one in self._owner if one.partition(":")[0] == platform)
+
+    def user(self, platform: str, sender: Sender) -> User | None:
+        """The user whose conversations this person may see; None: the owner, who sees all."""
+        if self.is_owner(platform, sender):
+            return None
+        return (platform_of(platform), sender.id or "")
+
+    def pairing_code(self, event: Event) -> str | None:
+        """A pairing code for an unknown person, to be sent to them; None when they get no answer.
+
+        Only in direct chats, and one code an hour for each person.
+        """
+        person = event.sender.id
+        if event.chat.type != DM or not person or event.sender.is_bot:
+            return None
+        code = "".join(secrets.choice(_LETTERS) for _ in range(8))
+        code = f"{code[:4]}-{code[4:]}"
+        asked = msgspec.json.decode(destination(event.chat, event.reply_context))
+        asked[_LANGUAGE] = language_of([event.text], event.sender.language)
+        chat = msgspec.json.encode(asked).decode()
+        made = self._store.write(approvals.make_pairing, code, event.chat.connection, person, event.sender.name, chat)
+        return code if made else None
+
+
+def _as_in_events(owner: str, local: set[str]) -> str:
+    """An entry of `owner:` as events name the person: "wecom/work:anna" is anna of one account of several."""
+    connection, _, person = owner.partition(":")
+    platform, _, account = connection.partition("/")
+    return f"{platform}:{account}/{person}" if account and connection in local else owner
+
+
+def _written(names: set[str], settings: PlatformSettings) -> set[str]:
+    """The ids as `allowed_users` of an account has them."""
+    account = settings.platform.partition("/")[2]
+    return {one.removeprefix(f"{account}/") for one in names} if account and settings.local_ids else names
+
+
+def greeting(code: str, event: Event) -> str:
+    """The reply to an unknown person, in the language of their message."""
+    return say("greeting", language_of([event.text], event.sender.language), code=code)
+
+
+def welcome(chat: str) -> str:
+    """The notice that a person was approved, in the language in which they asked, which is with the stored chat."""
+    return say("welcome", msgspec.json.decode(chat).get(_LANGUAGE))
+
+
+def place_of(chat: Chat) -> str:
+    """A chat as logs and lists show it."""
+    where = f"{chat.connection} {chat.type} {chat.name or chat.chat_id}"
+    return f"{where} / {chat.thread_id}" if chat.thread_id else where

@@ -1,0 +1,427 @@
+"""Participants: the person who speaks in a conversation on a platform, in which session, with which agent.
+
+Turns, slash commands and resets see the gateway through this: `Services` holds the parts of it that they use.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hermes.agent.conversations import new_session_id
+from hermes.agent.titler import set_chosen_title
+from hermes.agent.tools.permission import NOBODY, Answer
+from hermes.commands.registry import GATEWAY
+from hermes.errors import ContextTooLong, ModelError
+from hermes.gateway import hooks
+from hermes.gateway.chats.agents import home_of
+from hermes.gateway.chats.file_tool import file_tool
+from hermes.gateway.chats.keys import is_background, is_proven
+from hermes.gateway.events import DM, Chat, Choice, Event, FileReference, Sender, as_json, from_json
+from hermes.gateway.flow.confirmations import PendingQuestion, buttons, wording
+from hermes.gateway.notices import language_of, say
+from hermes.store.gateway import inbox, routes
+from hermes.store.gateway.gateway_db import newest_session
+from hermes.store.gateway.outbox import PendingNotice
+from hermes.store.records.sessions import CONFIGURED
+from hermes.texts import shortened_line
+
+if TYPE_CHECKING:
+    from hermes.agent.loop import Agent
+    from hermes.agent.models.model import Model
+    from hermes.agent.turn import Stop, Turn
+    from hermes.config import Config
+    from hermes.gateway.chats.access import Access
+    from hermes.gateway.chats.agents import Agents, ChatAgent
+    from hermes.gateway.chats.router import Router
+    from hermes.gateway.flow.inbox import Request
+    from hermes.gateway.flow.outbox import Outbox
+    from hermes.gateway.flow.streaming import StreamedReply
+    from hermes.gateway.flow.turns import Conversation
+    from hermes.gateway.index_file import SessionsIndex
+    from hermes.gateway.settings import Timings
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.gateway.gateway_db import GatewayDB
+    from hermes.store.gateway.routes import Route
+    from hermes.store.records.visibility import User
+
+_log = logging.getLogger("hermes.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a gateway that turns and commands use."""
+
+    db: SessionDB
+    store: GatewayDB
+    config: Config
+    home: Path
+    clock: Callable[[], float]
+    halted: threading.Event  # the gateway is stopping
+    access: Access
+    agents: Agents
+    router: Router
+    outbox: Outbox
+    index: SessionsIndex
+    timings: Timings
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the gateway is about to end."""
+        return self.halted.is_set()
+
+    def ended(self, session_id: str, reason: str) -> None:
+        """Run the user's hooks for the end of a session."""
+        session = self.db.get_session(session_id)
+        hooks.run_hook(self.config, hooks.FINALIZE, session, reason=reason)
+        if reason in hooks.RESETS:
+            hooks.run_hook(self.config, hooks.RESET, session, reason=reason)
+
+
+class Participant:
+    """A person in a conversation, for the time of one turn or command.
+
+    `sender` is None for the gateway's own actions; then it sees what the person the key belongs to may see.
+    """
+
+    def __init__(
+        self, services: Services, talk: Conversation | None, route: Route | None, sender: Sender | None, *,
+        session_id: str | None = None,
+    ) -> None:  # fmt: skip
+        assert route is not None
+        self._services = services
+        self._talk = talk  # None: for an action without a message
+        self.route = route
+        self.sender = sender
+        self._session_id = session_id
+        self._agent: ChatAgent | None = None
+        self.answers: Event | None = None  # the event that is being answered
+        self.seen_by: tuple[str, str] | None = None  # cache: a session, and the user who may see it
+
+    @property
+    def chat(self) -> Chat:
+        """The chat it takes place in."""
+        return from_json(self.route.chat, Chat)
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the owner of this machine speaks or, without a sender, whether it is the owner's conversation."""
+        return self._services.access.is_owner(self.route.platform, self._who)
+
+    @property
+    def user(self) -> User | None:
+        """The user whose sessions are visible; None: the owner, who sees all."""
+        return self._services.access.user(self.route.platform, self._who)
+
+    @property
+    def _who(self) -> Sender:
+        if self.sender is not None:
+            return self.sender
+        return Sender(user_id=self.route.user_id, proven=is_proven(self.route.key))
+
+    @property
+    def language(self) -> str | None:
+        """The language of the conversation: of the message that is answered, else of the first one, else of the person."""
+        session = self._services.db.get_session(self.session_id)
+        texts = [self.answers.words if self.answers else None, session["preview"] if session else None]
+        return language_of(texts, self._who.language)
+
+    @property
+    def session_id(self) -> str:
+        """The current session; a new id if there is none yet."""
+        if self._agent is not None:
+            return self._agent.session_id
+        if self._session_id is None:
+            known = self.route.session_id
+            tip = None if known is None else self._services.store.read(newest_session, known)
+            self._session_id = new_session_id(gateway=True) if tip is None else tip
+        return self._session_id
+
+    @property
+    def agent(self) -> ChatAgent:
+        """The agent that answers, with the tools this person may use."""
+        if self._agent is None:
+            services, route = self._services, self.route
+            whose = None if route.shared else self._who.id
+            home = home_of(services.home, route.platform, whose or route.key, owner=self.is_owner and not route.shared)
+            self._agent = services.agents.of(
+                route.key, self.session_id, source=route.platform, home=home, confirm=self.permission,
+                user_id=None if route.shared else route.user_id, parent=route.previous_id,
+            )  # fmt: skip
+            self._agent.context.user = self.user
+            self._agent.context.home = home
+            self._agent.confirm = self.permission
+            self._agent.shared = route.shared
+            settings = services.router.settings.get(self.chat.connection)
+            self._agent.private = self.chat.type == DM
+            self._agent.recall_key = f"recall_off:{route.key}"
+            self._agent.recalls = not services.db.get_meta(self._agent.recall_key)
+            self._agent.titles = settings is None or settings.titles
+            self._agent.tools = {tool.name: tool for tool in services.agents.toolbox.tools(owner=self.is_owner)}
+            if (tool := file_tool(services, self)) is not None:
+                self._agent.tools[tool.name] = tool
+        return self._agent
+
+    def moved(self) -> None:
+        """The conversation continues in another session, which the route points to already."""
+        self.route.session_id = self.session_id
+
+    def follow(self, session_id: str) -> None:
+        """The conversation continues in another session after a compression, with its background processes."""
+        self._services.store.write(routes.follow, self.session_id, session_id)
+        if self._agent is not None:
+            self._agent.session_id = session_id
+        self._session_id = self.route.session_id = session_id
+
+    def set_pending_title(self, title: str | None) -> None:
+        """Store the title for a session that has no message yet; it survives the process."""
+        self.route.pending_title = title
+        self._services.store.set_pending_title(self.route.key, title)
+
+    def name_it(self) -> None:
+        """Give the session the title that was chosen before it existed."""
+        wanted, db = self.route.pending_title, self._services.db
+        if wanted is None or db.get_session(self.session_id) is None:
+            return
+        self.set_pending_title(None)
+        set_chosen_title(db, self.session_id, wanted, self.user)
+
+    def choose_model(self, name: str | None) -> None:
+        """Keep the choice of a model (None: the configured one) with the session or, before its first message, with the chat."""
+        db = self._services.db
+        if db.get_session(self.session_id) is not None:
+            db.choose_model(self.session_id, name or CONFIGURED)
+        else:
+            db.choose_model(self.route.key, name)
+            self.agent.chosen_early = name is not None
+
+    def begun(self) -> None:
+        """The session exists now: what was chosen before belongs to it."""
+        self.name_it()
+        agent, db = self.agent, self._services.db
+        if agent.chosen_early and db.get_session(self.session_id) is not None:
+            db.begin_with_choice(self.route.key, self.session_id)
+            agent.chosen_early = False
+
+    def permission(self, question: str) -> bool | Answer:
+        """Ask for a tool, as `confirm` does. In the background no one is asked, and the rules decide alone.
+
+        What the person says then goes to the conversation beside it.
+        """
+        if self.sender is None or self._talk is None or is_background(self.route.key):
+            return NOBODY
+        return self.confirm(question)
+
+    def confirm(self, question: str) -> bool:
+        """Ask the person who began this turn; no, without an answer within five minutes."""
+        if self.sender is None or self._talk is None or is_background(self.route.key):
+            return False
+        patience = self._services.timings.answer
+        asked = PendingQuestion(self.sender.id, self._services.clock())
+        self._talk.question = asked
+        try:
+            self._services.outbox.post(
+                self.chat, wording(question, patience, self.language), asks=True, answers=self.answers,
+                choices=buttons(asked, self.language),
+            )  # fmt: skip
+            return asked.wait(self.agent.context.cancelled, patience)
+        finally:
+            self._talk.question = None
+
+    def switch(self, session_id: str | None, ending: str | None) -> None:
+        """Continue in another session (None: a new one)."""
+        services, key = self._services, self.route.key
+        old = self.session_id
+        services.agents.drop(key)
+        self._agent, self._session_id = None, session_id
+        if self.route.pending_title is not None:  # it was meant for the new session here
+            self.set_pending_title(None)
+        if services.db.chosen_model(key) is not None:  # so was the model
+            services.db.choose_model(key, None)
+        if session_id is None:
+            services.store.write(routes.let_go, key)
+            self.route.session_id = None
+        else:
+            part = services.store.bind(key, session_id, notice=taken_from(services, session_id, self.sender))
+            if part is not None:
+                services.outbox.send(part)
+            services.db.reopen_session(session_id)
+            self.route.session_id = session_id
+        self.route.previous_id = self.route.reset_reason = None
+        if ending is not None and old != session_id and services.db.get_session(old) is not None:
+            services.db.end_session(old, ending)
+            services.ended(old, ending)
+
+    def wait_for_turn(self) -> bool:
+        """Wait, with a notice, until no other process answers in the session; False when the gateway stops before."""
+
+        def waiting(who: str) -> None:
+            _log.info("%s waits: %s answers in session %s", self.route.key, who, self.session_id)
+            text = say("waiting", self.language, who=who)
+            self._services.outbox.post(self.chat, text, answers=self.answers)
+
+        return self.agent.wait_for_turn(waiting, self._services.halted.wait)
+
+    def let_go(self) -> None:
+        """Release the session between turns, so that other processes may use it."""
+        if self._agent is not None:
+            self._agent.let_go()
+
+
+def taken_from(services: Services, session_id: str, by: Sender | None) -> PendingNotice | None:
+    """The notice for the chat whose session another person resumes elsewhere; None if no other person's chat has it.
+
+    `by` is the person who resumes it; None: the owner in a terminal.
+    """
+    route = services.store.read(routes.of_session, session_id)
+    if route is None or (not route.shared and route.user_id is None):
+        return None
+    owners = services.access.owners(route.platform)
+    same = route.user_id in owners if by is None else route.user_id in (by.user_id, by.stable_id)
+    if not route.shared and same:
+        return None
+    session = services.db.get_session(session_id)
+    title, language = (session["title"], language_of([session["preview"]])) if session else (None, None)
+    chat = from_json(route.chat, Chat)
+    place = services.router.delivered_to(chat)
+    text = say("taken", language, name=f'"{title}"' if title else session_id, session=session_id)
+    return PendingNotice(place.connection, as_json(place), text, services.outbox.new_nonce())
+
+
+class ChatHost:
+    """The gateway as a slash command sees it (see commands.registry.Host)."""
+
+    where = GATEWAY
+
+    def __init__(
+        self, services: Services, person: Participant, request: Request,
+        listen: Callable[[Participant, StreamedReply, Turn], str | None], share: Callable[[Participant], None],
+    ) -> None:  # fmt: skip
+        self.services = services
+        self.person = person
+        self.answered = False  # the event was finished together with a reply
+        self._request = request
+        self.stop: Stop | None = request.stop
+        self._listen = listen
+        self._share = share
+        self.platform = person.chat.connection
+        self.config = services.config
+        self.db = services.db
+        self.user = person.user
+        self.is_owner = person.is_owner
+
+    @property
+    def agent(self) -> Agent:
+        return self.person.agent
+
+    @property
+    def model(self) -> Model:
+        return self.person.agent.model
+
+    @property
+    def default_model(self) -> Model:
+        return self.services.agents.model
+
+    def choose_model(self, name: str | None) -> None:
+        self.person.choose_model(name)
+
+    @property
+    def session_id(self) -> str:
+        return self.person.session_id
+
+    @property
+    def chat(self) -> Chat:
+        return self._request.event.chat
+
+    @property
+    def stopped(self) -> bool:
+        return self._request.stops
+
+    @property
+    def place(self) -> str | None:
+        return as_json(self.chat)
+
+    @property
+    def pending_title(self) -> str | None:
+        return self.person.route.pending_title
+
+    @pending_title.setter
+    def pending_title(self, title: str | None) -> None:
+        self.person.set_pending_title(title)
+
+    def say(self, text: str) -> None:
+        session = self.person.route.session_id
+        self.services.outbox.post(self.chat, text, answers=self._request.event, session=session)
+
+    def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None:
+        """Send a file to this chat; why it can't be sent, or None."""
+        outbox, event = self.services.outbox, self._request.event
+        capabilities = outbox.takes_files(event.chat)
+        if capabilities is None:
+            return say("no_files", self.person.language, session=self.session_id)
+        if (most := capabilities.largest_file) < len(data):
+            return say("file_too_large", self.person.language, name=name, megabytes=most / 1_000_000)
+        kept = self.db.keep_attachment(data)
+        file = FileReference(kind="file", name=name, mime=mime, attachment=kept)
+        outbox.post_file(event.chat, file, caption, answers=event, session=self.session_id)
+        return None
+
+    def ask(self, question: str) -> bool:
+        return self.person.confirm(question)
+
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
+        text = "\n".join([question, "", *options, "", "`/resume` with an id or a title continues one."])
+        buttons = [
+            Choice(label=shortened_line(one.removeprefix("- ").rpartition(" · ")[0] or one, 60), says=line)
+            for one, line in zip(options, says, strict=False)
+        ]
+        self.services.outbox.post(self.chat, text, answers=self._request.event, choices=buttons)
+        return None
+
+    def show(self, turn: Turn) -> None:
+        """Show a turn as a reply. From here on it is resumed after a kill, like any other."""
+        request, services = self._request, self.services
+        if not self.person.wait_for_turn():
+            self.answered = True  # by the next process, which reports that it was interrupted
+            return
+        services.store.write(inbox.begin, request.inbox_id, self.session_id)
+        reply = services.outbox.reply(request)
+        services.outbox.begin(reply)
+        try:
+            try:
+                text = self._listen(self.person, reply, request.stop.bind(turn))
+            except ModelError as error:
+                text = f"⚠️ {error}\n\n{hint_after(error, self.person.language)}"
+            self.answered = True
+            if text is not None:  # None: the gateway is stopping; the next process resumes the turn
+                services.outbox.finish(reply, text)
+        finally:
+            services.outbox.abandon(reply)
+
+    def switch(self, session_id: str | None, *, ending: str | None) -> None:
+        self.person.switch(session_id, ending)
+        if session_id is not None:
+            self._share(self.person)
+
+    def follow(self, session_id: str) -> None:
+        self.person.follow(session_id)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a command that waits here should stop waiting."""
+        return self.services.stopping
+
+    def clear(self) -> None:
+        """Do nothing: a chat's messages stay where they are."""
+
+    def leave(self, *, ending: bool = True) -> None:
+        """Do nothing: a chat has no exit."""
+
+
+def hint_after(error: ModelError, language: str | None) -> str:
+    """What can be done in a chat when the model did not answer."""
+    return say("hint_new" if isinstance(error, ContextTooLong) else "hint_retry", language)

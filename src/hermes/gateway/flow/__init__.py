@@ -1,0 +1,1 @@
+"""The way of a message: inbox, turns, replies, outbox, delivery."""

@@ -1,0 +1,422 @@
+"""Delivery: sends what the outbox holds, chat by chat and in order, until the platform has it.
+
+Each chat (each thread of it) has its own queue, so a slow or failing chat delays no other. A reply that is still being written
+is in no queue: it is shown beside it (streaming.py), and joins it when it is complete, so nobody waits for another person's
+turn. A platform's rate limit is obeyed, a broken connection is waited for. A message that the platform refuses, or at which it
+fails (or asks to wait) for ten minutes while it takes another one, is given up: the reason is recorded, and the person is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import (
+    Fenced,
+    PlatformError,
+    PlatformRefused,
+    PlatformUnreachable,
+    SendRefused,
+    SlowDown,
+    StoreClosed,
+    StoreError,
+)
+from hermes.gateway.events import Chat, Choice, FileReference, OutgoingFile, choices_of, context_of, file_of, from_json
+from hermes.gateway.flow.splitting import limited, split
+from hermes.gateway.flow.streaming import PATIENCE, StreamedReply, Streaming, given
+from hermes.gateway.flow.turns import start, wait_first
+from hermes.gateway.notices import language_of, say
+from hermes.store.gateway import outbox
+from hermes.store.gateway.outbox import SESSION
+from hermes.texts import encodable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from hermes.config import Config
+    from hermes.gateway.adapter import Adapter
+    from hermes.gateway.standby import Held
+    from hermes.store.gateway.gateway_db import GatewayDB
+    from hermes.store.gateway.outbox import Outgoing
+
+LONGEST_PAUSE = 60.0
+AGED = 0.2  # seconds after which a part is looked up again before it is sent: its conversation may be shredded
+TRIES, TRY_SECONDS = 10, 600.0  # a part is given up after so many failed tries in so many seconds, both
+MISTAKES = 3  # how often an adapter may fail with an unexpected exception before a message is given up
+SHORT_REPEATED = "↻ "
+REMEMBERED = 4096  # parts that are sent; one that another look finds a moment later is not sent again
+UNKNOWN_LENGTH = 1500  # characters of a part for a platform that is not enabled, whose limit is unknown
+
+Place = tuple[str, str | None]
+
+
+def _place(chat: Chat) -> Place:
+    return chat.chat_id, chat.thread_id
+
+
+@dataclass(slots=True)
+class Job:
+    """A place in a queue."""
+
+    what: StreamedReply | Outgoing
+    then: list[asyncio.Event] = field(default_factory=list)  # set when it is done
+    is_done: bool = False
+
+
+class Delivery:
+    """Sends everything for one platform. Belongs to one event loop; call `begin`, `finish` and `post` there."""
+
+    def __init__(
+        self, adapter: Adapter, store: GatewayDB, config: Config, log: logging.Logger | logging.LoggerAdapter[Any],
+        on_trouble: Callable[[Exception], None], retry: float,
+    ) -> None:  # fmt: skip
+        """`retry`: seconds before a failed message is sent again; doubled with each failure."""
+        self.connected = asyncio.Event()
+        self.held: Held | None = None  # the lease under which this gateway sends
+        self.adapter, self.config, self.log, self.on_trouble = adapter, config, log, on_trouble
+        self.store, self.clock, self._retry = store, store.clock, retry
+        self._streaming = Streaming(self)
+        self._queues: dict[Place, deque[Job]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._reconnected = asyncio.Event()  # set, and replaced, whenever a connection is established
+        self._growing: dict[str | None, StreamedReply] = {}  # by the event they answer
+        self._queued: set[int] = set()  # ids of parts that are in a queue
+        self._finished: deque[int] = deque(maxlen=REMEMBERED)  # ids of parts that were
+        self._untold: dict[Place, dict[int, str]] | None = None  # parts given up without the person's knowledge
+
+    # ------------------------------------------------------------------------------------------ from the gateway
+
+    def begin(self, reply: StreamedReply) -> None:
+        """Show a reply from now on, while it is written, after everything that waits for its chat already."""
+        queue = self._queues.get(_place(reply.chat))
+        if queue:
+            reply.after = queue[-1]
+            reply.after.then.append(reply.changed)
+        self._growing[reply.answers] = reply
+        reply.growing = start(self._streaming.grow(reply), self._tasks)
+
+    def finish(self, reply: StreamedReply, parts: Sequence[Outgoing]) -> None:
+        """Complete a reply: these parts replace what was shown of it, after everything that waits for its chat already."""
+        reply.complete(parts)
+        if new := [part.id for part in parts if not self.knows(part.id)]:
+            self._queued.update(new)
+            self._enqueue(reply.chat, reply)
+        if self._growing.get(reply.answers) is reply:
+            del self._growing[reply.answers]
+        for part in reply.later:
+            self._enqueue(from_json(part.chat, Chat), part)
+
+    def post(self, part: Outgoing, answers: str | None = None) -> None:
+        """Send a part of the outbox, after everything that waits for its chat already; once, however often it is posted.
+
+        `answers`: after the reply to the event of this id, if that is being written.
+        """
+        if self.knows(part.id):
+            return
+        self._queued.add(part.id)
+        if answers in self._growing:
+            self._growing[answers].later.append(part)
+        else:
+            self._enqueue(from_json(part.chat, Chat), part)
+
+    def knows(self, part_id: int) -> bool:
+        """Whether a part was posted."""
+        return part_id in self._queued or part_id in self._finished
+
+    @property
+    def known(self) -> set[int]:
+        """The ids of the parts that were posted."""
+        return {*self._queued, *self._finished}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being sent or waits."""
+        return not self._tasks
+
+    def on_connected(self) -> None:
+        """The connection is established: everything that waits for it continues at once."""
+        self.connected.set()
+        self._reconnected.set()
+        self._reconnected = asyncio.Event()
+
+    async def idle(self) -> None:
+        """Wait until everything is sent, unless there is no connection."""
+        while self._tasks and self.connected.is_set():
+            await asyncio.wait(self._tasks, timeout=0.1)
+
+    async def stop(self) -> None:
+        """Stop sending, and forget all queues: unsent parts are in the outbox, for the gateway that takes the connection."""
+        self.connected.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._queues.clear()
+        self._growing.clear()
+        self._queued.clear()
+        self._finished.clear()
+        self._untold = None
+
+    # ------------------------------------------------------------------------------------------ queues
+
+    def _enqueue(self, chat: Chat, what: StreamedReply | Outgoing) -> None:
+        place = _place(chat)
+        queue = self._queues.get(place)
+        if queue is not None:
+            queue.append(Job(what))
+            return
+        self._queues[place] = deque([Job(what)])
+        start(self._work(place), self._tasks)
+
+    async def _work(self, place: Place) -> None:
+        queue = self._queues[place]
+        while queue:
+            await self._do(queue[0].what)
+            job = queue.popleft()
+            job.is_done = True
+            for event in job.then:
+                event.set()
+        del self._queues[place]
+
+    async def _do(self, job: StreamedReply | Outgoing) -> None:
+        parts = (job.parts or []) if isinstance(job, StreamedReply) else [job]
+        try:
+            if isinstance(job, StreamedReply):
+                await self._streaming.complete(job)
+                await self._tell_lost(job.chat, job.text(), job.context)
+            else:
+                chat = from_json(job.chat, Chat)
+                await self.send(chat, job)
+                await self._tell_lost(chat, job.text, context_of(job.chat))
+        except Fenced as error:
+            self.log.info("another gateway sends this message: %s", error)
+        except Exception as error:  # a bug of ours, or the store is gone: it stays in the outbox, the others continue
+            self.log.exception("a message could not be sent now: %s", type(error).__name__)
+            self.on_trouble(error)
+        for part in parts:
+            self._queued.discard(part.id)
+            self._finished.append(part.id)
+
+    # ------------------------------------------------------------------------------------------ one part
+
+    async def send(self, chat: Chat, part: Outgoing, *, edit_after: bool | None = None) -> None:
+        """Send or edit until the platform has it, or it is known that it can't be sent.
+
+        `edit_after`: a piece of this part may have been sent under its nonce before, so it must be edited after sending.
+        """
+        capabilities = self.adapter.capabilities
+        if edit_after is None:  # a part left by an earlier process: its reply may have been streamed
+            edit_after = capabilities.idempotent and capabilities.edits and part.inbox_id is not None
+        doubtful, tries, mistakes, told = part.begun_at is not None, 0, 0, False
+        message_id: str | None = None
+        aged = f'"{SESSION}"' in part.chat or not self.is_open or time.monotonic() - part.read_at > AGED
+        while message_id is None:
+            await self._ready()
+            if aged and not await self._is_wanted(part):
+                return
+            aged = True
+            safe = capabilities.idempotent or part.edits is not None
+            if not safe and part.begun_at is None:
+                part.begun_at = self.clock()
+                await self._note(outbox.sending, part.id, None if self.held is None else self.held.fence)
+                await self._ready()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    if doubtful and not safe:
+                        doubtful = await self.adapter.was_sent(chat, nonce=part.nonce) is None
+                    text = part.text if safe or not doubtful else self._marked(part)
+                    message_id = await self._try(chat, part, text, edit_after)
+            except SendRefused as error:
+                if part.edits is None:
+                    await self._give_up(part, error)
+                    return
+                # The message is gone, or too old to be edited: send a new one. Its old nonce is used up.
+                part.edits, edit_after, part.nonce = None, False, f"{part.nonce}-again"
+            except PlatformRefused as error:
+                await self._not_sent(part, doubtful)
+                self.on_trouble(error)
+                await self._pause(1.0)
+            except (SlowDown, PlatformUnreachable, TimeoutError, OSError) as error:
+                pause = error.retry_after if isinstance(error, SlowDown) else None
+                tries += pause is None
+                doubtful = doubtful or (pause is None and getattr(error, "maybe_sent", True))
+                await self._not_sent(part, doubtful)
+                if told:  # the platform took another message, and failed at this one again
+                    await self._give_up(part, error, told=True)
+                    return
+                told = await self._too_often(part, error) and await self._takes(
+                    chat, part.nonce, part.text, context_of(part.chat)
+                )
+                if pause is not None:
+                    await asyncio.sleep(max(0.05, pause))
+                elif not told:
+                    await self._pause(min(LONGEST_PAUSE, self._retry * 2**tries))
+            except PlatformError as error:
+                await self._give_up(part, error)
+                return
+            except Exception as error:  # a bug in the adapter; perhaps only once
+                mistakes += 1
+                self.log.exception("the adapter could not send")
+                if mistakes >= MISTAKES:
+                    await self._give_up(part, error)
+                    return
+                doubtful = True
+                await self._pause(0.5 * mistakes)
+        await self.note_sent(part, message_id)
+
+    async def _is_wanted(self, part: Outgoing) -> bool:
+        """Whether a part still waits in the store: its conversation may have been shredded since it was queued."""
+        pause = 0.25
+        while True:
+            try:
+                return await asyncio.to_thread(self.store.read, outbox.is_waiting, part.id)
+            except StoreClosed:
+                raise
+            except StoreError as error:
+                self.log.warning("a message waits for the store: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(10.0, pause * 2)
+
+    async def _try(self, chat: Chat, part: Outgoing, text: str, edit_after: bool) -> str:
+        text = encodable(text)
+        if part.edits is None:
+            context = given(context_of(part.chat))
+            if (file := file_of(part.chat)) is not None:
+                whole = await self._file(file)
+                return await self.adapter.send_file(chat, whole, caption=text, nonce=part.nonce, **context)
+            if choices := self._buttons(part):
+                return await self.adapter.send_choices(
+                    chat, text, choices, nonce=part.nonce, reply_to=part.reply_to, **context
+                )
+            message_id = await self.adapter.send(chat, text, nonce=part.nonce, reply_to=part.reply_to, **context)
+            if not edit_after:
+                return message_id
+            part.edits = message_id
+        await self.adapter.edit(chat, part.edits, text)
+        return part.edits
+
+    def _buttons(self, part: Outgoing) -> list[Choice]:
+        """A part's buttons, if the platform has so many of that length."""
+        choices, capabilities = choices_of(part.chat), self.adapter.capabilities
+        fit = all(len(one.says.encode()) <= capabilities.longest_choice for one in choices)
+        return choices if len(choices) <= capabilities.choices and fit else []
+
+    async def _file(self, file: FileReference) -> OutgoingFile:
+        data = await asyncio.to_thread(self.store.attachment, file.attachment)
+        if data is None:
+            raise SendRefused(f"{file.name} is no longer in the store: its conversation was deleted")
+        return OutgoingFile(kind=file.kind, name=file.name, mime=file.mime, data=data)
+
+    async def _ready(self) -> None:
+        """Wait until there is a connection, and it is certain that this gateway is the one that sends."""
+        while not self.is_open:
+            if self.connected.is_set():
+                await asyncio.sleep(0.05)
+            else:
+                await self.connected.wait()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a message can be sent now."""
+        return self.connected.is_set() and (self.held is None or self.held.is_sure)
+
+    def _marked(self, part: Outgoing) -> str:
+        """A part's text with the remark that it may be a duplicate, if there is room for the remark."""
+        capabilities, text = self.adapter.capabilities, part.text
+        longest = capabilities.longest if file_of(part.chat) is None else capabilities.longest_caption
+        for mark in (f"{say('repeated', language_of([text]))}\n\n", SHORT_REPEATED):
+            if capabilities.measure(mark + text) <= longest:
+                return mark + text
+        return text
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait so long, or until a connection is established."""
+        await wait_first(self._reconnected, seconds)
+
+    async def _note(self, step: Callable[..., Any], *given: Any, synced: bool = True) -> None:
+        """Record a step in the store, however long that takes: without it no process would know what was sent."""
+        pause = 0.25
+        write = self.store.write if synced else self.store.write_unsynced
+        while True:
+            try:
+                await asyncio.to_thread(write, step, *given)
+                return
+            except (StoreClosed, Fenced):
+                raise
+            except StoreError as error:
+                self.log.warning("the state of a delivery can't be stored yet: %s", error)
+                await asyncio.sleep(pause)
+                pause = min(10.0, pause * 2)
+
+    async def _not_sent(self, part: Outgoing, doubtful: bool) -> None:
+        """Record that it was certainly not sent, so that a later process need not suspect a duplicate."""
+        if part.begun_at is not None and not doubtful:
+            part.begun_at = None
+            await self._note(outbox.not_sent, part.id)
+
+    async def note_sent(self, part: Outgoing, message_id: str) -> None:
+        """Record that a part was sent. Where a repetition is recognised, the record may be lost if the power fails."""
+        idempotent = self.adapter.capabilities.idempotent
+        await self._note(outbox.sent, part.id, message_id, part.chat, synced=not idempotent)
+
+    async def _too_often(self, part: Outgoing, error: Exception) -> bool:
+        """Count a failed try, in the store; whether there were too many."""
+        if not self.connected.is_set():
+            return False
+        part.chat, count, since = outbox.failed_again(part.chat, self.clock())
+        await self._note(outbox.note_try, part.id, part.chat, synced=False)
+        if count == TRIES:
+            self.log.warning("a message could not be sent %d times: %s", count, error)
+            self.on_trouble(error)
+        return count >= TRIES and self.clock() - since >= TRY_SECONDS
+
+    async def _takes(self, chat: Chat, nonce: str, text: str, context: Mapping[str, Any] | None) -> bool:
+        """Tell the person, in the language of a text, that something could not be sent; whether the platform took that."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.adapter.send(chat, say("lost", language_of([text])), nonce=f"{nonce}-lost", **given(context))
+        except Exception as error:  # refused, unreachable, or a bug in the adapter: one try is enough
+            self.log.info("the person can't be told now that a message was not sent: %s", error)
+            return False
+        return True
+
+    async def _tell_lost(self, chat: Chat, text: str, context: Mapping[str, Any] | None) -> None:
+        """Tell the person of given-up parts of the chat, if they don't know; on failure again after its next message.
+
+        `text` was sent there last: its language is that of the notice.
+        """
+        untold = self._untold
+        if untold is None:
+            untold = self._untold = {}
+            for number, stored, nonce in await asyncio.to_thread(
+                self.store.read, outbox.untold, self.adapter.connection_name
+            ):
+                there = from_json(stored, Chat)
+                untold.setdefault((there.chat_id, there.thread_id), {})[number] = nonce
+        place = (chat.chat_id, chat.thread_id)
+        parts = untold.get(place)
+        if parts and self.is_open and await self._takes(chat, list(parts.values())[-1], text, context):
+            await self._note(outbox.told, list(parts))
+            untold.pop(place, None)
+
+    async def _give_up(self, part: Outgoing, error: Exception, *, told: bool = False) -> None:
+        self.log.error("a message can't be delivered: %s", error)
+        self.on_trouble(error)
+        from hermes.store.redact import redact
+
+        why = redact(str(error)) or type(error).__name__
+        await self._note(partial(outbox.unsendable, told=told), part.id, why)
+        self._untold = None  # to be read again
+
+
+def parts_of(text: str, adapter: Adapter | None) -> Sequence[str]:
+    """Split a text into messages of the adapter's length; for a platform that is not enabled, of a safe length."""
+    if adapter is None:
+        return split(text, UNKNOWN_LENGTH, len)
+    can = adapter.capabilities
+    parts = split(text, can.longest, can.measure)
+    return limited(parts, can.most_parts, can.longest, can.measure, partial(say, "left_out", language_of([text])))

@@ -1,0 +1,404 @@
+"""Replies: in its conversation a message becomes a turn of the agent, a slash command is run, a quiet conversation is reset.
+
+A turn goes through the store at every step. The message is linked to the event it came from in the transaction that
+stores it; the reply enters the outbox in the transaction that finishes the event. So at whatever line a process dies,
+the next one knows what is left to do: resume the turn, or only send its reply.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hermes.agent.turn import Done, Followed, Restarted, Text, ToolStarted, Turn
+from hermes.agent.turn import Notice as TurnNotice
+from hermes.agent.turn_session import Also
+from hermes.commands.registry import parse, run_command, sent_text
+from hermes.errors import Fenced, HermesError, ModelError, SessionBusy, StoreClosed, StoreError
+from hermes.gateway.chats.handoff import is_withdrawn
+from hermes.gateway.chats.keys import is_background
+from hermes.gateway.chats.media import content_of, quotation
+from hermes.gateway.chats.participants import ChatHost, Participant, hint_after
+from hermes.gateway.chats.senders import escaped, passed_on, said_by, speaker
+from hermes.gateway.events import Event, as_json, is_own
+from hermes.gateway.flow.inbox import Request, Reset
+from hermes.gateway.notices import language_of, say
+from hermes.store.gateway import inbox as gateway_inbox
+from hermes.store.gateway import routes
+from hermes.store.gateway.inbox import SourceEvent
+from hermes.store.gateway.outbox import PendingNotice
+from hermes.store.gateway.routes import Binding, Route
+from hermes.store.records import sessions
+from hermes.texts import shortened_line
+
+if TYPE_CHECKING:
+    from hermes.gateway.chats.participants import Services
+    from hermes.gateway.chats.resets import Resets
+    from hermes.gateway.flow.inbox import Inbox
+    from hermes.gateway.flow.streaming import StreamedReply
+    from hermes.gateway.flow.turns import Conversation
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.engines.base import Tx
+    from hermes.store.gateway.gateway_db import WorkItem
+    from hermes.store.gateway.outbox import Outgoing
+    from hermes.store.records.visibility import User
+
+_log = logging.getLogger("hermes.gateway")
+
+
+def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
+    """The message text as the model reads it: no sender's text can pass for another sender's or for the gateway's."""
+    text, sender = sent_text(event.text.strip()), event.sender
+    if is_own(event):
+        return text
+    text = f"{quotation(event.quoted)}{text}"
+    if shared and sender.id:
+        text = said_by(speaker(db, event.chat.platform, sender), text)
+    else:
+        text = escaped(text, shared=shared)
+    if event.forwarded is None:
+        return text
+    forwarded = quotation(event.forwarded.text, most=None)
+    return f"{text}\n\n{passed_on(event.forwarded.author, forwarded, shared=shared)}".strip()
+
+
+class _Heard:
+    """The text of a turn as it arrives. It is passed on to be shown when the person has certainly stopped typing."""
+
+    def __init__(
+        self, reply: StreamedReply, shown_from: float = 0.0, joined: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`shown_from`: when the person has stopped typing; `joined`: whether the next message is answered with this one."""
+        self._reply, self._shown_from, self._joined = reply, shown_from, joined
+        self._written: list[str] = []
+        self._passed_on = 0  # how many pieces of it
+        self._shown = False
+        self._paragraph = False  # a tool ran since the last piece
+        self.stored: list[Outgoing] | None = None  # the parts of the reply, once they are stored with it
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._written).strip()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the reply to the next message answers this one as well: nothing was shown yet."""
+        return self._joined() and not self._shown
+
+    def add(self, piece: str) -> None:
+        """Take the next piece."""
+        self._written.append(f"\n\n{piece}" if self._paragraph and self._written else piece)
+        self._paragraph = False
+        if time.monotonic() >= self._shown_from:
+            self._pass_on()
+
+    def before_tool(self) -> None:
+        """A tool is about to run: the text so far comes before its question."""
+        self._paragraph = True
+        self._pass_on()
+
+    def restart(self) -> None:
+        """The reply starts over."""
+        self._written.clear()
+        self._passed_on = 0
+        self._reply.restart()
+
+    def _pass_on(self) -> None:
+        if len(self._written) > self._passed_on and not self._joined():
+            self._reply.write("".join(self._written[self._passed_on :]))
+            self._passed_on, self._shown = len(self._written), True
+
+
+class Replies:
+    """Handles the items of conversations, each in its thread."""
+
+    def __init__(self, services: Services, inbox: Inbox, resets: Resets) -> None:
+        self._services, self._inbox, self._resets = services, inbox, resets
+        self._store, self._db, self._outbox = services.store, services.db, services.outbox
+
+    def work(self, talk: Conversation, item: Request | Reset) -> None:
+        """Handle one item of a conversation to its end. Waits while the store is busy or full: no message is dropped."""
+        with self._db.fenced(*item.fence):
+            if isinstance(item, Reset):
+                self._resets.reset_if_due(talk.key, item.stop)
+            else:
+                self._work(talk, item)
+
+    def _work(self, talk: Conversation, item: Request) -> None:
+        pause = 0.5
+        while True:
+            try:
+                found = self._store.take_up(item.inbox_id, talk.key, self._user(item))
+                if found.event is not None:  # else it was answered before
+                    item.follow(found.event)
+                    self._answer(talk, item, found)
+                return
+            except StoreClosed:
+                return
+            except (gateway_inbox.Revised, SessionBusy):  # edited, or its session used elsewhere, at this very moment
+                continue
+            except StoreError as error:  # parts of it that were stored already are not stored again
+                if isinstance(error, Fenced) and error.lease == item.fence[0]:
+                    _log.warning("%s is now answered by another gateway: %s", talk.key, error)
+                    return
+                _log.error("%s waits for the store: %s", talk.key, error)
+                if self._services.halted.wait(pause):
+                    return
+                pause = min(30.0, pause * 2)
+            except Exception as error:  # a bug of ours: report it to the person and continue with the next message
+                _log.exception("a message in %s could not be answered", talk.key)
+                self._report_failure(item, error)
+                return
+
+    def _user(self, request: Request) -> User | None:
+        who = request.event.sender.id
+        return None if who is None else (request.event.chat.platform, who)
+
+    def _report_failure(self, request: Request, error: Exception) -> None:
+        language = language_of([request.event.words], request.event.sender.language)
+        text = say("internal_error", language, error=type(error).__name__)
+        try:
+            self._finish(self._outbox.reply(request, resumed=True), text)
+        except StoreError as problem:
+            _log.error("the error could not be reported in the chat: %s", problem)
+
+    # ------------------------------------------------------------------------------------------ a message
+
+    def _finish(self, reply: StreamedReply, text: str) -> None:
+        self._inbox.answered(reply.inbox_id)  # before it is sent: the next message may answer it
+        self._outbox.finish(reply, text)
+
+    def _answer(self, talk: Conversation, request: Request, found: WorkItem) -> None:
+        services, event = self._services, request.event
+        known = request.session_id
+        stored_in = known if known and self._db.get_session(known) is not None else None
+        route, tip = found.route, found.session_id
+        if not request.begun and self._resets.reset_if_due(talk.key, request.stop, route) is None:
+            route, tip = self._store.read(routes.get, talk.key), None
+        person = Participant(services, talk, route, event.sender, session_id=stored_in or self._chosen(request) or tip)
+        person.answers = event
+        if found.is_member and tip is not None and event.sender.id is not None:
+            person.seen_by = tip, event.sender.id
+        line = event.text.strip()
+        is_stored, is_command = request.message_id is not None, parse(line) is not None and not event.attachments
+        if request.session_id is None and is_command:
+            self._command(person, request, line)
+            return
+        reply = self._outbox.reply(request, resumed=request.begun)
+        try:
+            text = self._turn(
+                talk, person, request, reply, taken_up=stored_in is not None and (is_stored or is_command)
+            )
+            if text == "":  # no reply of its own: the next message's reply answers this one, too
+                self._store.finish(request.inbox_id, event.chat.connection, as_json(event.chat))
+                services.index.touched()
+            elif text is not None:  # None: the gateway is stopping; the next process resumes the turn
+                aside = is_background(talk.key)
+                if aside:  # says to what it is the answer, and where it is
+                    asked = shortened_line(sent_text(event.words), 80) or say("a_file", person.language)
+                    text = say("background", person.language, asked=asked, reply=text, session=person.session_id)
+                self._finish(reply, text)
+                if aside:  # nothing more comes under this key
+                    self._store.write(routes.let_go, talk.key)
+                    services.agents.drop(talk.key)
+                services.index.touched()
+        finally:
+            self._outbox.abandon(reply)
+            person.let_go()
+
+    def _chosen(self, request: Request) -> str | None:
+        """The session a dead process chose for a message, but died before it stored the message there: use that one."""
+        if request.session_id is None or request.message_id is not None:
+            return None  # the stored message is gone with its session: start a new one
+        trashed = (row["id"] for row in self._db.list_trash())
+        return None if request.session_id in trashed else request.session_id
+
+    def _turn(
+        self, talk: Conversation, person: Participant, request: Request, reply: StreamedReply, *, taken_up: bool
+    ) -> str | None:
+        """Run one turn: the reply or the error text; None when it was interrupted because the gateway stops."""
+        if not person.wait_for_turn():
+            return None
+        try:
+            if is_withdrawn(self._db, request.event):
+                if (
+                    request.begun and request.session_id is not None
+                ):  # the gateway that bound the chat died: it undoes nothing
+                    self._store.write(routes.unbind_chat, Binding(person.route.key, request.session_id, None, None))
+                return ""
+            if request.message_id is not None and self._store.is_redacted(request.message_id):
+                return ""  # it was deleted while a process that died was answering it
+            self._share(person)
+            silent = self._only_heard(talk, request)
+            if silent and taken_up:
+                return ""
+            if silent:
+                turn = self._new_turn(person, request, reply)
+                return None if turn is None else self._listen(person, reply, turn, _Heard(reply, joined=lambda: True))
+            if taken_up:
+                self._begin(person, reply)
+                text = self._listen(person, reply, request.stop.bind(person.agent.go_on(request.message_id)))
+            else:
+                shown_from = request.at + self._services.config.gateway.debounce_seconds
+                heard = _Heard(reply, shown_from, lambda: request.joined)
+                turn = self._new_turn(person, request, reply, heard)
+                if turn is None:
+                    return None
+                text = self._listen(person, reply, turn, heard)
+            if text is not None:
+                self._share(person)
+            return "" if text and is_withdrawn(self._db, request.event) else text
+        except ModelError as error:
+            return say("message_kept", person.language, error=error, hint=hint_after(error, person.language))
+        except (StoreError, SessionBusy):
+            raise
+        except HermesError as error:
+            _log.exception("a turn in %s failed", person.route.key)
+            return f"⚠️ {error}"
+
+    def _only_heard(self, talk: Conversation, request: Request) -> bool:
+        """Whether a message is stored without a reply of its own: a remark to others, or one that the next continues."""
+        if self._services.router.is_remark(talk.key, request.event):
+            return True
+        return self._inbox.is_quick(request, next(iter(talk.waiting), None))
+
+    def _new_turn(
+        self, person: Participant, request: Request, reply: StreamedReply, heard: _Heard | None = None
+    ) -> Turn | None:
+        """Start a turn with a message, whose reply is `heard`; None: it is only stored. A pending notice about a reset is
+        shown before the reply, once.
+
+        None when the gateway stops before the attachments were fetched.
+        """
+        event, route, answer = request.event, person.route, heard is not None
+        notice = self._notice(route, event)
+        if notice is None and answer:
+            self._begin(person, reply)
+        words = words_of(self._db, event, shared=route.shared)
+        content = content_of(self._services, event, words)
+        if content is None:
+            return None
+        masked = self._db.masked
+        length = len(masked(words.strip())) if event.attachments else None
+        source = SourceEvent(event.id, (event.text, masked(event.text)), length)
+
+        if route.session_id != person.session_id:  # stored first: a process that resumes this must not make another one
+            self._store.write(gateway_inbox.begin, request.inbox_id, person.session_id)
+
+        def keep(session_id: str, what: str | list[Any], also: Also) -> int:
+            message_id, part = self._store.append_user_message(
+                request.inbox_id, route.key, session_id, what, source, notice=notice, with_it=also
+            )
+            self._services.index.touched()
+            if part is not None:
+                self._outbox.send(part)
+            if answer and notice is not None:
+                self._begin(person, reply)
+            return message_id
+
+        def with_reply(tx: Tx) -> None:
+            assert heard is not None
+            if heard.text and not heard.is_joined:
+                heard.stored = self._outbox.finish_in(tx, reply, heard.text)
+                person.agent.lease.release_in(tx)
+
+        if heard is None:
+            return request.stop.bind(person.agent.hear(content, keep=keep))
+        at_once = not is_background(route.key) and not is_own(event)  # others need a last look at what the turn said
+        turn = person.agent.turn(content, keep=keep, with_reply=with_reply if at_once else None)
+        return request.stop.bind(turn)
+
+    def _begin(self, person: Participant, reply: StreamedReply) -> None:
+        """Show a reply while it is written. One in the background is sent when it is complete: the chat goes on meanwhile."""
+        if not is_background(person.route.key):
+            self._outbox.begin(reply)
+
+    def _notice(self, route: Route, event: Event) -> PendingNotice | None:
+        text = self._resets.pending_notice(route, event)
+        if text is None:
+            return None
+        place, stored = self._outbox.destination(event.chat, event)
+        return PendingNotice(place.connection, stored, text, self._outbox.new_nonce())
+
+    def _listen(self, person: Participant, reply: StreamedReply, turn: Turn, heard: _Heard | None = None) -> str | None:
+        """Follow a turn; its reply, or None when it was interrupted because the gateway stops.
+
+        "" when another message of the person came before anything was shown: its reply answers this one as well.
+        """
+        heard = heard or _Heard(reply)
+        interrupted, final = False, ""
+        for event in turn:
+            if isinstance(event, Text):
+                heard.add(event.text)
+            elif isinstance(event, ToolStarted):
+                heard.before_tool()
+            elif isinstance(event, Followed):
+                self._store.write(routes.follow, event.old_session_id, event.session_id)
+                person.moved()
+            elif isinstance(event, TurnNotice):
+                _log.info("%s: %s", person.route.key, event.text)
+                if isinstance(event, Restarted):
+                    heard.restart()
+            elif isinstance(event, Done):
+                interrupted, final = event.interrupted, event.text
+            person.begun()
+        if heard.stored is not None:  # it is complete, also if it was interrupted a moment later
+            reply.stored = heard.stored
+            return heard.text
+        if interrupted and self._services.stopping:
+            return None
+        text = heard.text or final.strip()
+        if (interrupted or not text) and heard.is_joined:
+            return ""
+        if interrupted:
+            return f"{text}\n\n{say('stopped', person.language)}".strip()
+        return text or say("empty_reply", person.language)
+
+    def _share(self, person: Participant) -> None:
+        """Let a person who speaks in another person's session see it from then on.
+
+        Its system prompt may hold facts for earlier participants only: the next turn writes a new one.
+        """
+        who = person.sender.id if person.sender is not None else None
+        session_id = person.session_id
+        if who is None or person.seen_by == (session_id, who):
+            return
+        user = (person.route.platform, who)
+        if self._store.read(sessions.is_shown, session_id, user):
+            person.seen_by = session_id, who
+        elif (session := self._db.get_session(session_id)) is not None:
+            if not person.is_owner and session["message_count"]:
+                self._db.update_system_prompt(session["id"], None)
+            self._db.share_session(session["id"], *user)
+
+    # ------------------------------------------------------------------------------------------ commands
+
+    def _command(self, person: Participant, request: Request, line: str) -> None:
+        chat = request.event.chat
+        if request.begun:  # half done, or done without a reply: running it twice could do harm
+            text = say("command_interrupted", person.language, command=line.split()[0][:40])
+            self._outbox.post(chat, text, answers=request.event)
+            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
+            return
+        self._store.write(gateway_inbox.begin, request.inbox_id)
+        if request.refused:
+            self._outbox.post(chat, say("stop_not_yours", person.language), answers=request.event)
+            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
+            return
+        if person.route.shared:
+            self._share(person)
+        host = ChatHost(self._services, person, request, self._listen, self._share)
+        try:
+            run_command(host, line)
+        except Exception as error:  # report the failure to the person
+            _log.exception("the command %s failed", line.split()[0][:40])
+            name, kind = line.split()[0][:40], type(error).__name__
+            host.say(say("command_failed", person.language, command=name, error=kind))
+        finally:
+            person.let_go()
+        if not host.answered:
+            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
+        self._services.index.touched()

@@ -1,0 +1,1 @@
+"""What adapters share: HTTP, WebSockets, listeners, tokens, markup."""

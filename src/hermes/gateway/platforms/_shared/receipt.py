@@ -1,0 +1,147 @@
+"""Messages on their way from a platform to the store.
+
+Messages of platforms that may not send them again are on the disk while the store does not take them, and after a stop
+(`Keeper`).
+
+A mark in a small file says how far the messages of an account are stored: the next connection reads what was said after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from hermes.gateway.adapter import Link
+from hermes.gateway.events import Event, Reaction, Revision
+from hermes.gateway.flow.spool import Spool, store_mask
+from hermes.gateway.platforms._shared.payloads import LOG
+from hermes.whole_files import write_whole
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two tries to store a message
+
+
+async def hand_over(link: Link, what: Event | Revision | Reaction) -> None:
+    """Give a message, a revision or a reaction to the gateway. When this returns it is stored."""
+    if isinstance(what, Reaction):
+        await link.reacted(what)
+    else:
+        await (link.revised(what) if isinstance(what, Revision) else link.received(what))
+
+
+async def keep(link: Link, what: Event | Revision | Reaction) -> None:
+    """Retry until it is stored, for platforms that do not send it again."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await hand_over(link, what)
+        except Exception as error:
+            link.log.warning("a message could not be stored (%s); next try in %g s", type(error).__name__, pause)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+class Keeper:
+    """Hands messages over, in order. One that the store refuses is written to the spool before it is tried again."""
+
+    def __init__(self, home: Path, platform: str) -> None:
+        self._spool = Spool(home / platform / "unkept", store_mask(home))
+        self._waiting: dict[str, Event] = {}  # in neither the store nor the spool
+        self._files: dict[str, Path] = {}  # the files of messages that this process tries to store
+
+    def expect(self, event: Event) -> None:
+        """A message has arrived; `keep` follows, or `save` writes it to the spool."""
+        self._waiting[event.id] = event
+
+    async def restore(self, link: Link) -> None:
+        """Hand over what an earlier connection left in the spool."""
+        for file, event in self._spool.waiting():
+            await keep(link, event)
+            _remove(file)
+
+    async def keep(self, link: Link, event: Event) -> None:
+        """Hand over a message. It is stored when this returns."""
+        self.expect(event)
+        try:
+            await link.received(event)
+        except Exception:
+            self._write(event)
+            await keep(link, event)
+        self._waiting.pop(event.id, None)
+        if (file := self._files.pop(event.id, None)) is not None:
+            _remove(file)
+
+    async def save(self) -> None:
+        """Write what was not handed over to the spool, at the end of a connection. Raises nothing."""
+        for event in list(self._waiting.values()):
+            self._write(event)
+
+    def _write(self, event: Event) -> None:
+        try:
+            if event.id not in self._files:
+                self._files[event.id] = self._spool.put(event)
+            self._waiting.pop(event.id, None)
+        except OSError as error:
+            LOG.error("a message could be written neither to the store nor to the disk (%s)", error)
+
+
+def _remove(file: Path) -> None:
+    """Remove the file of a message that the store has. One that can't be removed is read again, and recognised by its id."""
+    with suppress(OSError):
+        file.unlink(missing_ok=True)
+
+
+_PAUSE = 1.0  # seconds between two writes of `changed`; what a crash loses is only read again
+
+State = TypeVar("State", bound=msgspec.Struct)
+Value = TypeVar("Value")
+
+
+def put_last(known: dict[str, Value], key: str, value: Value, most: int) -> None:
+    """Put an entry at the end of a dictionary of bounded size: the oldest are forgotten first."""
+    known.pop(key, None)
+    known[key] = value
+    while len(known) > most:
+        del known[next(iter(known))]
+
+
+class Since(msgspec.Struct):
+    """The moment (in the server's own unit) up to which everything is stored; None at the very first connection."""
+
+    since: int | None = None
+
+
+class MarkFile(Generic[State]):
+    """The state of one account (`account` tells it from others) in a file. Without a readable one it is a new `kind()`."""
+
+    def __init__(self, file: Path, account: str, kind: type[State]) -> None:
+        self._file, self._account = file, account
+        self._written, self._outdated = 0.0, False
+        self.state = kind()
+        with suppress(OSError, ValueError):
+            owner, state = msgspec.json.decode(file.read_bytes(), type=tuple[str, kind])  # type: ignore[valid-type]
+            if owner == account:
+                self.state = state
+
+    def changed(self) -> None:
+        """Note that `state` has changed; it is written soon, and by `save` at the latest."""
+        self._outdated = True
+        if time.monotonic() - self._written > _PAUSE:
+            self.save()
+
+    def save(self) -> None:
+        """Write the file, if it is outdated. If the disk refuses it, messages are read again after a restart."""
+        if self._outdated:
+            with suppress(OSError):
+                self.write(sync=False)
+
+    def write(self, *, sync: bool = True) -> None:
+        """Write the file now; OSError if that fails."""
+        self._written = time.monotonic()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self._file, msgspec.json.encode((self._account, self.state)), sync=sync)
+        self._outdated = False

@@ -1,0 +1,1 @@
+"""iMessage, through a BlueBubbles server on a Mac."""

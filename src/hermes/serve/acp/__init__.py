@@ -1,0 +1,1 @@
+"""The agent inside an editor, by the Agent Client Protocol."""

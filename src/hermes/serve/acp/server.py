@@ -1,0 +1,417 @@
+"""The agent inside an editor, by the Agent Client Protocol: each session of the editor is a session of the record.
+
+The editor starts `hermes acp` and talks with it over standard input and output. A session that began in the terminal or on
+the phone can be loaded (its whole history is replayed), and `hermes -r` continues one that began in the editor. What a
+tool would do that could cause harm, the editor asks its user about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import acp
+import msgspec
+from acp import schema
+from acp.agent.router import build_agent_router
+from acp.connection import Connection
+from acp.utils import notify_model, request_model
+from pydantic import ValidationError
+
+from hermes import __version__
+from hermes.agent.conversations import new_session_id
+from hermes.agent.loop import Agent
+from hermes.agent.models.choice import model_of_choice
+from hermes.agent.tools.permission import Answer
+from hermes.agent.tools.toolbox import Toolbox
+from hermes.agent.turn import Done, Event, Notice, PermissionDecided, PermissionRequest, Stop, Turn, stream_turn
+from hermes.commands.registry import parse, run_command, sent_text
+from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
+from hermes.serve.acp import choices
+from hermes.serve.acp.choices import refusal
+from hermes.serve.acp.commands import EditorHost, offered
+from hermes.serve.acp.messages import Display, mcp_servers_of, question_of, replayed
+from hermes.serve.models import Models
+from hermes.texts import encodable
+
+if TYPE_CHECKING:
+    from hermes.agent.models.model import Model
+    from hermes.config import Config
+    from hermes.store.api.session_db import SessionDB
+
+SOURCE = "acp"
+_PAGE = 50
+_LONGEST_LINE = 50_000_000  # bytes of one message of the editor
+_ALLOW, _ALWAYS, _REJECT = "yes", "always", "no"
+_log = logging.getLogger("hermes.acp")
+
+
+@dataclass(slots=True)
+class _EditorSession:
+    agent: Agent
+    toolbox: Toolbox
+    display: Display
+    host: EditorHost
+    announcing: asyncio.Task[None] | None = None
+    allowed: set[str] = field(default_factory=set)  # questions that the user answered with "always"
+
+
+class _Lines:
+    """JSON-RPC messages, one a line; a line that is none gets an error and is skipped."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def receive(self) -> dict[str, Any] | None:
+        while True:
+            try:
+                if not (line := await self._reader.readline()):
+                    return None
+                if isinstance(message := json.loads(line), dict):
+                    return message
+            except (ValueError, RecursionError):  # no JSON, or too long
+                pass
+            error = {"code": -32700, "message": "a line is not a JSON-RPC message; it was skipped"}
+            await self.send({"jsonrpc": "2.0", "id": None, "error": error})
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self._writer.write(json.dumps(encodable(message)).encode() + b"\n")
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """Do nothing: the streams are those of the program."""
+
+
+class EditorAgent:
+    """What an editor can ask for."""
+
+    def __init__(self, db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
+        self._db, self._config, self._model = db, config, model
+        self._keep_model = keep_model  # sessions open with this model, not with the one chosen for them
+        self._models = Models(model)
+        self._sessions: dict[str, _EditorSession] = {}
+        self._router = build_agent_router(cast("acp.Agent", self), use_unstable_protocol=True)
+
+    async def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve the editor at the other end until it closes its end."""
+        self._loop = asyncio.get_running_loop()
+        self._editor = Connection(self._handle, _Lines(reader, writer), listening=False)
+        try:
+            await self._editor.main_loop()
+        finally:
+            await asyncio.shield(self._editor.close())
+
+    async def _handle(self, method: str, params: Any, is_notification: bool) -> Any:
+        """Handle a message; an error reaches the editor as one line."""
+        try:
+            return await self._router(method, params, is_notification)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "its parameters"
+            raise refusal(f"{method}: {place} is {'missing' if first['type'] == 'missing' else 'not valid'}") from None
+        except HermesError as error:
+            raise refusal(str(error), -32602 if isinstance(error, InvalidInput) else -32603) from None
+
+    async def _send(self, session_id: str, update: Any) -> None:
+        told = schema.SessionNotification(session_id=session_id, update=update)
+        await notify_model(self._editor, "session/update", told)
+
+    async def initialize(self, protocol_version: int, **kwargs: Any) -> schema.InitializeResponse:
+        """What this agent can do."""
+        able = schema.AgentCapabilities(
+            load_session=True,
+            prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),
+            mcp_capabilities=schema.McpCapabilities(http=True),
+            session_capabilities=schema.SessionCapabilities(
+                list=schema.SessionListCapabilities(), fork=schema.SessionForkCapabilities(),
+                resume=schema.SessionResumeCapabilities(), close=schema.SessionCloseCapabilities(),
+            ),
+        )  # fmt: skip
+        return schema.InitializeResponse(
+            protocol_version=min(protocol_version, acp.PROTOCOL_VERSION), agent_capabilities=able,
+            agent_info=schema.Implementation(name="hermes", title="Hermes", version=__version__),
+        )  # fmt: skip
+
+    async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> schema.SetSessionModeResponse:
+        """Which commands the agent asks about."""
+        await self._choose_mode(session_id, mode_id)
+        return schema.SetSessionModeResponse()
+
+    async def set_config_option(
+        self, config_id: str, session_id: str, value: str | bool, **kwargs: Any
+    ) -> schema.SetSessionConfigOptionResponse:
+        """The model that answers, or the mode."""
+        agent = self._known(session_id).agent
+        if config_id == choices.MODEL:
+            await choices.choose_model(agent, self._models, str(value))
+        elif config_id == choices.MODE:
+            await self._choose_mode(session_id, str(value))
+        else:
+            raise refusal(f"no option {config_id!r}; there are model and mode")
+        return schema.SetSessionConfigOptionResponse(config_options=await choices.options(agent, self._models))
+
+    async def _choose_mode(self, session_id: str, mode: str) -> None:
+        """An editor may show the mode, the option of the same meaning, or both: each is updated."""
+        agent = self._known(session_id).agent
+        choices.choose_mode(agent, mode)
+        update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
+        await self._send(session_id, update)
+        await self._send_options(session_id, agent)
+
+    async def _send_options(self, session_id: str, agent: Agent) -> None:
+        options = await choices.options(agent, self._models)
+        update = schema.ConfigOptionUpdate(session_update="config_option_update", config_options=options)
+        await self._send(session_id, update)
+
+    async def authenticate(self, method_id: str, **kwargs: Any) -> None:
+        return None
+
+    # ------------------------------------------------------------------------------------------ sessions
+
+    async def new_session(self, cwd: str, mcp_servers: Any = None, **kwargs: Any) -> schema.NewSessionResponse:
+        """A session that begins; its row is made with the first prompt."""
+        session_id = new_session_id()
+        await asyncio.to_thread(self._open, session_id, session_id, cwd, mcp_servers)
+        return schema.NewSessionResponse(session_id=session_id, **await self._choices(session_id))
+
+    async def load_session(
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
+    ) -> schema.LoadSessionResponse:
+        """A session of the record, wherever it began; its history is replayed to the editor."""
+        tip = await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
+        for update in await asyncio.to_thread(replayed, self._db, tip):
+            await self._send(session_id, update)
+        return schema.LoadSessionResponse(**await self._choices(session_id))
+
+    async def resume_session(
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
+    ) -> schema.ResumeSessionResponse:
+        """A session of the record, without its history: the editor has kept it."""
+        await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
+        return schema.ResumeSessionResponse(**await self._choices(session_id))
+
+    async def fork_session(
+        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
+    ) -> schema.ForkSessionResponse:
+        """A branch of a session, from its end."""
+        tip = await asyncio.to_thread(self._tip, session_id)
+        _folder(cwd)
+        branch = await asyncio.to_thread(self._db.branch_session, tip, new_session_id())
+        await asyncio.to_thread(self._open, branch, branch, cwd, mcp_servers)
+        return schema.ForkSessionResponse(session_id=branch, **await self._choices(branch))
+
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
+    ) -> schema.ListSessionsResponse:
+        """The conversations of the record, the latest first; with `cwd` those of that folder."""
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+            raise refusal(f"{cursor!r} is not a cursor of this agent")
+        offset = int(cursor or 0)
+        rows = await asyncio.to_thread(
+            self._db.list_sessions_rich, limit=_PAGE, offset=offset, order_by_last_active=True, cwd=cwd, automated=False
+        )
+        told = [
+            schema.SessionInfo(session_id=row["id"], cwd=row["cwd"] or "/", title=row["title"] or row["preview"],
+                               updated_at=_iso(row["last_active"] or row["started_at"]))
+            for row in rows
+        ]  # fmt: skip
+        return schema.ListSessionsResponse(
+            sessions=told, next_cursor=str(offset + _PAGE) if len(rows) == _PAGE else None
+        )
+
+    async def close_session(self, session_id: str, **kwargs: Any) -> schema.CloseSessionResponse:
+        """The editor is done with a session; it stays in the record."""
+        if (known := self._sessions.pop(session_id, None)) is not None:
+            if known.host.stop is not None:
+                known.host.stop.want()
+            await asyncio.to_thread(_close, known)
+        return schema.CloseSessionResponse()
+
+    def _known(self, session_id: str) -> _EditorSession:
+        known = self._sessions.get(session_id)
+        if known is None:
+            raise refusal(f"session {session_id} is not open")
+        return known
+
+    async def _choices(self, session_id: str) -> dict[str, Any]:
+        known = self._sessions[session_id]
+        chosen = await choices.options(known.agent, self._models)
+        # sent after the answer, which tells the editor the session's id
+        known.announcing = asyncio.create_task(self._send(session_id, offered()))
+        return {"modes": choices.modes(known.agent), "config_options": chosen}
+
+    def _tip(self, session_id: str) -> str:
+        found = self._db.resolve_session_id(session_id)
+        if found is None:
+            raise refusal(f"no session matches {session_id}")
+        return self._db.get_compression_tip(found)
+
+    def _reopen(self, session_id: str, cwd: str, servers: Any) -> str:
+        tip = self._tip(session_id)
+        self._open(session_id, tip, cwd, servers)
+        return tip
+
+    def _open(self, name: str, session_id: str, cwd: str, servers: Any) -> None:
+        folder = _folder(cwd)
+        if (known := self._sessions.get(name)) is not None:
+            if known.host.stop is not None:
+                raise refusal(f"a turn is under way in session {name}; wait for it or cancel it", -32600)
+            _close(self._sessions.pop(name))
+        config = self._config
+        if servers:
+            config = msgspec.structs.replace(config, mcp_servers={**config.mcp_servers, **mcp_servers_of(servers)})
+        toolbox = Toolbox(config)
+        toolbox.start()
+        chosen = None if self._keep_model else self._db.chosen_model(session_id)
+        model = model_of_choice(config, chosen, self._model)
+        agent = Agent(self._db, config, model, session_id=session_id, source=SOURCE, cwd=folder)
+        agent.expected_tools = toolbox.known
+        self._sessions[name] = _EditorSession(agent, toolbox, Display(self._db, folder), self._host(name, agent))
+
+    def _host(self, name: str, agent: Agent) -> EditorHost:
+        """The host of a session's commands, which run in threads."""
+        return EditorHost(
+            agent, self._db, self._config, self._model,
+            say=lambda text: self._wait_for(self._send(name, acp.update_agent_message_text(f"{text}\n\n"))),
+            ask=lambda question: bool(self._wait_for(self._answer(name, self._known(name), question))),
+            show=lambda turn: self._wait_for(self._show(name, self._known(name), turn)),
+        )  # fmt: skip
+
+    def _wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        """End every session's agent."""
+        for known in self._sessions.values():
+            _close(known)
+        self._sessions.clear()
+
+    # ------------------------------------------------------------------------------------------ talking
+
+    async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> schema.PromptResponse:
+        """One turn, or a slash command: what it shows goes to the editor as it happens."""
+        known = self._known(session_id)
+        if known.host.stop is not None:
+            raise refusal("a turn is under way in this session; wait for it or cancel it", -32600)
+        stop, agent = Stop(), known.agent
+        known.host.stop = stop
+        try:
+            content = await asyncio.to_thread(question_of, prompt, agent.cwd)
+            line = content.strip() if isinstance(content, str) and len(prompt) == 1 else ""
+            if parse(line) is not None:
+                model = agent.model
+                await asyncio.to_thread(run_command, known.host, line)
+                if agent.model is not model:
+                    await self._send_options(session_id, agent)
+            else:
+                await self._show(session_id, known, agent.turn(sent_text(line) if line else content))
+            await asyncio.to_thread(known.host.name_it)
+            return schema.PromptResponse(stop_reason="cancelled" if stop.wanted else "end_turn")
+        except (Fenced, SessionNotFound):
+            if await asyncio.to_thread(self._db.get_session, agent.session_id) is None:
+                reason = f"session {agent.session_id} was deleted, or moved to the trash, by another process; begin a new one"
+                raise refusal(reason, -32603) from None
+            raise
+        finally:
+            known.host.stop = None
+            await asyncio.to_thread(agent.let_go)
+
+    async def _show(self, session_id: str, known: _EditorSession, turn: Turn) -> None:
+        """Show a turn to the editor."""
+        agent, toolbox = known.agent, known.toolbox
+        if known.host.stop is not None:
+            known.host.stop.bind(turn)
+        if not agent.tools and agent.model.calls_tools:
+            agent.tools = {tool.name: tool for tool in await asyncio.to_thread(toolbox.tools)}
+            for problem in toolbox.problems:
+                await self._update(session_id, known, Notice(problem))
+        asking: asyncio.Task[None] | None = None
+        try:
+            async for event in stream_turn(agent, turn, patience=math.inf):
+                if isinstance(event, PermissionRequest):
+                    asking = asyncio.create_task(self._ask(session_id, known, event))
+                elif isinstance(event, PermissionDecided):
+                    if asking is not None:
+                        asking.cancel()  # without an answer: the turn was stopped
+                elif not isinstance(event, Done):
+                    await self._update(session_id, known, event)
+        finally:
+            for update in known.display.stopped():
+                await self._send(session_id, update)
+
+    async def _update(self, session_id: str, known: _EditorSession, event: Event) -> None:
+        for update in known.display.updates(event):
+            await self._send(session_id, update)
+
+    async def cancel(self, session_id: str, **kwargs: Any) -> None:
+        """Stop the turn; what was said is kept."""
+        if (known := self._sessions.get(session_id)) is not None and known.host.stop is not None:
+            known.host.stop.want()
+
+    async def _ask(self, session_id: str, known: _EditorSession, request: PermissionRequest) -> None:
+        request.answer(await self._answer(session_id, known, request.question, request.call_id))
+
+    async def _answer(self, session_id: str, known: _EditorSession, question: str, call_id: str = "") -> bool | Answer:
+        """Ask the editor's user."""
+        if question in known.allowed:
+            return True
+        options = [
+            schema.PermissionOption(option_id=_ALLOW, name="Allow", kind="allow_once"),
+            schema.PermissionOption(option_id=_ALWAYS, name="Allow in this session", kind="allow_always"),
+            schema.PermissionOption(option_id=_REJECT, name="Reject", kind="reject_once"),
+        ]
+        request = schema.RequestPermissionRequest(
+            session_id=session_id, tool_call=known.display.question(question, call_id), options=options
+        )
+        try:
+            asked = request_model(self._editor, "session/request_permission", request, schema.RequestPermissionResponse)
+            outcome = (await asked).outcome
+        except Exception as error:  # the editor is gone, or does not know how to ask: then the answer is no
+            _log.warning("the editor could not ask: %s", error)
+            return False
+        if isinstance(outcome, schema.DeniedOutcome):  # the protocol's word for: the user stopped the turn
+            await self.cancel(session_id)
+            return False
+        if outcome.option_id == _ALWAYS:
+            known.allowed.add(question)  # this command, in this folder
+        reason = str((outcome.field_meta or {}).get("reason") or "")
+        return Answer(outcome.option_id in (_ALLOW, _ALWAYS), reason=reason)
+
+
+def _folder(cwd: str) -> Path:
+    if not Path(cwd).is_absolute():
+        raise refusal(f"cwd must be an absolute path, not {cwd!r}")
+    return Path(cwd)
+
+
+def _close(known: _EditorSession) -> None:
+    known.agent.close()
+    known.toolbox.close()
+
+
+def _iso(at: float) -> str | None:
+    """None for a time that no calendar has: an import may bring any."""
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+async def serve(db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
+    """Serve one editor until it closes its end. `keep_model`: the model answers also where another one was chosen."""
+    agent = EditorAgent(db, config, model, keep_model=keep_model)
+    reader, writer = await acp.stdio_streams(limit=_LONGEST_LINE)
+    try:
+        await agent.listen(reader, writer)
+    finally:
+        agent.close()
+
+
+__all__ = ["EditorAgent", "serve"]

@@ -1,0 +1,249 @@
+"""The API server: this agent for any program that speaks OpenAI's protocol.
+
+Each request is one turn. It continues the session named by the header X-Hermes-Session-Id, else the one that the
+conversation in the request belongs to (sessions.py). The token is the owner's; every other key (`api_server.keys`)
+is a separate user, who sees their own sessions and has no tools that reach into the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from hermes.agent.models.model import Model
+from hermes.agent.tools.toolbox import Toolbox
+from hermes.agent.turn import StreamEvent
+from hermes.errors import HermesError
+from hermes.serve.api import completions, responses
+from hermes.serve.api.conversations import ServedConversations
+from hermes.serve.api.errors import ApiError, api_error_of, unforeseen
+from hermes.serve.api.requests import STANDARD, ApiLimits, ApiRequest, parse_json, read_body
+from hermes.serve.authorization import CALLER, Guard, check_api
+from hermes.serve.event_stream import AsciiJson, EventStream, with_pings
+from hermes.serve.http import is_loopback
+from hermes.serve.models import Models
+
+if TYPE_CHECKING:
+    from hermes.agent.tools.tool import Tool
+    from hermes.config import Config
+    from hermes.store.api.session_db import SessionDB
+
+SESSION = "X-Hermes-Session-Id"
+MAIN = "hermes"  # the name of the configured model for callers
+_GONE = 499  # the client has disconnected
+
+
+def api_app(
+    db: SessionDB,
+    config: Config,
+    *,
+    model: Model,
+    home: Path,
+    token: str | None,
+    insecure: bool = False,
+    tools: Callable[[], list[Tool]] | None = None,
+    limits: ApiLimits = STANDARD,
+) -> Starlette:
+    """The application, for HttpServer(app, config.api_server.host, config.api_server.port).
+
+    ConfigError when others could reach it without a token. `tools` gives the agent's tools (called once, in a thread);
+    None stands for the built-in ones and those of the MCP servers.
+    """
+    secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
+    api = _ApiRoutes(db, config, model, home, tools, limits)
+    return Starlette(
+        routes=[
+            Route("/health", api.health, methods=["GET"]),
+            Route("/v1/models", api.models, methods=["GET"]),
+            Route("/v1/models/{name:path}", api.model, methods=["GET"]),
+            Route("/v1/chat/completions", api.chat, methods=["POST"]),
+            Route("/v1/responses", api.respond, methods=["POST"]),
+        ],
+        middleware=[Middleware(Guard, secrets=secrets, strangers=not is_loopback(config.api_server.host))],
+        exception_handlers={ApiError: _told, HermesError: _told, HTTPException: _plain, Exception: _unforeseen},
+        lifespan=api.lifespan,
+    )
+
+
+class _ApiRoutes:
+    """The routes. What needs an event loop is created when the server starts."""
+
+    def __init__(
+        self, db: SessionDB, config: Config, model: Model, home: Path, tools: Callable[[], list[Tool]] | None, limits: ApiLimits
+    ) -> None:  # fmt: skip
+        self._db, self._config, self._model, self._home = db, config, model, home
+        self._given, self._limits, self._since = tools, limits, int(time.time())
+        self._turns: ServedConversations
+        self._models: Models
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """Runs from the start of the server to its end."""
+        toolbox = Toolbox(self._config) if self._given is None else None
+        made: asyncio.Future[list[Tool]] | None = None
+
+        async def tools() -> list[Tool]:
+            nonlocal made  # the first request creates them, concurrent ones wait for it
+            if made is None:
+                made = asyncio.ensure_future(asyncio.to_thread(toolbox.tools if toolbox else self._given or list))
+            return await asyncio.shield(made)
+
+        self._models = Models(self._model)
+        self._turns = await asyncio.to_thread(
+            ServedConversations, self._db, self._config, self._home, tools, self._limits
+        )
+        try:
+            yield
+        finally:
+            await self._turns.close()
+            if toolbox is not None:
+                toolbox.close()
+
+    async def health(self, request: Request) -> Response:
+        """Report that the server runs."""
+        return AsciiJson({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        """All models."""
+        names = dict.fromkeys([MAIN, *await self._models.names()])
+        return AsciiJson({"object": "list", "data": [self._described(name) for name in names]})
+
+    async def model(self, request: Request) -> Response:
+        """One model."""
+        name = request.path_params["name"]
+        await self._model_of(name)
+        return AsciiJson(self._described(name))
+
+    def _described(self, name: str) -> dict[str, Any]:
+        owner = "hermes" if name == MAIN else "endpoint"
+        return {"id": name, "object": "model", "created": self._since, "owned_by": owner}
+
+    async def _model_of(self, name: str) -> Model:
+        """The model that a caller names; ApiError 404 when there is none."""
+        model = self._model if name == MAIN else await self._models.find(name)
+        if model is None:
+            said = f"The model {name!r} does not exist here; /v1/models lists those that do."
+            raise ApiError(404, said, code="model_not_found", param="model")
+        return model
+
+    async def chat(self, request: Request) -> Response:
+        """A turn, requested as a chat completion."""
+        body = await _json_of(request, self._limits)
+        ask, wanted = completions.read(body, _session_of(request))
+        return await self._answer(request, ask, completions.CompletionAnswer(wanted), wanted.stream)
+
+    async def respond(self, request: Request) -> Response:
+        """A turn, requested as a response."""
+        body = await _json_of(request, self._limits)
+        ask, wanted = responses.read(body, _session_of(request))
+        answer = responses.ResponseAnswer(body, wanted, self._turns.places)
+        return await self._answer(request, ask, answer, wanted.stream)
+
+    # ------------------------------------------------------------------------------------------ one turn
+
+    async def _answer(
+        self,
+        request: Request,
+        ask: ApiRequest,
+        answer: completions.CompletionAnswer | responses.ResponseAnswer,
+        stream: bool | None,
+    ) -> Response:
+        ask.caller = request.scope.get(CALLER)
+
+        async def work() -> Response:
+            model = await self._model_of(ask.model)
+            turn = await self._turns.begin(ask, model)
+            try:
+                if stream:
+                    events = with_pings(turn.events, self._limits.silence)
+                    first = await anext(events, "")  # an error before it is the response's
+                    return EventStream(answer.pieces(turn, _chained(first, events)), turn, _named(turn.session_id))
+                async for _ in turn.events:
+                    pass
+                await answer.remember(turn.outcome)
+                return AsciiJson(answer.whole(turn.outcome), headers=_named(turn.outcome.session_id))
+            except BaseException:
+                turn.stop()
+                raise
+
+        return await _unless_gone(request, work())
+
+
+async def _chained(
+    first: StreamEvent | str, rest: AsyncGenerator[StreamEvent | str]
+) -> AsyncGenerator[StreamEvent | str]:
+    yield first
+    async for event in rest:
+        yield event
+
+
+async def _json_of(request: Request, limits: ApiLimits) -> Any:
+    data = await read_body(request, limits.largest, limits.slowest)
+    return parse_json(data) if len(data) < 100_000 else await asyncio.to_thread(parse_json, data)
+
+
+async def _unless_gone(request: Request, work: Any) -> Response:
+    """The response, computed as long as the client stays connected."""
+    task: asyncio.Task[Response] = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return Response(status_code=_GONE)
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _session_of(request: Request) -> str | None:
+    """The session id in the request's header."""
+    named = request.headers.get(SESSION, "").strip()
+    try:
+        named = named.encode("latin-1").decode()  # ids of any script; a header is bytes
+    except UnicodeDecodeError:
+        pass
+    return named or None
+
+
+def _named(session_id: str) -> dict[str, str]:
+    """The header with the session id of the response."""
+    return {SESSION: session_id.encode().decode("latin-1")}
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    return api_error_of(error).response()
+
+
+async def _plain(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return ApiError(404, f"there is no route {request.method} {request.url.path[:200]}").response()
+    return ApiError(error.status_code, error.detail).response()
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again after this, for the server's log; the caller gets this response."""
+    return unforeseen(error).response()

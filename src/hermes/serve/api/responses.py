@@ -1,0 +1,266 @@
+"""POST /v1/responses: OpenAI's newer protocol. `previous_response_id` continues where a response ended."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from hermes.agent.models.model import Message
+from hermes.agent.turn import StreamEvent, Text
+from hermes.serve.api.errors import ApiError, api_error_of
+from hermes.serve.api.requests import ApiRequest, FunctionTool, Shape, callers_tools, media_part, part_text, plain_text
+from hermes.serve.api.sessions import RequestSessions
+from hermes.serve.api.turn import Outcome, ServedTurn, Used
+from hermes.serve.event_stream import data
+
+_UNKNOWN = ("conversation", "prompt")  # state stored at OpenAI, which this server does not have
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class ResponseTool(FunctionTool, kw_only=True):
+    type: str
+
+
+class ResponseRequest(Shape):
+    """The fields that matter here; sampling parameters and the like are accepted and ignored."""
+
+    model: str
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    stream: bool | None = None
+    store: bool | None = None
+    background: bool | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+
+
+def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest]:
+    """Parse a request; ApiError 400 for an invalid one."""
+    request = ResponseRequest.of(body)
+    for name in _UNKNOWN:
+        if body.get(name) is not None:
+            raise ApiError(400, f"{name} is not supported; previous_response_id continues a response", param=name)
+    if request.background:
+        raise ApiError(400, "background responses are not supported", param="background")
+    instructions = [request.instructions] if request.instructions else []
+    messages: list[Message] = []
+    items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
+    for number, item in enumerate(items):
+        _take(item, f"input[{number}]", messages, instructions)
+    tools = callers_tools(request.tool_choice, [(tool.type, tool) for tool in request.tools or ()], "name")
+    ask = ApiRequest(
+        messages, request.model, instructions="\n\n".join(instructions) or None, tools=tools,
+        session_id=session_id, previous=request.previous_response_id, where="input", user=request.user,
+    )  # fmt: skip
+    return ask, request
+
+
+# ------------------------------------------------------------------------------------------------ items
+
+
+def _take(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
+    """An item of the input as a chat message."""
+    kind = item.get("type") or "message"
+    if kind == "message":
+        _take_message(item, where, messages, instructions)
+    elif kind == "function_call":
+        _take_call(item, where, messages)
+    elif kind == "function_call_output":
+        call_id = _field(item, "call_id", where)
+        messages.append(
+            {"role": "tool", "tool_call_id": call_id, "content": plain_text(item.get("output"), f"{where}.output")}
+        )
+    elif kind != "reasoning":  # the model's reasoning is only for its endpoint
+        raise ApiError(400, f"unsupported item: {str(kind)[:40]!r}", param=f"{where}.type")
+
+
+def _take_message(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
+    role, content = item.get("role"), item.get("content")
+    if role in ("system", "developer"):
+        instructions.append(plain_text(content, f"{where}.content"))
+    elif role == "assistant":
+        messages.append({"role": "assistant", "content": plain_text(content, f"{where}.content")})
+    elif role == "user":
+        if isinstance(content, list):
+            content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
+        elif not isinstance(content, str):
+            raise ApiError(400, "content must be a text or a list of parts", param=f"{where}.content")
+        messages.append({"role": "user", "content": content})
+    else:
+        raise ApiError(
+            400, f"unknown role {str(role)[:40]!r}: use system, developer, user or assistant", param=f"{where}.role"
+        )
+
+
+def _take_call(item: dict[str, Any], where: str, messages: list[Message]) -> None:
+    """A call the model made: part of the assistant message before it."""
+    function = {"name": _field(item, "name", where), "arguments": _field(item, "arguments", where)}
+    call = {"id": _field(item, "call_id", where), "type": "function", "function": function}
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    said = messages[-1]
+    messages[-1] = {**said, "tool_calls": [*said.get("tool_calls", ()), call]}
+
+
+def _field(item: dict[str, Any], name: str, where: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise ApiError(400, f"{name} is missing or not a text", param=f"{where}.{name}")
+    return value
+
+
+def _part(part: Any, where: str) -> dict[str, Any]:
+    """A part of the user's message, in the form of chat completions."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("input_text", "text", "output_text"):
+        return {"type": "text", "text": part_text(part, where)}
+    if kind == "input_image" and isinstance(part.get("image_url"), str):
+        return media_part("image_url", {"url": part["image_url"], "detail": part.get("detail")}, where)
+    if kind == "input_audio":
+        return media_part("input_audio", part.get("input_audio"), where)
+    if kind == "input_file" and isinstance(part.get("file_data"), str):
+        return media_part("file", {"file_data": part["file_data"], "filename": part.get("filename")}, where)
+    raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+class ResponseAnswer:
+    """The response to one request."""
+
+    def __init__(self, body: dict[str, Any], request: ResponseRequest, places: RequestSessions) -> None:
+        self._places = places
+        self.id = f"resp_{secrets.token_hex(16)}"
+        self._message_id = f"msg_{secrets.token_hex(16)}"
+        self._number = 0
+        self._text: list[str] = []
+        self._base = {
+            "id": self.id, "object": "response", "created_at": int(time.time()), "model": request.model,
+            "instructions": request.instructions, "previous_response_id": request.previous_response_id,
+            "metadata": request.metadata or {}, "parallel_tool_calls": True, "store": request.store is not False,
+            "tool_choice": request.tool_choice or "auto", "tools": body.get("tools") or [],
+            "temperature": None, "top_p": None, "max_output_tokens": body.get("max_output_tokens"),
+            "text": {"format": {"type": "text"}},
+            "truncation": "disabled", "error": None, "incomplete_details": None, "usage": None,
+        }  # fmt: skip
+
+    async def remember(self, outcome: Outcome) -> None:
+        """Store the response's id, before a caller can continue from it."""
+        if self._base["store"]:
+            await asyncio.to_thread(self._places.remember_response, self.id, outcome.session_id, outcome.message_id)
+
+    def whole(self, outcome: Outcome) -> dict[str, Any]:
+        """As one JSON object."""
+        return self._response(outcome, self._output(outcome))
+
+    def _response(self, outcome: Outcome, output: list[dict[str, Any]]) -> dict[str, Any]:
+        reason = _INCOMPLETE.get(outcome.finish_reason)
+        return {
+            **self._base,
+            "status": "incomplete" if reason else "completed",
+            "incomplete_details": {"reason": reason} if reason else None,
+            "output": output,
+            "usage": _usage(outcome.used),
+        }
+
+    def _output(self, outcome: Outcome) -> list[dict[str, Any]]:
+        output = [self._message(outcome.text, "completed")] if outcome.text or not outcome.calls else []
+        return output + [_call_item(call) for call in outcome.calls]
+
+    def _message(self, text: str, status: str) -> dict[str, Any]:
+        content = [_text_part(text)] if status == "completed" else []
+        return {"id": self._message_id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+    # -------------------------------------------------------------------------------------------- streaming
+
+    async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
+        """As a stream. An error in the middle ends it with response.failed."""
+        begun = {**self._base, "status": "in_progress", "output": []}
+        yield self._event("response.created", response=begun)
+        yield self._event("response.in_progress", response=begun)
+        try:
+            async for event in events:
+                if isinstance(event, str):
+                    yield event
+                elif isinstance(event, Text):
+                    for piece in self._said(event.text):
+                        yield piece
+            await self.remember(turn.outcome)
+        except Exception as error:
+            problem = api_error_of(error)
+            told = {"code": problem.code or "server_error", "message": problem.message}
+            failed = {**self._base, "status": "failed", "error": told, "output": []}
+            yield self._event("response.failed", response=failed)
+            return
+        for piece in self._end(turn.outcome):
+            yield piece
+
+    def _said(self, text: str) -> Iterator[str]:
+        place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+        if not self._text:
+            yield self._event("response.output_item.added", output_index=0, item=self._message("", "in_progress"))
+            yield self._event("response.content_part.added", **place, part=_text_part(""))
+        self._text.append(text)
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+
+    def _end(self, outcome: Outcome) -> Iterator[str]:
+        if not self._text and not outcome.calls:
+            yield from self._said("")
+        output: list[dict[str, Any]] = []
+        if self._text:
+            whole = "".join(self._text)
+            place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+            output.append(self._message(whole, "completed"))
+            yield self._event("response.output_text.done", **place, text=whole, logprobs=[])
+            yield self._event("response.content_part.done", **place, part=_text_part(whole))
+            yield self._event("response.output_item.done", output_index=0, item=output[0])
+        for call in outcome.calls:
+            item = _call_item(call)
+            yield from self._called(item, len(output))
+            output.append(item)
+        response = self._response(outcome, output)
+        yield self._event(f"response.{response['status']}", response=response)
+
+    def _called(self, item: dict[str, Any], index: int) -> Iterator[str]:
+        place = {"item_id": item["id"], "output_index": index}
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        yield self._event("response.output_item.added", output_index=index, item=begun)
+        yield self._event("response.function_call_arguments.delta", **place, delta=item["arguments"])
+        yield self._event(
+            "response.function_call_arguments.done", **place, arguments=item["arguments"], name=item["name"]
+        )
+        yield self._event("response.output_item.done", output_index=index, item=item)
+
+    def _event(self, kind: str, **fields: Any) -> str:
+        number = self._number
+        self._number += 1
+        return data({"type": kind, "sequence_number": number, **fields}, event=kind)
+
+
+def _text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _call_item(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    return {
+        "id": f"fc_{secrets.token_hex(16)}", "type": "function_call", "status": "completed", "call_id": str(call.get("id")),
+        "name": str(function.get("name")), "arguments": str(function.get("arguments") or "{}"),
+    }  # fmt: skip
+
+
+def _usage(used: Used) -> dict[str, Any]:
+    return {
+        "input_tokens": used.input,
+        "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
+        "output_tokens": used.output,
+        "output_tokens_details": {"reasoning_tokens": used.reasoning},
+        "total_tokens": used.input + used.output,
+    }

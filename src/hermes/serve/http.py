@@ -1,0 +1,306 @@
+"""An HTTP server inside a running event loop: started and stopped like any other part of the gateway.
+
+uvicorn serves. Its signal handlers are not installed (the program handles signals itself), nor is its access
+log: addresses may contain private data. An address that can't be bound is an error of ours, not an exit.
+
+Limits on a server's connections: how many are open, and for how long one may be silent.
+
+Every connection takes a file descriptor, and the whole process shares those: the store, the model and the other platforms
+need some too. So each server has a limit, each address has a limit within it, all servers together leave a reserve, and a
+connection that has not sent a whole request in time is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import resource
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from hermes.errors import ConfigError, PlatformUnreachable
+
+_log = logging.getLogger("hermes.serve")
+_NOTE_SECONDS = 5.0  # at most one report about refusals in this time
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one server."""
+
+    connections: int = 256
+    per_address: int = 128
+    header_seconds: float = 10.0  # for a request line and its headers, from the moment they could begin
+
+
+def descriptors_left_for_servers() -> int:
+    """How many connections all servers of this process may hold: half of its file descriptors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 1 << 20 if soft == resource.RLIM_INFINITY else max(8, soft // 2)
+
+
+_everywhere = 0  # connections of all servers of this process; servers run on one event loop each, in one thread
+
+
+class Door:
+    """Counts the connections of one server. `told` is called, every few seconds, when some were refused."""
+
+    def __init__(self, limits: Limits, where: str, told: Callable[[str], None] | None = None) -> None:
+        self.limits, self._where, self._told = limits, where, told
+        self._open: Counter[str] = Counter()
+        self._refused = 0
+        self._told_at = float("-inf")
+
+    @property
+    def _most(self) -> int:
+        """The limit for this server: two servers may run at once, and each leaves the other its descriptors."""
+        return min(self.limits.connections, max(4, descriptors_left_for_servers() // 2))
+
+    def enter(self, address: str) -> bool:
+        """Count one more connection from an address, if it is within the limits; `leave` ends it."""
+        global _everywhere
+        full = self._open.total() >= self._most or _everywhere >= descriptors_left_for_servers()
+        if full or self._open[address] >= self.limits.per_address:
+            self._refuse(address, full)
+            return False
+        self._open[address] += 1
+        _everywhere += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """Uncount a connection."""
+        global _everywhere
+        _everywhere -= 1
+        self._open[address] -= 1
+        if self._open[address] <= 0:
+            del self._open[address]
+
+    def _refuse(self, address: str, full: bool) -> None:
+        self._refused += 1
+        now = time.monotonic()
+        if now - self._told_at < _NOTE_SECONDS:
+            return
+        self._told_at = now
+        limit = self._most if full else f"{self.limits.per_address} from one address"
+        what = f"{self._open.total()} connections are open on {self._where}, {self._open[address]} from {address}"
+        told = f"{what}, at most {limit}: {self._refused} were refused"
+        _log.warning("%s", told)
+        if self._told is not None:
+            self._told(told)
+
+
+def protocol_behind(door: Door) -> type[asyncio.Protocol]:
+    """uvicorn's protocol for a server with this door."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Guarded(H11Protocol):
+        """Closes a connection beyond the limits, or one that has not sent its request headers in time."""
+
+        _address: str | None = None  # of a counted connection
+        _refused = False
+        _waiting: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            peer = transport.get_extra_info("peername")
+            address = str(peer[0]) if isinstance(peer, tuple) else "nowhere"
+            if not door.enter(address):
+                self._refused = True
+                transport.abort()
+                return
+            self._address = address
+            super().connection_made(transport)
+            self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._refused:
+                return
+            self._done_waiting()
+            if self._address is not None:
+                door.leave(self._address)
+                self._address = None
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self._refused:
+                return
+            idle = self.cycle is None or self.cycle.response_complete
+            if idle and self._waiting is None:
+                self._wait()
+            before = self.cycle
+            super().data_received(data)
+            if self.cycle is not before:
+                self._done_waiting()
+
+        def _wait(self) -> None:
+            self._waiting = self.loop.call_later(door.limits.header_seconds, self._too_slow)
+
+        def _done_waiting(self) -> None:
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
+
+        def _too_slow(self) -> None:
+            self._waiting = None
+            self.transport.abort()
+
+    return Guarded
+
+
+BACKLOG = 512
+_AT_ONCE = 16  # connections accepted in one step of the event loop: more would use descriptors before they are counted
+_IDLE = 30  # seconds a connection may stay open without a request
+_LAST_WORD = 4.0  # seconds for cleaning up after the last response
+
+for _name in ("uvicorn.error", "uvicorn.asgi"):  # the callers log a server's start and end themselves
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    name = host.strip("[]").lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class HttpServer:
+    """An application on a host and port.
+
+    `died` is called when the server ends without having been stopped, `crowded` when connections were refused.
+    """
+
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None,
+        limits: Limits | None = None, crowded: Callable[[str], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.host = host
+        self.port = port
+        self._app = app
+        self._died, self._crowded = died, crowded
+        self._limits = limits or Limits()
+        self._server: _QuietServer | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Begin to listen; returns the port (the chosen one, if 0 was given).
+
+        ConfigError when the address can't be bound at all, PlatformUnreachable while another program has it.
+        """
+        sockets = _bound(self.host, self.port)
+        self.port = sockets[0].getsockname()[1]
+        door = Door(self._limits, f"{self.host}:{self.port}", self._crowded)
+        config = uvicorn.Config(
+            self._app, http=protocol_behind(door), ws="none", lifespan="on", loop="none", log_config=None, access_log=False,
+            server_header=False, date_header=True, proxy_headers=False, backlog=_AT_ONCE, timeout_keep_alive=_IDLE,
+        )  # fmt: skip
+        self._server = _QuietServer(config)
+        self._task = asyncio.create_task(self._run(self._server, sockets), name=f"http-{self.port}")
+        while not self._server.started:
+            await asyncio.wait({self._task}, timeout=0.01)
+            if self._task.done():
+                task, self._task = self._task, None
+                _close(sockets)
+                raise ConfigError(f"the server on {self.host}:{self.port} did not start") from task.exception()
+        for one in sockets:
+            one.listen(BACKLOG)  # asyncio has set it to the number it accepts at once
+        self._task.add_done_callback(self._ended)
+        return self.port
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Accept no more requests, let running ones finish for `grace` seconds, then cancel them. May be called twice."""
+        task, self._task = self._task, None
+        if self._server is None or task is None:
+            return
+        self._server.config.timeout_graceful_shutdown = grace  # type: ignore[assignment]  # any number of seconds will do
+        self._server.should_exit = True
+        await asyncio.wait({task}, timeout=grace + _LAST_WORD)
+        if not task.done():
+            task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+    async def _run(self, server: _QuietServer, sockets: list[socket.socket]) -> None:
+        try:
+            await server.serve(sockets=sockets)
+        except SystemExit as ended:  # how uvicorn reports that the application did not start
+            raise RuntimeError("the application did not start") from ended
+        finally:
+            _close(sockets)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task is self._task and self._died is not None:
+            problem = None if task.cancelled() else task.exception()
+            self._died(PlatformUnreachable(f"the server on {self.host}:{self.port} ended ({problem or 'no reason'})"))
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn without its signal handlers."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise what `HttpServer.start` raises when nothing can listen there now."""
+    _close(_bound(host, port))
+
+
+def _bound(host: str, port: int) -> list[socket.socket]:
+    """Sockets for every address a host has, all on one port."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"{host!r} is not an address of this machine ({error}); check `host` in config.yaml"
+        ) from None
+    made: list[socket.socket] = []
+    problem: OSError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that asyncio sets TCP_NODELAY
+        try:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            chosen = made[0].getsockname()[1] if made else port
+            one.bind((address[0], chosen, *address[2:]))
+            one.listen(BACKLOG)
+            one.setblocking(False)
+            made.append(one)
+        except OSError as error:
+            one.close()
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # a family this machine does not have
+                _close(made)
+                raise _refusal(host, port, error) from None
+            problem = error
+    if not made:
+        raise _refusal(host, port, problem or OSError("no address"))
+    return made
+
+
+def _refusal(host: str, port: int, error: OSError) -> ConfigError | PlatformUnreachable:
+    why = error.strerror or str(error)
+    if error.errno == errno.EADDRINUSE:
+        return PlatformUnreachable(
+            f"port {port} on {host} is taken by another program; stop that one, or set another `port` in config.yaml"
+        )
+    return ConfigError(f"can't listen on {host}:{port} ({why}); check `host` and `port` in config.yaml")
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        with suppress(OSError):
+            one.close()

@@ -1,0 +1,1 @@
+"""The record for other agents, by the Model Context Protocol."""

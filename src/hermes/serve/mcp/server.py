@@ -1,0 +1,408 @@
+"""The store for any agent: an MCP server with tools to search, list and read conversations.
+
+Read-only unless it is started for writing. Every answer keeps to a token budget, cites message ids, says how much it leaves
+out, and holds old text only between quotation marks: text from the history is data, not an instruction. A mistake of the
+model is one line that it can act on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import anyio.to_thread
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.stdio import stdio_server
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS, Completion, Resource, ResourceTemplateReference, ToolAnnotations
+from pydantic import Field, ValidationError
+
+from hermes import __version__
+from hermes.agent.recall.excerpts import OWN_SPEAKER, hits_by_session
+from hermes.agent.recall.history_text import NEAREST, NOTE, as_json, defused, quoted, when
+from hermes.commands.session_choice import find
+from hermes.config import suggestion
+from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
+from hermes.serve.mcp.answers import PER_MESSAGE, fitted, message_entry
+from hermes.texts import encodable, one_line, shortened, shortened_line
+from hermes.tokens import text_tokens
+
+if TYPE_CHECKING:
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import SearchHit
+    from hermes.store.records.visibility import User
+
+_SMALLEST, _BUDGET, _LARGEST = 200, 4_000, 50_000
+_TITLE = 40  # tokens of a title
+_LISTED = 50  # conversations in the list of resources
+_SOURCES = 40  # sources that are counted one by one
+_COUNTED = 200  # hits, or further conversations of a list, among which what is left out is counted
+_MATCHES = ((5, True), (3, True), (1, True), (1, False))  # matches of a conversation, and whether with their neighbours
+Budget = Annotated[int, Field(description="The largest answer, in tokens.", ge=_SMALLEST, le=_LARGEST)]
+Session = Annotated[str, Field(description="A session's id, the beginning of its id, or its title.")]
+Limit = Annotated[int, Field(ge=1, le=100)]
+Moment = Annotated[str | None, Field(description="A moment: 7d, yesterday, 2026-01-31.")]
+Folder = Annotated[str | None, Field(description="Only conversations that worked in this folder or below it.")]
+
+
+def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> MCPServer[Any]:
+    """An MCP server on a store; `user` sees only what that user may see."""
+    record = Record(db, user)
+    readers: list[Callable[..., str]] = [
+        record.recall, record.search_sessions, record.read_session, record.list_sessions, record.session_stats, record.why,
+    ]  # fmt: skip
+    writers: list[Callable[..., str]] = [record.tag_session, record.set_title, record.append_note] if write else []
+    made = _RecordServer(
+        record, [_tool(one, reads=one in readers) for one in (*readers, *writers)], "hermes", title="Hermes Sessions",
+        version=__version__, log_level="WARNING",
+        instructions="Earlier conversations of this user: recall tells what they say about a message, search_sessions finds"
+        f" them, read_session shows one. {NOTE}",
+    )  # fmt: skip
+
+    @made.resource("session://{session_id}", mime_type="application/json", title="A conversation",
+                   description=f"A conversation: its newest messages, at most {_LARGEST:,} tokens, quoted.")  # fmt: skip
+    def conversation(session_id: str) -> str:
+        try:
+            return record.read_session(session_id, max_tokens=_LARGEST)
+        except HermesError as error:
+            raise ResourceNotFoundError(str(error)) from None
+
+    @made.completion()  # type: ignore[no-untyped-call, untyped-decorator]
+    async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
+        if not isinstance(ref, ResourceTemplateReference) or argument.name != "session_id":
+            return None
+        return Completion(values=await anyio.to_thread.run_sync(record.ids_beginning, argument.value))
+
+    @made.prompt(title="Catch me up")
+    def catch_me_up(topic: str) -> str:
+        """What was discussed and decided about a topic, with citations."""
+        return (
+            f"Catch me up on {topic!r}. Use search_sessions to find the conversations about it, read_session to read around the"
+            " best hits, and tell me what was decided, what is open and when it was last discussed. Cite message ids. If the"
+            " record says nothing about it, say so."
+        )
+
+    return made
+
+
+class _RecordServer(MCPServer[Any]):
+    """Also lists the latest conversations as resources; a client's mistake is an answer and no crash in the log."""
+
+    def __init__(self, record: Record, tools: list[Tool], *args: Any, **options: Any) -> None:
+        super().__init__(*args, tools=tools, **options)
+        self._record, self._arguments = record, {one.name: one.parameters for one in tools}
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        if (schema := self._arguments.get(name)) is None:
+            raise ToolError(f"unknown tool {name!r}{_known(name, self._arguments)}")
+        known = schema["properties"]
+        for unknown in (one for one in arguments if one not in known):
+            raise ToolError(f"{name} has no argument {unknown!r}{_known(unknown, known)}")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:  # the library's words stay here
+            cause = error.__cause__
+            if isinstance(cause, ValidationError):
+                raise ToolError(_wrong_argument(schema, cause)) from None
+            raise (cause if isinstance(cause, ToolError) else error) from None
+
+    async def list_resources(self) -> list[Resource]:
+        return await anyio.to_thread.run_sync(self._record.resources)
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None, context: Any = None) -> Any:
+        try:
+            return await super().get_prompt(name, arguments, context)
+        except ValueError as error:  # an unknown prompt, or a missing argument
+            raise MCPError(code=INVALID_PARAMS, message=str(error)) from None
+
+    async def run_stdio_async(self) -> None:
+        lines: Any = _requests()
+        async with stdio_server(stdin=lines) as (read, write):
+            await self._lowlevel_server.run(read, write, self._lowlevel_server.create_initialization_options())
+
+
+async def _requests() -> AsyncIterator[str]:
+    """The lines of standard input. Half a surrogate pair, as JavaScript sends for text that was cut inside an emoji, becomes
+    U+FFFD: the library can't read such a request, and would leave it without an answer."""
+    while line := (await anyio.to_thread.run_sync(sys.stdin.buffer.readline)).decode(errors="replace"):
+        if "\\ud" in line.lower():
+            with suppress(ValueError, RecursionError):
+                line = json.dumps(encodable(json.loads(line))) + "\n"
+        yield line
+
+
+def _tool(function: Callable[..., str], *, reads: bool) -> Tool:
+    """A tool as a model sees it; this program's errors become one line that a model can act on."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> str:
+        try:
+            return function(*args, **kwargs)
+        except HermesError as error:
+            raise ToolError(encodable(str(error))) from None
+
+    hints = ToolAnnotations(read_only_hint=reads, destructive_hint=None if reads else False, open_world_hint=False)
+    about = inspect.cleandoc(function.__doc__ or "")
+    tool = Tool.from_function(run, description=about, annotations=hints, structured_output=False)
+    tool.parameters["additionalProperties"] = False
+    return tool
+
+
+def _known(name: str, known: Iterable[str]) -> str:
+    return suggestion(name, known) or f"; known: {', '.join(known) or 'none'}"
+
+
+def _wrong_argument(schema: Mapping[str, Any], error: ValidationError) -> str:
+    """The first wrong argument, what it has to be, and what it was."""
+    first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    kind = schema["properties"][name]
+    kind = kind.get("anyOf", [kind])[0]  # the other one is null
+    expected = {"string": "text", "boolean": "true or false", "array": "a list of texts"}.get(
+        kind["type"], "a whole number"
+    )
+    if "minimum" in kind:
+        expected += f" from {kind['minimum']:,} " + (f"to {kind['maximum']:,}" if "maximum" in kind else "on")
+    if first["type"] == "missing":
+        return f"{name} is missing; expected {expected}"
+    return f"{name}: expected {expected}, got {shortened(json.dumps(first['input'], default=str), 60)}"
+
+
+class Record:
+    """The tools' implementations."""
+
+    def __init__(self, db: SessionDB, user: User | None) -> None:
+        self._db, self._user = db, user
+        self._by = "hermes mcp" if user is None else f"hermes mcp ({user[0]}:{user[1]})"  # in the audit log
+
+    def search_sessions(
+        self,
+        query: Annotated[
+            str, Field(description='A question, or words; "exact phrase", OR, NOT (-word) and prefix* work.')
+        ],
+        limit: Limit = 10,
+        source: Annotated[str | None, Field(description="Only from here: cli, telegram, claude-code, …")] = None,
+        role: Annotated[str | None, Field(description="Only messages of user, assistant or tool.")] = None,
+        model: str | None = None,
+        tag: str | None = None,
+        tool: Annotated[str | None, Field(description="Only calls and results of this tool.")] = None,
+        since: Moment = None,
+        until: Moment = None,
+        folder: Folder = None,
+        max_tokens: Budget = _BUDGET,
+    ) -> str:
+        """Search earlier conversations: the best matches first, grouped by conversation, with message ids and neighbours.
+
+        left_out counts what else matched: a larger limit or max_tokens shows more, a filter less.
+        """
+        every, is_all = hits_by_session(
+            self._db, query, limit, max(limit * 5, _COUNTED), source_filter=[source] if source else None,
+            role_filter=[role] if role else None, model=model, tag=tag, tool=tool, cwd=self._folder(folder),
+            since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
+        )  # fmt: skip
+        found = dict(list(every.items())[:limit])
+        head = {"note": NOTE, "query": shortened_line(query, 60)}
+        if found and all(hit["confidence"] == "weak" for hits in found.values() for hit in hits):
+            head["result"] = NEAREST
+        headlines = {session_id: self._headline(session_id) for session_id in found}
+        for most, beside in _MATCHES:  # rather all conversations with one match than some with five
+            entries = [{**headlines[one], "matches": self._matches(hits[:most], beside)} for one, hits in found.items()]
+            if text_tokens(as_json({**head, "sessions": entries})) <= max_tokens:
+                break
+        there = {"sessions": len(every), "matches": sum(map(len, every.values()))}
+        return fitted(head, "sessions", enumerate(entries), max_tokens, there, is_all=is_all)
+
+    def recall(self, message: Annotated[str, Field(description="The user's message, as it was written.")]) -> str:
+        """What earlier conversations say about a message: the closest passages of at most three. Call it first for a task."""
+        from hermes.agent.recall import recall
+
+        found = recall.recall(self._db, message, current=None, visible_to=self._user)
+        text = recall.recalled_text(found.passages) if found is not None else ""
+        return encodable(text) or "Nothing closely matches. search_sessions also shows what is less close."
+
+    def _folder(self, folder: str | None) -> str | None:
+        """The folder of a filter; on this machine, a path is read as a shell reads it."""
+        return folder if folder is None or self._user is not None else str(Path(folder).expanduser().resolve())
+
+    def _matches(self, hits: list[SearchHit], beside: bool) -> list[Mapping[str, Any]]:
+        shown = {hit["id"] for hit in hits}
+        return [{"message_id": hit["id"], "role": OWN_SPEAKER if hit["own_model"] else hit["role"],
+                 "when": when(hit["timestamp"]), "text": quoted(hit["snippet"]), "found_by": hit["why"],
+                 "confidence": hit["confidence"],
+                 "beside": self._beside(hit, shown) if beside else []} for hit in hits]  # fmt: skip
+
+    @staticmethod
+    def _beside(hit: SearchHit, shown: set[int]) -> list[Mapping[str, Any]]:
+        """The messages before and after a hit, each once: the answer often stands there."""
+        out: list[Mapping[str, Any]] = []
+        for one in hit["context"]:
+            if one["id"] not in shown and one["content"]:
+                shown.add(one["id"])
+                out.append({"message_id": one["id"], "role": one["role"], "text": quoted(one["content"])})
+        return out
+
+    def _headline(self, session_id: str) -> Mapping[str, Any]:
+        row: Mapping[str, Any] = self._db.get_session(session_id, visible_to=self._user) or {}
+        title = row.get("title") or ""
+        if text_tokens(title) > _TITLE:  # the smallest budget has room for a message beside it
+            title = shortened(title, _TITLE)
+        return {"session_id": session_id, "title": quoted(title) if title else None,
+                "source": row.get("source"), "last_active": when(row.get("last_active"))}  # fmt: skip
+
+    def read_session(
+        self,
+        session: Session,
+        around_message_id: Annotated[int | None, Field(description="Show the messages around this one.")] = None,
+        window: Annotated[int, Field(description="How many messages to each side of it.", ge=0, le=200)] = 10,
+        max_tokens: Budget = _BUDGET,
+    ) -> str:
+        """Read a conversation: its newest messages that fit, or those around one message. Compressed parts are followed."""
+        session_id = self._named(session)
+        rows = [row for part in self._parts(session_id) for row in self._db.get_messages(part, visible_to=self._user)]
+        rows = list({row["id"]: row for row in rows}.values())
+        head = {"note": NOTE, **self._headline(session_id), "messages_in_all": len(rows)}
+        if around_message_id is None:
+            order = range(len(rows) - 1, -1, -1)
+            newest = ((place, message_entry(rows[place])) for place in order)
+            return fitted(head, "messages", newest, max_tokens, {"messages": len(rows)})
+        place = next((number for number, row in enumerate(rows) if row["id"] == around_message_id), None)
+        if place is None:
+            raise InvalidInput(f"message {around_message_id} is not in session {session_id}")
+        near = range(max(0, place - window), min(len(rows), place + window + 1))
+        # The message that was asked for comes first, then its neighbours: those that do not fit are the farthest.
+        order_around = sorted(near, key=lambda number: abs(number - place))
+        entries = (
+            (one, message_entry(rows[one], _LARGEST * 4 if one == place else PER_MESSAGE)) for one in order_around
+        )
+        return fitted(head, "messages", entries, max_tokens, {"messages": len(near)})
+
+    def _parts(self, session_id: str) -> list[str]:
+        return self._db.get_compression_lineage(session_id) or [session_id]
+
+    def _named(self, session: str, *, exactly: bool = False) -> str:
+        """The session that a model means; a title may be given in part, unless the session is changed (`exactly`)."""
+        chosen = find(self._db, session, visible_to=self._user, resuming=not exactly)
+        if chosen.session_id is not None:
+            return chosen.session_id
+        if not chosen.candidates and not chosen.suggestions:
+            raise SessionNotFound(session)
+        if not chosen.candidates:
+            titles = ", ".join(map(quoted, chosen.suggestions))
+            raise InvalidInput(f"no session has the id or the title {session!r}; titles like it: {titles}")
+        listed = as_json([self._headline(one) for one in chosen.candidates])
+        more = ", and more" if chosen.more else ""
+        raise InvalidInput(f"several sessions match {session!r}; give the session_id of one: {listed}{more}")
+
+    def list_sessions(
+        self, limit: Limit = 20, source: str | None = None, tag: str | None = None, folder: Folder = None,
+        offset: Annotated[int, Field(ge=0)] = 0, max_tokens: Budget = _BUDGET,
+    ) -> str:  # fmt: skip
+        """The latest conversations: id, title, source, last activity, first words. A source or tag adds automated runs."""
+        rows = self._db.list_sessions_rich(
+            source=source, tag=tag, cwd=self._folder(folder), limit=limit + _COUNTED, offset=offset, order_by_last_active=True,
+            automated=None if source or tag else False, visible_to=self._user,
+        )  # fmt: skip
+        entries = (
+            {**self._headline(row["id"]), "messages": row["message_count"], "begins": quoted(row["preview"] or "")}
+            for row in rows[:limit]
+        )
+        is_all = len(rows) < limit + _COUNTED
+        return fitted(
+            {"note": NOTE}, "sessions", enumerate(entries), max_tokens, {"sessions": len(rows)}, is_all=is_all
+        )
+
+    def why(
+        self, where: Annotated[str, Field(description="FILE, FILE:LINE or FILE:LINE-LINE; an absolute path is best.")],
+        tests: Annotated[bool, Field(description="Add the tests that were run after each change.")] = False,
+        max_tokens: Budget = _BUDGET,
+    ) -> str:  # fmt: skip
+        """Which conversations made a file or a line of it, newest first: the user's request, and the agent's words beside it."""
+        from hermes.why import parsed, why
+
+        is_local = self._user is None
+        path, lines = parsed(where, Path.cwd() if is_local else None)
+        answer = why(self._db, path, lines, tests=tests, limit=100, visible_to=self._user, is_local=is_local)
+        head = {"note": NOTE, **{key: value for key, value in answer.items() if key != "changes"}}
+        entries = (
+            {**one, "title": quoted(one["title"]) if one["title"] else None, "time": when(one["time"]),
+             "request": quoted(one["request"]), "text": quoted(one["words"]),
+             **({"tests": [{**run, "command": quoted(run["command"])} for run in one["tests"]]} if tests else {})}
+            for one in answer["changes"]
+        )  # fmt: skip
+        told = ({key: value for key, value in one.items() if key != "words"} for one in entries)
+        return fitted(head, "changes", enumerate(told), max_tokens, {"changes": len(answer["changes"])})
+
+    def resources(self) -> list[Resource]:
+        """The latest conversations, as what a client can attach."""
+        rows = self._db.list_sessions_rich(
+            limit=_LISTED, order_by_last_active=True, automated=False, visible_to=self._user
+        )
+        return [
+            Resource(
+                uri=f"session://{quote(row['id'], safe='')}", name=row["id"], mime_type="application/json",
+                title=shortened_line(defused(row["title"] or row["preview"] or row["id"]), 80),
+                description=f"{one_line(row['source'])}, {when(row['last_active'])}",
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    def ids_beginning(self, text: str) -> list[str]:
+        """Ids of the latest conversations that begin so."""
+        rows = self._db.list_sessions_rich(limit=1000, order_by_last_active=True, visible_to=self._user)
+        return [row["id"] for row in rows if row["id"].startswith(text)][:100]
+
+    def session_stats(self) -> str:
+        """How many conversations and messages there are, by source."""
+        sources = self._db.source_counts(visible_to=self._user)
+        largest = sorted(sources, key=lambda source: (-sources[source], source))
+        return as_json({
+            "sessions": sum(sources.values()), "messages": self._db.message_count(visible_to=self._user),
+            "by_source": {source: sources[source] for source in largest[:_SOURCES]},
+            **({"other_sources": len(largest) - _SOURCES} if len(largest) > _SOURCES else {}),
+        })  # fmt: skip
+
+    def tag_session(self, session: Session, tags: list[str]) -> str:
+        """Add tags to a conversation."""
+        session_id = self._named(session, exactly=True)
+        self._db.tag_session(session_id, *tags)
+        self._db.record_audit("tag", session_id, by=self._by, detail=", ".join(tags))
+        return as_json({"session_id": session_id, "tags": self._db.get_tags(session_id)})
+
+    def set_title(self, session: Session, title: str) -> str:
+        """Give a conversation a title."""
+        session_id = self._named(session, exactly=True)
+        try:
+            self._db.set_session_title(session_id, title)
+        except TitleClash:
+            if self._user is None:
+                raise
+            raise InvalidInput("this title is in use; choose another") from None  # its session may be another user's
+        self._db.record_audit("title", session_id, by=self._by, detail=title)
+        return as_json({"session_id": session_id, "title": self._db.get_session_title(session_id)})
+
+    def append_note(self, session: Session, text: str) -> str:
+        """Add a note at the end of a conversation: a system message that it shows and that is searched."""
+        session_id = self._named(session, exactly=True)
+        message_id = self._db.append_message(session_id, "system", text)
+        self._db.record_audit("note", session_id, by=self._by, detail=f"message {message_id}, {len(text):,} characters")
+        return as_json({"session_id": session_id, "message_id": message_id})
+
+
+def _moment(value: str | None, end: int) -> float | None:
+    if value is None:
+        return None
+    from hermes.times import span
+
+    try:
+        return span(value, None)[end]
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None

@@ -1,0 +1,1 @@
+"""Several processes on one store: leases, scheduled prompts, drafts."""

@@ -1,0 +1,1 @@
+"""Sessions in and out of a store: ingest, copies, synchronisation."""

@@ -1,0 +1,481 @@
+"""Puts what was changed in this store since the last time into its documents.
+
+A session is compared with what it was when it was last compared; what differs was changed here, and gets a clock. So no
+write of any program has to know of synchronisation, and what another program wrote into the file counts as well.
+
+How a session stands is known by its fingerprint, which shows whether anything changed, and its values.
+
+Values name messages as documents do, not by the ids they have here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Tx
+from hermes.store.exchange.sync import document as documents
+from hermes.store.exchange.sync import tables
+from hermes.store.exchange.sync.document import DELETED, LIVE, TICKS, TRASHED, Placement, digest
+from hermes.store.exchange.sync.tables import TreeState
+from hermes.store.records import codec, events, lineage, message_reading, message_values
+from hermes.store.records.lineage import StoredRow, await_again
+from hermes.store.redact import redact
+from hermes.store.transcripts import replay
+from hermes.store.transcripts.replay import SessionState
+
+FIELDS = (
+    "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
+    "billing_provider", "billing_base_url", "billing_mode", "cost_status", "cost_source", "pricing_version", "kind", "cwd",
+    "pinned_at", "archived_at", "meta",
+)  # fmt: skip
+USAGE = (
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "estimated_cost_usd",
+    "actual_cost_usd", "api_call_count",
+)  # fmt: skip
+_ROW = (*FIELDS, *USAGE, "title", "trashed_at", "trashed_title", "system_prompt_hash")
+# Messages of a session in the trash, and those that are there only for others, travel with those who show them.
+_OWNER_TRASHED = "(SELECT o.trashed_at FROM sessions o WHERE o.id = from_session)"
+_KEPT_IN_RANGE = (
+    "(SELECT count(*) FROM messages k WHERE k.session_id = from_session AND k.id BETWEEN first_id AND last_id"
+    f" AND k.hidden = {KEPT})"
+)
+_RELATED = {
+    "session_tags": "tag",
+    "session_members": "source, user_id",
+    "session_refs": f"ord, from_session, first_id, last_id, after_id, rewound, born, {_OWNER_TRASHED}, {_KEPT_IN_RANGE}",
+    "session_rewinds": "batch, cut_id",
+}
+# Prefix of a deleted session's id: the messages that are there only for others.
+KEPT_OF = "~kept~"
+
+
+def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, str]:
+    """By session (all, or these), a short name of how it looks. An edit leaves a row, so no text is read."""
+    found: dict[str, list[Any]] = {}
+
+    def rows(query: str, column: str = "session_id") -> Iterator[tuple[str, list[Any]]]:
+        these, given = ("TRUE", []) if session_ids is None else tx.among(column, session_ids)
+        return ((key, list(map(_plain, row))) for key, *row in tx.rows(query.format(these), given))
+
+    for session_id, row in rows(f"SELECT id, {', '.join(_ROW)} FROM sessions WHERE purged IS NULL AND {{}}", "id"):
+        found[session_id] = [row]
+    counted = "count(*), max(id), sum(coalesce(hidden, 0) * (id % 1000003)), sum(length(content))"
+    queries = [f"SELECT session_id, {counted} FROM messages WHERE {{}} GROUP BY session_id"]
+    for table, names in _RELATED.items():
+        queries.append(f"SELECT session_id, {names} FROM {table} WHERE {{}} ORDER BY session_id, {names}")
+    if events.are_kept(tx):
+        queries.append("SELECT session_id, count(*), max(at) FROM session_events WHERE {} GROUP BY session_id")
+    for number, query in enumerate(queries):
+        for session_id, row in rows(query):
+            if session_id in found:
+                found[session_id].append([number, *row])
+    kept = (
+        "SELECT y.tree, count(*), sum(m.hidden * (m.id % 1000003)), sum(length(m.content)) FROM sync_messages y JOIN messages m"
+        " ON m.id = y.message_id JOIN sessions s ON s.id = m.session_id WHERE s.purged IS NOT NULL AND {} GROUP BY y.tree"
+    )
+    for tree, row in rows(kept, "y.tree"):
+        found[KEPT_OF + tree] = [row]
+    return {session_id: digest(looks) for session_id, looks in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    value = codec.restored(value)
+    return value if value is None or isinstance(value, (str, int, float)) else int(value)
+
+
+def combined(prints: dict[str, str], session_ids: Iterable[str]) -> str:
+    """The fingerprint of a session with its forks."""
+    names = [name for one in session_ids for name in (one, KEPT_OF + one)]
+    return digest(sorted((one, prints[one]) for one in names if one in prints))
+
+
+def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
+    """The values of a session here: all but its messages."""
+    values, state = replay.session_columns(tx, session_id), replay.session_state(tx, session_id)
+    fields = {name: values[name] for name in (*FIELDS, "system_prompt")}
+    fields["title"] = values["title"] if values["trashed_at"] is None else values["trashed_title"]
+    told = events.of_session(tx, session_id)
+    named = tables.origins(tx, [event["after"] for event in told])
+    return {
+        "fields": fields,
+        "usage": {name: values[name] for name in USAGE if values[name]},
+        "tags": state["tags"],
+        "members": sorted(map(documents.canonical, state["members"])),
+        "view": view_of(tx, state),
+        "events": [{**event, "after": named.get(event["after"], "")} for event in told],
+        "life": [LIVE, 0.0] if values["trashed_at"] is None else [TRASHED, values["trashed_at"]],
+    }
+
+
+def view_of(tx: Tx, state: SessionState) -> dict[str, Any]:
+    """The messages that a session hides, and those of others that it shows, by their names."""
+    hidden = [(one, batch) for one, batch in state["hidden"] if batch > 0 or batch == COMPACTED]
+    sql = f"SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? AND coalesce(hidden, 0) <> {REPLACED}"
+    ranges = [[row[0] for row in tx.rows(f"{sql} ORDER BY id", ref[1:4])] for ref in state["refs"]]
+    ids = [one for one, _ in hidden] + [cut for _, cut in state["rewinds"]] + [ref[4] for ref in state["refs"]]
+    named = tables.origins(tx, [*ids, *(one for some in ranges for one in some)])
+    refs = [
+        [named.get(after, "" if after == 0 else "?"), [named[one] for one in some if one in named], rewound, born]
+        for (*_, after, rewound, born), some in zip(state["refs"], ranges, strict=True)
+    ]
+    return {
+        "hidden": {named[one]: batch for one, batch in hidden if one in named},
+        "rewinds": [[batch, named.get(cut, "")] for batch, cut in state["rewinds"]],
+        "refs": joined(refs),
+    }
+
+
+def joined(refs: Sequence[list[Any]]) -> list[list[Any]]:
+    """Ranges that follow each other in the same place as one: how they are cut depends on the ids here."""
+    out: list[list[Any]] = []
+    for after, names, rewound, born in refs:
+        if out and [out[-1][0], *out[-1][2:]] == [after, rewound, born]:
+            out[-1][1].extend(names)
+        else:
+            out.append([after, list(names), rewound, born])
+    return out
+
+
+def stored_body(tx: Tx, row: StoredRow, attached: dict[str, Any]) -> dict[str, Any]:
+    """The body of a stored message; `attached` has the attachments of the owners that were read so far."""
+    if row.owner not in attached:
+        attached[row.owner] = message_reading.attached(tx, row.owner)
+    return body_of(message_reading.rows_of(tx, row.id)[0], attached[row.owner])
+
+
+def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
+    """A message without what differs between stores: its id, and its session's."""
+    entry = replay.message_entry(message_reading.decode(row), attached.get(row[0], ()))
+    return {name: value for name, value in entry.items() if name not in ("type", "id")}
+
+
+# ------------------------------------------------------------------------------------------ what has changed at all
+
+
+def changed_trees(tx: Tx) -> list[str]:
+    """The sessions that may differ from their documents, the oldest first."""
+    prints, forks, noted = fingerprints(tx), tables.forks(tx), tables.versions(tx)
+    members: dict[str, list[str]] = {tree: [tree] for tree in noted}
+    for session_id in (one for one in prints if not one.startswith(KEPT_OF)):
+        members.setdefault(forks.get(session_id, session_id), []).append(session_id)
+    for fork, tree in forks.items():
+        members.setdefault(tree, []).append(fork)
+    for tree in _deleted_unknown(tx, members.keys() | prints.keys() | forks.keys()):
+        members[tree] = [tree]
+    changed = {tree for tree, ids in members.items() if noted.get(tree, ("", ""))[1] != combined(prints, set(ids))}
+    order = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY started_at, id")]
+    return [tree for tree in order if tree in changed] + sorted(changed.difference(order))
+
+
+def _deleted_unknown(tx: Tx, known: Iterable[str]) -> list[str]:
+    """Sessions that were deleted before any synchronisation: another store may have them from elsewhere."""
+    rows = tx.rows("SELECT DISTINCT session_id FROM audit WHERE action = 'delete' AND session_id IS NOT NULL")
+    known = set(known)
+    return [row[0] for row in rows if row[0] not in known]
+
+
+def _was_deleted(tx: Tx, session_id: str) -> bool:
+    return tx.row("SELECT 1 FROM audit WHERE action = 'delete' AND session_id = ? LIMIT 1", (session_id,)) is not None
+
+
+# ------------------------------------------------------------------------------------------ one session
+
+
+def bring_up_to_date(tx: Tx, tree: str, store: str) -> TreeState:
+    """Put into a session's document what was changed here."""
+    state = tables.load(tx, tree)
+    ids = [tree, *tables.forks_of(tx, tree)]
+    prints = fingerprints(tx, ids)
+    now = combined(prints, ids)
+    if state.known and state.fingerprint == now:
+        return state
+    if not state.known and not prints and not _was_deleted(tx, tree):
+        return state
+    here = [one for one in ids if one in prints]
+    _owners_first(tx, tree, here, store)
+    _Comparison(tx, state, store).run(here)
+    state.fingerprint = now
+    settle(tx, state)
+    return state
+
+
+def settle(tx: Tx, state: TreeState) -> None:
+    """Name the version of a document, and store it."""
+    for session_id, entry in state.document["sessions"].items():
+        if session_id not in state.local and entry.get("life", [[LIVE]])[0][0] == DELETED:
+            state.document["sessions"][session_id] = {**documents.new_session(), "life": entry["life"]}
+    state.version = version_of(tx, state)
+    tables.save(tx, state)
+
+
+def version_of(tx: Tx, state: TreeState) -> str:
+    """The name of this document's content, and of what of it is here as text."""
+    document = state.document
+    rows = tables.rows_of(tx, [origin for origin, record in document["messages"].items() if "b" in record])
+    lacking = documents.absent(document, rows)
+    carried = [row_origin for row_origin, _ in carried_without_owner(tx, document)]
+    whole = "full" if not lacking else digest(lacking, 12)
+    return f"{digest(document)}.{whole}{'-' + digest(sorted(carried), 12) if carried else ''}"
+
+
+def shown_of_others(document: documents.Document, session_ids: Iterable[str]) -> set[str]:
+    """The messages that these sessions of a document show of other sessions."""
+    views = (document["sessions"].get(one, {}).get("view", [{"refs": ()}])[0] for one in session_ids)
+    return {name for view in views for _, names, _, _ in view["refs"] for name in names}
+
+
+def carried(document: documents.Document, session_ids: Iterable[str]) -> set[str]:
+    """The messages that these sessions of a document show, and that are told of in another document."""
+    return shown_of_others(document, session_ids).difference(document["messages"])
+
+
+def carried_without_owner(tx: Tx, document: documents.Document) -> list[tuple[str, StoredRow]]:
+    """Messages that the sessions of a document show and whose owner is in the trash or deleted: where the owner was deleted,
+    they can't be taken from its document."""
+    rows = tables.rows_of(tx, carried(document, document["sessions"]))
+    live = "SELECT 1 FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
+    gone = {owner for owner in {row.owner for row in rows.values()} if tx.row(live, (owner,)) is None}
+    return [(origin, row) for origin, row in sorted(rows.items()) if row.owner in gone or row.hidden == KEPT]
+
+
+def _owners_first(tx: Tx, tree: str, here: Iterable[str], store: str) -> None:
+    """The messages a session carries get their names from the document of their owner."""
+    for session_id in here:
+        refs = tx.rows(
+            "SELECT from_session, first_id, last_id FROM session_refs WHERE session_id = ? ORDER BY ord", (session_id,)
+        )
+        for owner, first, last in refs:
+            other = tables.tree_of(tx, owner)
+            unnamed = tx.row(
+                "SELECT 1 FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? AND coalesce(m.hidden, 0) <> ?"
+                " AND NOT EXISTS (SELECT 1 FROM sync_messages y WHERE y.message_id = m.id) LIMIT 1",
+                (owner, first, last, REPLACED),
+            )
+            if unnamed is None or other == tree:
+                continue
+            bring_up_to_date(tx, other, store)
+            if tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NOT NULL", (owner,)) is not None:
+                _name_kept(tx, owner, store)
+
+
+def _name_kept(tx: Tx, owner: str, store: str) -> None:
+    """Messages that are only there for others, of a session that was deleted before they were synchronised: a document of
+    their own tells of them."""
+    tree = KEPT_OF + owner
+    state = tables.load(tx, tree)
+    _Comparison(tx, state, store).messages_of(owner, named=tree)
+    state.document["sessions"][tree] = {**documents.new_session(), "life": [[DELETED, 0.0], 0, ""]}
+    state.fingerprint = combined(fingerprints(tx, [tree]), [tree])
+    settle(tx, state)
+
+
+_FARTHEST = 1 << 62  # ticks: a number that every reader of JSON has
+
+
+def _ticks(seconds: float) -> int:
+    """A time on the clock of documents. One that no calendar has is as far away as the clock goes."""
+    return int(max(-_FARTHEST, min(seconds * TICKS, _FARTHEST)))
+
+
+class _Comparison:
+    """Compares a session's rows with its document."""
+
+    def __init__(self, tx: Tx, state: TreeState, store: str) -> None:
+        self.tx, self.state, self.store = tx, state, store
+        self.document = state.document
+        self.now = int(time.time() * TICKS)
+        self.clock = max(self.now, documents.highest_clock(self.document) + 1)
+        self.placement = Placement(self.document)
+
+    def run(self, here: Iterable[str]) -> None:
+        here = [one for one in [self.state.tree, *sorted(self.document["sessions"])] if one in set(here)]
+        here = list(dict.fromkeys(here))
+        for session_id in here:
+            self.messages_of(session_id)
+        self.placement = Placement(self.document)
+        for session_id in here:
+            self._values(session_id)
+            self._seal(session_id)
+        gone = [one for one in self.state.local if one not in here]
+        if not self.state.known and not here:
+            gone.append(self.state.tree)
+        for session_id in gone:
+            self._deleted(session_id)
+        self._kept()
+        self.state.document = documents.normal(self.document)
+
+    # -------------------------------------------------------------------------------------- messages
+
+    def messages_of(self, session_id: str, *, named: str | None = None) -> None:
+        """Name new messages, and note which were changed or removed; with `named`, those kept for others, as that session's."""
+        known = self.document["messages"]
+        order = self.placement.order.get(named or session_id, [])
+        tail = order[-1] if order else None
+        present: set[str] = set()
+        undone: list[tuple[str, int]] = []
+        before: list[str] = []
+        rows = self.tx.rows(
+            f"SELECT {message_reading.ROW}, m.hidden FROM messages m WHERE m.session_id = ?"
+            f" AND coalesce(m.hidden, 0) <> {REPLACED} ORDER BY m.id",
+            (session_id,),
+        )
+        origins = tables.origins(self.tx, [row[0] for row in rows])
+        attached = message_reading.attached(self.tx, session_id) if rows else {}
+        told = [(row[0], row[-1], body_of(row[:-1], attached)) for row in rows]
+        first_said = self._first_versions(session_id, told, attached)
+        for number, hidden, body in told:
+            origin = origins.get(number)
+            if (hidden == KEPT and named is None) or (named is not None and origin is not None and origin not in known):
+                continue
+            if origin is None or origin not in known:
+                origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
+                tables.remember(self.tx, self.state.tree, origin, number)
+                if origin not in known:
+                    stamp = min(_ticks(body["timestamp"]), self.now)
+                    known[origin] = {"p": tail, "c": stamp, "by": self.store, "b": [digest(body), 0, ""]}
+                    away = sorted(one for one, batch in undone if hidden is None or hidden <= 0 or hidden > batch)
+                    if away != before:
+                        known[origin]["u"] = before = away
+                    tail = origin
+            record = known[origin]
+            present.add(origin)
+            if hidden == REDACTED:
+                record["red"] = True
+            elif digest(body) != record["b"][0] and not record.get("red"):
+                record["b"] = [digest(body), self.clock, self.store]
+            if hidden is not None and hidden > 0:
+                undone.append((origin, hidden))
+        if session_id in self.state.local:
+            self._removed(order, present)
+
+    def _kept(self) -> None:
+        """Redactions and edits of messages that are there only for others."""
+        for origin, row in tables.rows_of(self.tx, self.document["messages"]).items():
+            record = self.document["messages"][origin]
+            if row.hidden not in (KEPT, REDACTED) or "b" not in record or record.get("red"):
+                continue
+            body = stored_body(self.tx, row, {})
+            if row.hidden == REDACTED:
+                record["red"] = True
+            elif digest(body) != record["b"][0]:
+                record["b"] = [digest(body), self.clock, self.store]
+
+    def _first_versions(
+        self, session_id: str, told: Sequence[Any], attached: Any
+    ) -> dict[tuple[Any, Any], dict[str, Any]]:
+        """By time and role, what edited messages said first: a store that lost its documents gives them the same names."""
+        shown = Counter((body["timestamp"], body["role"]) for _, _, body in told)
+        found: dict[tuple[Any, Any], dict[str, Any]] = {}
+        sql = f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? AND m.hidden = {REPLACED} ORDER BY m.id"
+        for body in (body_of(row, attached) for row in self.tx.rows(sql, (session_id,))):
+            if shown[key := (body["timestamp"], body["role"])] == 1:
+                found.setdefault(key, body)
+        return found
+
+    def _name(self, session_id: str, body: dict[str, Any], present: set[str]) -> str:
+        """A name made of what the message is, so that every store gives it the same, whether it masks secrets or not."""
+        number, body = 0, dict(message_values.masked_message(body, redact))
+        while True:
+            origin = digest([session_id, number, body])
+            record = self.document["messages"].get(origin)
+            if origin not in present and (record is None or not record.get("gone")):
+                return origin
+            number += 1
+
+    def _removed(self, order: Sequence[str], present: set[str]) -> None:
+        """Messages that were here and were removed from a session that still exists."""
+        missing = [one for one in order if one not in present and not self.document["messages"][one].get("gone")]
+        was_here = self.tx.rows("SELECT origin FROM sync_messages WHERE tree = ?", (self.state.tree,))
+        for origin in {row[0] for row in was_here}.intersection(missing):
+            record = self.document["messages"][origin]
+            self.document["messages"][origin] = {**{k: record[k] for k in ("p", "c", "by")}, "gone": True}
+
+    # -------------------------------------------------------------------------------------- everything else
+
+    def _values(self, session_id: str) -> None:
+        now = snapshot(self.tx, session_id)
+        was = self.state.local.get(session_id)
+        first = session_id not in self.document["sessions"]
+        entry = self.document["sessions"].setdefault(session_id, documents.new_session())
+        clock, store = (0, "") if first else (self.clock, self.store)
+        was = was or {"fields": {}, "tags": [], "members": [], "usage": {}, "view": None, "life": [LIVE, 0.0]}
+        self._of = session_id
+        self._fields(entry, was["fields"], now["fields"], clock, store)
+        for part in ("tags", "members"):
+            for name in set(was[part]) ^ set(now[part]):
+                told = entry[part].get(name)
+                if told is None or told[0] != (name in now[part]):
+                    entry[part][name] = [name in now[part], clock, store]
+        self._count(entry, now["usage"], first)
+        if now["view"] != was["view"] and ("view" not in entry or now["view"] != entry["view"][0]):
+            entry["view"] = [now["view"], clock, store]
+        for event in now["events"]:
+            entry["events"].setdefault(f"{event['at']!r}", event)
+        if now["life"] != was["life"] or (session_id not in self.state.local and not first):
+            self._lives(session_id, now["life"])
+        self.state.local[session_id] = now
+
+    def _fields(self, entry: Any, was: dict[str, Any], now: dict[str, Any], clock: int, store: str) -> None:
+        for name, value in now.items():
+            told = entry["fields"].get(name)
+            if name in was and was[name] == value:
+                continue
+            if name == "parent_session_id" and value is None and was.get(name) is not None:
+                gone = self.tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (was[name],)) is None
+                if gone:  # elsewhere it may still be there, and come back
+                    await_again(self.tx, self._of, was[name])
+                    continue
+            if told is None or told[0] != value:
+                entry["fields"][name] = [value, clock, store]
+
+    def _count(self, entry: Any, now: dict[str, Any], first: bool) -> None:
+        """Each store counts what it used itself."""
+        for name, value in now.items():
+            slots = entry["usage"].setdefault(name, {})
+            if first:
+                slots[""] = [0, value]
+                continue
+            more = value - documents.total(slots)
+            if more:
+                slots[self.store] = [self.clock, slots.get(self.store, [0, 0])[1] + more]
+
+    def _lives(self, session_id: str, life: Any) -> None:
+        entry = self.document["sessions"][session_id]
+        before = entry["life"][1] if "life" in entry else 0
+        said = [self.document["messages"][one]["c"] for one in self.placement.order.get(session_id, ())]
+        at = _ticks(life[1]) if life[0] != LIVE else self.now
+        entry["life"] = [life, max(at, before + 1, *(one + 1 for one in said)), self.store]
+
+    def _deleted(self, session_id: str) -> None:
+        """A session is here no more. Emptying the trash is no new decision: it has the clock of the trashing."""
+        entry = self.document["sessions"].setdefault(session_id, documents.new_session())
+        was = self.state.local.pop(session_id, None)
+        actions = self.tx.rows(
+            "SELECT at, action, detail FROM audit WHERE session_id = ? AND action IN ('trash', 'restore', 'delete')"
+            " ORDER BY id DESC LIMIT 2",
+            (session_id,),
+        )
+        tables.forget_missing(self.tx, self.state.tree)
+        if actions and actions[0][1] == "delete" and str(actions[0][2] or "").startswith("shredded"):
+            entry["shred"] = True
+            return
+        if was is not None and was["life"][0] == TRASHED and entry.get("life", [[LIVE]])[0][0] == TRASHED:
+            _, clock, store = entry["life"]
+            entry["life"] = [[DELETED, was["life"][1]], clock, store]
+            return
+        trashed = actions[1][0] if len(actions) > 1 and actions[1][1] == "trash" else None
+        at = actions[0][0] if actions and actions[0][1] == "delete" else time.time()
+        self._lives(session_id, [DELETED, at if trashed is None else trashed])
+
+    def _seal(self, session_id: str) -> None:
+        """Seal a session that was compressed here: what other stores say after this point belongs to a fork."""
+        entry = self.document["sessions"][session_id]
+        if entry["seals"] or entry["fields"].get("end_reason", [None])[0] != "compression":
+            return
+        if lineage.compression_tip(self.tx, session_id) == session_id:
+            return
+        order = self.placement.order.get(session_id, [])
+        entry["seals"][order[-1] if order else ""] = [self.store]

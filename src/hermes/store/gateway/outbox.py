@@ -1,0 +1,237 @@
+"""The gateway's outbox: parts of replies and other messages stay until they are sent.
+
+A part is begun before it is sent (where the platform can't recognise a repetition) and sent when the platform has given
+its id. Its text is deleted then.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple, NotRequired, TypedDict
+
+from hermes.store.coordination import leases
+from hermes.store.engines.base import Tx
+from hermes.store.gateway.tables import insert, update
+
+OWN_ID = "handoff:"  # how the ids of the gateway's own events begin
+CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
+FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the buttons
+SESSION = "session"  # in the latter: the session whose words it holds, if it is not part of a reply
+TRIES = "tries"  # in the latter: how often it failed to be sent, and when it first did
+_PASSING = (CONTEXT, FILE, CHOICES, SESSION, TRIES)  # not needed once it is sent
+_SENT_FILE = "sent_file:"  # prefix of keys of state_meta, followed by a session and a hash: a file made of that session
+QUESTION = "-q"  # contained in the nonces of questions only
+WAITS = "sent_at IS NULL AND error IS NULL"
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A part that waits to be sent."""
+
+    id: int
+    inbox_id: int | None
+    platform: str
+    chat: str  # JSON; with the reply context of the event it answers, until it is sent
+    text: str
+    nonce: str
+    reply_to: str | None
+    edits: str | None  # the message it replaces
+    begun_at: float | None  # set: it may already have been sent
+    read_at: float = field(default_factory=time.monotonic, compare=False)  # when it was queued, or read from the store
+
+
+_COLUMNS = ", ".join(field.name for field in fields(Outgoing)[:-1])
+
+
+class ReplyPart(TypedDict):
+    """A part of a reply, sent as one message."""
+
+    text: str
+    nonce: str
+    reply_to: NotRequired[str | None]
+
+
+class PendingNotice(NamedTuple):
+    """A notice to send in addition to a reply."""
+
+    platform: str
+    chat: str  # JSON
+    text: str
+    nonce: str
+
+
+def post(
+    tx: Tx, platform: str, chat: str, text: str, nonce: str, now: float, *,
+    mask: Callable[[str], str], inbox_id: int | None = None, reply_to: str | None = None, edits: str | None = None,
+    begun_at: float | None = None,
+) -> Outgoing:  # fmt: skip
+    """Queue a message: this process sends it unmasked, a later one sends the result of `mask`."""
+    ((number,),) = insert(
+        tx, "gateway_outbox", "RETURNING id", inbox_id=inbox_id, platform=platform, chat=chat, text=mask(text), nonce=nonce,
+        reply_to=reply_to, edits=edits, created_at=now, begun_at=begun_at,
+    )  # fmt: skip
+    return Outgoing(number, inbox_id, platform, chat, text, nonce, reply_to, edits, begun_at)
+
+
+def unsent(tx: Tx, which: str = "TRUE", values: Sequence[object] = ()) -> list[Outgoing]:
+    """The parts that wait to be sent, in order."""
+    rows = tx.rows(f"SELECT {_COLUMNS} FROM gateway_outbox WHERE {WAITS} AND {which} ORDER BY id", values)
+    return [Outgoing(*row) for row in rows]
+
+
+def is_waiting(tx: Tx, outbox_id: int) -> bool:
+    """Whether a part still waits to be sent: it does not after its conversation was shredded."""
+    return bool(unsent(tx, "id = ?", (outbox_id,)))
+
+
+def waiting_for(tx: Tx, platforms: Sequence[str], before: float, least: int = 0) -> list[int]:
+    """The numbers, from this least one on, of parts for these platforms that wait since before this time, in order."""
+    which, values = tx.among("platform", platforms)
+    sql = f"SELECT id FROM gateway_outbox WHERE {WAITS} AND id >= ? AND created_at < ? AND {which} ORDER BY id"
+    return [int(row[0]) for row in tx.rows(sql, (least, before, *values))]
+
+
+def note_file(tx: Tx, session_id: str, digest: str) -> None:
+    """Record that a file holds words of a session: it is shredded with it, although no message refers to it."""
+    insert(tx, "state_meta", "ON CONFLICT DO NOTHING", key=f"{_SENT_FILE}{session_id}:{digest}", value="1")
+
+
+def sent_files(tx: Tx, session_id: str) -> list[str]:
+    """The hashes that `note_file` recorded for a session."""
+    prefix = f"{_SENT_FILE}{session_id}:"
+    rows = tx.rows("SELECT key FROM state_meta WHERE instr(key, ?) = 1", (prefix,))
+    return [str(row[0]).removeprefix(prefix) for row in rows]
+
+
+def forget_files(tx: Tx, session_id: str) -> list[str]:
+    """A session is deleted: forget the files that were made of it. Returns their hashes."""
+    found = sent_files(tx, session_id)
+    tx.run("DELETE FROM state_meta WHERE instr(key, ?) = 1", (f"{_SENT_FILE}{session_id}:",))
+    return found
+
+
+def is_sent_file(tx: Tx, digest: str) -> bool:
+    """Whether a file with these bytes was made of a session that is there."""
+    return tx.row("SELECT 1 FROM state_meta WHERE key LIKE ?", (f"{_SENT_FILE}%:{digest}",)) is not None
+
+
+def sending(tx: Tx, now: float, outbox_id: int, fence: tuple[str, int] | None = None) -> None:
+    """Record that a part is about to be sent: after a crash now, it may have been.
+
+    Raises Fenced unless the lease it is sent under still holds.
+    """
+    leases.check(tx, [] if fence is None else [fence])
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), begun_at=now)
+
+
+def not_sent(tx: Tx, now: float, outbox_id: int) -> None:
+    """Record that a part was certainly not sent, so that a later process need not suspect a duplicate."""
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), begun_at=None)
+
+
+def sent(tx: Tx, now: float, outbox_id: int, message_id: str, chat: str) -> None:
+    """Record that a part was sent to this chat, and its id on the platform."""
+    place = without_context(chat)
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), sent_at=now, message_id=message_id, text=None, chat=place)
+
+
+def without_context(chat: str, names: Sequence[str] = _PASSING) -> str:
+    """An outgoing message's chat without reply context, file and buttons, which are not needed any more."""
+    if not any(f'"{name}"' in chat for name in names):
+        return chat
+    return json.dumps({name: value for name, value in json.loads(chat).items() if name not in names})
+
+
+def failed_again(chat: str, now: float) -> tuple[str, int, float]:
+    """An outgoing message's chat with one more failed try: how many there were, and when the first was."""
+    found = json.loads(chat)
+    count, since = found.get(TRIES) or (0, now)
+    return json.dumps({**found, TRIES: [count + 1, since]}), count + 1, since
+
+
+def note_try(tx: Tx, now: float, outbox_id: int, chat: str) -> None:
+    """Store a part's chat with its tries: a later process goes on counting."""
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), chat=chat)
+
+
+def unsendable(tx: Tx, now: float, outbox_id: int, error: str, *, told: bool = False) -> None:
+    """Record that a part can't be sent, and why; `told`: the person knows.
+
+    The text stays for inspection, and the session it belongs to, with which it is shredded.
+    """
+    chat = tx.value("SELECT chat FROM gateway_outbox WHERE id = ?", (outbox_id,)) or ""
+    place = without_context(chat, [CONTEXT])
+    update(
+        tx,
+        "gateway_outbox",
+        "id = ?",
+        (outbox_id,),
+        error=error,
+        begun_at=now,
+        sent_at=now if told else None,
+        chat=place,
+    )
+
+
+def untold(tx: Tx, platform: str) -> list[tuple[int, str, str]]:
+    """The parts that were given up without the person's knowledge: number, chat and nonce.
+
+    Without questions, which need no answer any more, and summaries of handoffs, which failed with them.
+    """
+    rows = tx.rows(
+        "SELECT id, chat, nonce FROM gateway_outbox o WHERE error IS NOT NULL AND sent_at IS NULL AND text IS NOT NULL"
+        " AND platform = ? AND instr(nonce, ?) = 0 AND NOT EXISTS"
+        " (SELECT 1 FROM gateway_inbox i WHERE i.id = o.inbox_id AND i.event_id LIKE ?) ORDER BY id",
+        (platform, QUESTION, f"{OWN_ID}%"),
+    )
+    return [(int(number), str(chat), str(nonce)) for number, chat, nonce in rows]
+
+
+def told(tx: Tx, now: float, outbox_ids: Sequence[int]) -> None:
+    """Record that the person knows of parts that were given up."""
+    which, values = tx.among("id", outbox_ids)
+    update(tx, "gateway_outbox", which, values, sent_at=now)
+
+
+def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: float) -> bool:
+    """Whether a platform's message of a chat is a question that was asked since then."""
+    rows = tx.rows(
+        "SELECT chat FROM gateway_outbox WHERE platform = ? AND message_id = ? AND created_at >= ? AND instr(nonce, ?) > 0",
+        (platform, message_id, since, QUESTION),
+    )
+    return any(json.loads(row[0]).get("chat_id") == chat_id for row in rows)
+
+
+def cancel_questions(tx: Tx, now: float, platform: str) -> None:
+    """Cancel the questions for a platform that were not sent: the turns that asked them have ended."""
+    for part in unsent(tx, "platform = ? AND instr(nonce, ?) > 0", (platform, QUESTION)):
+        unsendable(tx, now, part.id, "the turn that asked this has ended")
+
+
+def shred(tx: Tx, session_ids: Sequence[str]) -> None:
+    """Remove the queued messages and replies of these sessions from both queues: none is answered or sent any more."""
+    if not tx.has_table("gateway_inbox"):
+        return
+    which, ids = tx.among("session_id", session_ids)
+    events = f"inbox_id IN (SELECT id FROM gateway_inbox WHERE {which})"
+    for number, chat, answers in tx.rows(
+        f"SELECT id, chat, {events} FROM gateway_outbox WHERE {events} OR instr(chat, ?) > 0",
+        (*ids, *ids, f'"{SESSION}"'),
+    ):
+        if answers or json.loads(chat).get(SESSION) in session_ids:
+            tx.run(
+                "UPDATE gateway_outbox SET text = NULL, chat = ?,"
+                " error = CASE WHEN sent_at IS NULL THEN coalesce(error, 'its conversation was deleted') END WHERE id = ?",
+                (without_context(chat), number),
+            )
+    for session_id in session_ids:
+        forget_files(tx, session_id)
+    tx.run(
+        f"UPDATE gateway_inbox SET event = NULL, finished_at = coalesce(finished_at, ?) WHERE {which}",
+        (tx.now(), *ids),
+    )
+    tx.run(f"DELETE FROM gateway_aliases WHERE {which}", ids)
+    tx.run(f"UPDATE gateway_routes SET pending_title = NULL WHERE {which}", ids)

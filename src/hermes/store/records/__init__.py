@@ -1,0 +1,1 @@
+"""Sessions and messages: the rows, and what is kept with them."""

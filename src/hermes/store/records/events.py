@@ -1,0 +1,128 @@
+"""Session events: what happened in a session that is no message; that the model failed to answer, or what it recalled.
+
+An event stands between messages: it is never sent to a model, counted or searched. It is stored in a table of its
+own, created with the first event. An event is copied with the messages: to transcripts, exports, another store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hermes.store.engines.base import Engine, Tx
+from hermes.store.engines.sqlite import schema
+from hermes.store.records import codec
+
+if TYPE_CHECKING:
+    from hermes.store.records.rows import SessionEvent
+    from hermes.store.transcripts.lines import Entry
+
+MODEL_ERROR = "model_error"
+RECALLED = "recalled"  # its text: the ids of the messages that the model got beside the question
+MOST_CHARACTERS = 2_000  # of a text
+TABLES = schema.EVENTS
+
+
+def are_kept(tx: Tx) -> bool:
+    """Whether this store has a table of events."""
+    return tx.has_table("session_events")
+
+
+def prepare(engine: Engine) -> None:
+    """Create the table, if it does not exist. Not inside a transaction."""
+    with engine.read() as tx:
+        there = are_kept(tx)
+    if not there:
+        engine.make_tables(TABLES)
+
+
+def record(tx: Tx, session_id: str, kind: str, text: str) -> SessionEvent:
+    """Record an event after the newest message of a session; returns the event."""
+    after = tx.value(
+        "SELECT max(id) FROM (SELECT max(id) AS id FROM messages WHERE session_id = ? AND hidden IS NULL UNION ALL"
+        " SELECT max(last_id) FROM session_refs WHERE session_id = ? AND rewound IS NULL) AS shown",
+        (session_id, session_id),
+    )
+    event: SessionEvent = {"at": time.time(), "after": int(after or 0), "kind": kind, "text": text[:MOST_CHARACTERS]}
+    _insert(tx, session_id, [event])
+    return event
+
+
+def of_session(tx: Tx, session_id: str) -> list[SessionEvent]:
+    """The events of a session, oldest first."""
+    sql = "SELECT at, after_id, kind, text FROM session_events WHERE session_id = ? ORDER BY ord"
+    rows = tx.rows(sql, (session_id,)) if are_kept(tx) else []
+    return [{"at": at, "after": after, "kind": codec.restored(kind), "text": codec.restored(text)}
+            for at, after, kind, text in rows]  # fmt: skip
+
+
+def bring_in(tx: Tx, session_id: str, given: Iterable[Any], ids: Mapping[int, int]) -> None:
+    """Add events of a transcript or an export that are missing here (after `prepare`); `ids` has the new ids of messages."""
+    known = {event["at"] for event in of_session(tx, session_id)}
+    fresh = [event for event in map(_checked, given) if event is not None and event["at"] not in known]
+    _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
+
+
+def forget(tx: Tx, session_id: str) -> None:
+    """Remove the events of a session."""
+    if are_kept(tx):
+        tx.run("DELETE FROM session_events WHERE session_id = ?", (session_id,))
+
+
+def told_by(entry: Mapping[str, Any]) -> SessionEvent | None:
+    """The event in a line of a transcript, if the line is one: a line about a change of the session has no text."""
+    return _checked({**entry, "kind": entry.get("event")}) if entry.get("type") == "event" else None
+
+
+def line_of(event: SessionEvent) -> Entry:
+    """An event as a line of a transcript."""
+    return {"type": "event", "event": event["kind"], "at": event["at"], "after": event["after"], "text": event["text"]}
+
+
+def woven(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
+    """(False, message) and (True, event) in chronological order.
+
+    An event stands after the message it came after; where that message is not shown, it is placed by its time.
+    """
+    if not events:
+        yield from ((False, message) for message in messages)
+        return
+    places = {message["id"]: number for number, message in enumerate(messages) if "id" in message}
+    waiting: dict[int, list[SessionEvent]] = {}
+    for event in events:
+        place = places.get(event["after"])
+        if place is None:
+            later = (n for n, message in enumerate(messages) if (message.get("timestamp") or 0) > event["at"])
+            place = next(later, len(messages)) - 1
+        waiting.setdefault(place, []).append(event)
+    for number in range(-1, len(messages)):
+        if number >= 0:
+            yield False, messages[number]
+        for event in waiting.get(number, ()):
+            yield True, event
+
+
+def described(event: SessionEvent) -> str:
+    """An event in one line for people."""
+    text = " ".join(str(event["text"]).split())
+    if event["kind"] == RECALLED:
+        return f"recalled from earlier conversations: {', '.join(f'#{one}' for one in text.split())}"
+    return f"the model did not answer: {text}" if event["kind"] == MODEL_ERROR else f"{event['kind']}: {text}"
+
+
+def _insert(tx: Tx, session_id: str, events: Sequence[SessionEvent]) -> None:
+    first = 1 + int(tx.value("SELECT coalesce(max(ord), 0) FROM session_events WHERE session_id = ?", (session_id,)))
+    sql = "INSERT INTO session_events(session_id, ord, at, after_id, kind, text) VALUES(?, ?, ?, ?, ?, ?)"
+    tx.run_many(sql, [(session_id, number, *event.values()) for number, event in enumerate(events, first)])
+
+
+def _checked(event: Any) -> SessionEvent | None:
+    """An event from a file, if it is valid."""
+    if not isinstance(event, Mapping):
+        return None
+    at, after, kind, text = (event.get(name) for name in ("at", "after", "kind", "text"))
+    when = codec.number(at, "REAL")
+    if when is None or not isinstance(after, int) or not isinstance(kind, str) or not isinstance(text, str):
+        return None
+    return {"at": when, "after": after, "kind": kind, "text": text[:MOST_CHARACTERS]}

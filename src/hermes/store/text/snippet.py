@@ -1,0 +1,152 @@
+"""Snippets: the place of a match in a text, with `>>>` and `<<<` around each searched word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import islice
+
+import msgspec
+
+from hermes.store.text.index_text import ASCII_WORD, UNSPACED, aligned, common_start, fold
+from hermes.store.text.index_text import pieces as pieces_of
+
+BEFORE, LENGTH = 60, 240
+_SPACE = re.compile(r"\s+")
+_TRAILING = ("\ufe0f", "\u20e3")  # continuations of an emoji: the rest of a keycap
+_GAP = 1000  # characters between two words of a phrase, at most
+
+
+class Needle(msgspec.Struct, frozen=True):
+    """One thing to mark: folded pieces in a row; `loose` ends may be inside a word.
+
+    With `forms`, any of these words; the one piece is what they begin with.
+    """
+
+    pieces: tuple[str, ...]
+    loose_start: bool = False
+    loose_end: bool = False
+    forms: frozenset[str] = frozenset()
+
+
+def needle(text: str, *, prefix: bool = False, inside: bool = False) -> Needle | None:
+    """The needle for a query leaf; None when it has no words."""
+    folded = fold(text)
+    if inside:
+        bare = folded.strip()
+        return Needle((bare,), True, True) if bare else None
+    if folded.isascii():
+        pieces = ASCII_WORD.findall(folded)
+    else:
+        pieces = [part for piece in pieces_of(folded) for part in re.split("_+", piece) if part]
+    return Needle(tuple(pieces), False, prefix) if pieces else None
+
+
+def forms_needle(words: Sequence[str]) -> list[Needle]:
+    """One needle for all forms of a word if they are plain and begin alike; else one for each."""
+    start = common_start(words)
+    if len(words) > 1 and len(start) > 1 and all(word.isascii() and word.isalnum() for word in words):
+        return [Needle((start,), forms=frozenset(words))]
+    return [one for word in words if (one := needle(word)) is not None]
+
+
+def _find(what: Needle, folded: str, most: int) -> list[tuple[int, int]]:
+    """The positions of a needle in folded text."""
+    at = folded.find(what.pieces[0])
+    if at < 0:
+        return []
+    spans = (one.span() for one in _pattern(what).finditer(folded, at))
+    if not folded.isascii():  # of the borders the pattern knows those of ASCII
+        spans = (one for one in spans if _is_apart(what, folded, *one))
+    return list(islice(spans, most))
+
+
+def _is_apart(what: Needle, folded: str, start: int, end: int) -> bool:
+    return (_is_open_start(what) or start == 0 or _is_border(folded[start - 1])) and (
+        _is_open_end(what) or end == len(folded) or _is_border(folded[end])
+    )
+
+
+def _is_open_start(what: Needle) -> bool:
+    return what.loose_start or UNSPACED.match(what.pieces[0]) is not None
+
+
+def _is_open_end(what: Needle) -> bool:
+    return what.loose_end or UNSPACED.match(what.pieces[-1]) is not None
+
+
+def _is_border(character: str) -> bool:
+    """Whether a word ends before this character: scripts without spaces are a border for all others."""
+    return not character.isalnum() or UNSPACED.match(character) is not None
+
+
+@lru_cache(maxsize=256)
+def _pattern(what: Needle) -> re.Pattern[str]:
+    """A needle as a pattern. It begins with the first piece itself, which is fast to search: the border before it is checked
+    after it. No gap can hold the piece that ends it: there is one way to match a text, or none."""
+    before = what.pieces[0]
+    pattern = re.escape(before)
+    if not _is_open_start(what):
+        pattern += f"(?<![a-z0-9](?s:.{{{len(before)}}}))"
+    if what.forms:
+        pattern += f"(?:{'|'.join(form[len(before) :] for form in what.forms)})"
+    for piece in what.pieces[1:]:
+        glued = UNSPACED.match(before) or UNSPACED.match(piece) or not (before.isalnum() and piece.isalnum())
+        gap = r"[\W_]" if piece[0].isalnum() else rf"(?:(?!{re.escape(piece)})[\W_])"
+        pattern += gap + f"{{{0 if glued else 1},{_GAP}}}" + re.escape(piece)
+        before = piece
+    return re.compile(pattern if _is_open_end(what) else f"{pattern}(?![a-z0-9])")
+
+
+def snippet(text: str, needles: Iterable[Needle]) -> tuple[str, int]:
+    """A line around the best place, marked, and how many different needles it holds (0: the text holds none)."""
+    wanted = list(needles)
+    shown, folded = text, text.lower()
+    found = _places(wanted, folded) if len(folded) == len(text) else []  # most text has no marks to fold
+    if not text.isascii() and not _all_found(wanted, {number for _, _, number in found}):
+        shown, folded = aligned(text)
+        found = _places(wanted, folded)
+    if not found:
+        return _SPACE.sub(" ", shown[:LENGTH]).strip() + ("..." if len(shown) > LENGTH else ""), 0
+    found.sort()
+    best, best_count, distinct = found[0][0], 0, len({number for _, _, number in found})
+    for index, (start, _, _) in enumerate(found[:200]):
+        inside = {number for begin, _, number in found[index : index + 60] if begin < start + LENGTH - BEFORE}
+        if len(inside) > best_count:
+            best, best_count = start, len(inside)
+        if best_count == distinct:
+            break
+    return _marked(shown, found, best), distinct
+
+
+def _all_found(needles: list[Needle], found: set[int]) -> bool:
+    """Whether each needle, or one that finds more than it does, was found."""
+    if len(found) == len(needles):
+        return True
+    loose = {needles[number].pieces for number in found if needles[number].loose_start and needles[number].loose_end}
+    return all(number in found or what.pieces in loose for number, what in enumerate(needles))
+
+
+def _places(needles: list[Needle], folded: str) -> list[tuple[int, int, int]]:
+    return [(start, end, number) for number, what in enumerate(needles) for start, end in _find(what, folded, 40)]
+
+
+def _marked(shown: str, found: list[tuple[int, int, int]], best: int) -> str:
+    start = max(0, best - BEFORE)
+    if start:
+        space = shown.find(" ", start, best)
+        start = space + 1 if space >= 0 else start
+    stop = min(len(shown), start + LENGTH)
+    out, at = [], start
+    for begin, end, _ in found:
+        if begin < at or begin >= stop:
+            continue
+        end = min(end, begin + 120)
+        while shown[end : end + 1] in _TRAILING:
+            end += 1
+        out += [shown[at:begin], ">>>", shown[begin:end], "<<<"]
+        at = end
+    out.append(shown[at : max(at, stop)])
+    line = _SPACE.sub(" ", "".join(out)).strip()
+    return ("..." if start else "") + line + ("..." if stop < len(shown) else "")

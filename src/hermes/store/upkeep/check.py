@@ -1,0 +1,432 @@
+"""Checks that a store is complete and consistent, and repairs what it finds.
+
+`check` reads the file, every value of every row, the index, the references, the counters, the attachments and the
+transcripts. Other processes may write meanwhile: what differs in a session that one is changing is looked at again first.
+
+`repair` makes a copy of the file first. The database is the truth: index, counters and references are made again from its rows,
+and transcripts that differ are written again (the old file is set aside). A damaged file is rebuilt (rebuild.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from hermes.errors import StoreCorrupt
+from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, meta_names
+from hermes.store.engines.sqlite import connection as driver
+from hermes.store.engines.sqlite import migrate
+from hermes.store.engines.sqlite.connection import Connection, code, codes
+from hermes.store.engines.sqlite.errors import holder_of
+from hermes.store.engines.sqlite.fulltext import SqliteFullText
+from hermes.store.engines.sqlite.salvage import copy_name
+from hermes.store.engines.sqlite.transaction import SqliteTx
+from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
+from hermes.store.records.attachments import GONE, Attachments, noted
+from hermes.store.search.meaning import vectors
+from hermes.store.transcripts import replay
+from hermes.store.transcripts.writer import LOST, TranscriptWriter
+from hermes.store.upkeep.retention import SHREDDING, finish_deletions, half_deleted
+from hermes.texts import counted
+
+if TYPE_CHECKING:
+    from hermes.store.records.rows import Finding
+
+_PAUSES = (0.05, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
+DAMAGED = frozenset(("corruption", "damaged-row", "damaged-text", "lost"))  # only a rebuild helps
+_LOST = "its newest messages were lost, the transcripts have them; `hermes sessions rebuild` brings them back"
+DELETED = "its session was deleted, the transcript was not"
+TABLES = ("session_refs", "session_tags", "session_members", "session_rewinds")  # whose rows belong to a session
+_NOT_HERE = frozenset(("attachment", "half-shredded"))  # nothing that a repair could do
+_PROMPT = f"SELECT {sessions.PROMPT} FROM sessions s WHERE s.id = ?"
+T = TypeVar("T")
+
+
+def check(
+    engine: Engine, transcripts: TranscriptWriter, attachments: Attachments, progress: Progress | None = None
+) -> list[Finding]:
+    """Everything that is wrong, [] when the store is sound. `progress` is called with (subject, done, total)."""
+    found: list[Finding] = []
+    try:
+        transcripts.settle()
+        found = engine.problems(progress)
+        if not DAMAGED.isdisjoint(one["kind"] for one in found):
+            return found
+        with engine.read() as tx:
+            found += [*_orphans(tx), *_counters(tx), *_prompts(tx), *_noted(tx)]
+            is_empty = tx.row("SELECT 1 FROM sessions LIMIT 1") is None
+        found += _confirmed(engine, lambda: _half_deleted(engine))
+        found += _attachments(engine, attachments, progress)
+        told = _transcripts(engine, transcripts, progress)
+        if is_empty and any("rebuild" in one["detail"] for one in told):
+            found.append(finding("lost", "the database", _LOST))
+        found += told
+    except StoreCorrupt as error:
+        found.append(finding("corruption", "file", str(error)))
+    return found
+
+
+def _confirmed(engine: Engine, look: Callable[[], list[T]]) -> list[T]:
+    """Look again while other processes change sessions: only what is still there counts."""
+    found = look()
+    for pause in _PAUSES:
+        with engine.read() as tx:
+            if not found or tx.row("SELECT 1 FROM sessions WHERE transcript = 0 LIMIT 1") is None:
+                break
+        time.sleep(pause)
+        again = look()
+        found = [one for one in found if one in again]
+    return found
+
+
+def _orphans(tx: Tx) -> Iterator[Finding]:
+    for table in ("messages", *TABLES):
+        kind = "orphan-messages" if table == "messages" else "orphan-rows"
+        sql = f"SELECT session_id, count(*) FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions) GROUP BY session_id"
+        for session_id, count in tx.rows(sql):
+            yield finding(kind, f"session {session_id}", f"{count} {table} of a session that does not exist")
+    for session_id, parent in tx.rows(
+        "SELECT s.id, s.parent_session_id FROM sessions s LEFT JOIN sessions p ON p.id = s.parent_session_id"
+        " WHERE s.parent_session_id IS NOT NULL AND p.id IS NULL"
+    ):
+        yield finding("orphan-parent", f"session {session_id}", f"its parent {parent} does not exist")
+
+
+def _half_deleted(engine: Engine) -> list[Finding]:
+    with engine.read() as tx:
+        ids = half_deleted(tx)
+    return [finding("half-deleted", f"session {one}", "its deletion was interrupted") for one in ids]
+
+
+def _noted(tx: Tx) -> Iterator[Finding]:
+    """Findings from notes of the store itself: shreddings that were cut short, lost newer messages."""
+    if get_meta(tx, LOST) is not None:
+        yield finding("lost", "the database", _LOST)
+    for session_id in meta_names(tx, SHREDDING):
+        hint = f"files may still hold deleted text of it; `hermes sessions delete --shred {session_id}` removes it"
+        yield finding("half-shredded", f"session {session_id}", hint)
+
+
+def _prompts(tx: Tx) -> Iterator[Finding]:
+    for session_id, digest, text in tx.rows(
+        f"SELECT s.id, s.system_prompt_hash, {sessions.PROMPT} FROM sessions s WHERE s.system_prompt_hash IS NOT NULL"
+        " AND s.system_prompt IS NULL"
+    ):
+        raw = text if isinstance(text, bytes) else (text or "").encode("utf-8", "surrogatepass")
+        if hashlib.sha256(raw).hexdigest() != digest:
+            yield finding("prompt", f"session {session_id}", "its system prompt is not the one that was stored")
+
+
+def _counters(tx: Tx) -> Iterator[Finding]:
+    """Sessions whose counters are not those of the messages they show."""
+    sql = "SELECT session_id, count(*), 0, max(timestamp) FROM messages WHERE hidden IS NULL GROUP BY session_id"
+    right = {session_id: counted for session_id, *counted in tx.rows(sql)}
+    for session_id, calls in tx.rows(
+        "SELECT session_id, tool_calls FROM messages WHERE hidden IS NULL AND tool_calls IS NOT NULL"
+    ):
+        right[session_id][1] += message_values.count_calls(codec.restored(calls))
+    sql = "SELECT id, coalesce(message_count, 0), coalesce(tool_call_count, 0), active_at FROM sessions WHERE purged IS NULL"
+    for session_id, *counters in tx.rows(sql):
+        wanted = right.get(session_id, [0, 0, None])
+        if counters != wanted:
+            detail = f"the row has {counters}, its messages give {wanted}"
+            yield finding("counters", f"session {session_id}", detail)
+
+
+def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
+    """Files that are missing or whose bytes do not match their name, which is their SHA-256.
+
+    Attachments that an import did not bring are recorded and no finding.
+    """
+    with engine.read() as tx:
+        absent = noted(tx)
+        rows = tx.rows("SELECT hash, max(bytes), min(message_id) FROM attachments GROUP BY hash ORDER BY hash")
+    found = []
+    for number, (digest, size, message_id) in enumerate(rows):
+        detail = attachments.damage(digest)
+        if detail == GONE and (not size or digest in absent):  # a text may name one that was never stored here
+            detail = None
+        if detail is not None:
+            with engine.read() as tx:  # it may have been deleted meanwhile
+                if tx.row("SELECT 1 FROM attachments WHERE hash = ?", (digest,)) is None:
+                    continue
+            found.append(finding("attachment", f"attachment {digest}", f"{detail} (of message {message_id})"))
+        if progress is not None:
+            progress("attachments", number + 1, len(rows))
+    return found
+
+
+# ---------------------------------------------------------------------------------------- transcripts
+
+
+def _transcripts(engine: Engine, transcripts: TranscriptWriter, progress: Progress | None) -> list[Finding]:
+    """Transcripts that differ from their sessions, are missing or can't be read, and those without a session."""
+    if transcripts.which == "off" or engine.shared or not transcripts.files.folder.is_dir():
+        return []  # of a shared store each host has the transcripts of the sessions it served: copies
+    with engine.read() as tx:
+        ids = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY id")]
+    found = _differing(engine, transcripts, ids, progress)
+    if found:
+        found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found]))
+    told = [*((f"session {one}", how) for one, how in found), *_left_over(engine, transcripts)]
+    return [finding("transcript", where, detail) for where, detail in told]
+
+
+def _differing(
+    engine: Engine, transcripts: TranscriptWriter, ids: list[str], progress: Progress | None = None
+) -> list[tuple[str, str]]:
+    with engine.read() as tx:
+        left = set(half_deleted(tx))
+    found = []
+    for number, session_id in enumerate(ids, 1):
+        with engine.read() as tx:
+            row = tx.row("SELECT transcript FROM sessions WHERE id = ?", (session_id,))
+            if row is not None and session_id not in left:
+                found.append((session_id, _difference(tx, transcripts, session_id, row[0] is not None)))
+        if progress is not None:
+            progress("transcripts", number, len(ids))
+    return [(session_id, detail) for session_id, detail in found if detail is not None]
+
+
+def _difference(tx: Tx, transcripts: TranscriptWriter, session_id: str, had_one: bool) -> str | None:
+    """How a session's transcript differs from its rows, which count; None where it agrees, or none is wanted."""
+    try:
+        told = replay.read_transcript(transcripts.files.path(session_id))
+    except FileNotFoundError:
+        showing = tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (session_id,))
+        is_missed = had_one or any(transcripts.files.exists(row[0]) for row in showing)  # they have not its messages
+        return "its transcript is missing" if is_missed else None
+    except OSError as error:
+        return f"its transcript is unreadable: {error.strerror or error}"
+    if told.loose and not told.is_begun:
+        return None  # another program's file
+    found = replay.differences(tx, session_id, told)
+    return f"its transcript differs: {', '.join(found)}" if found else None
+
+
+def _left_over(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[str, str]]:
+    """The files of transcripts whose session the database does not have, each with the reason."""
+    paths = sorted(transcripts.files.folder.glob("*.jsonl"))  # before the names: files follow their sessions
+    with engine.read() as tx:
+        known = {transcripts.files.path(row[0]).name for row in tx.rows("SELECT id FROM sessions")}
+        for path in (one for one in paths if one.name not in known and one.is_file()):
+            try:
+                told = replay.read_transcript(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                yield path.name, f"it is unreadable: {error.strerror or error}"
+                continue
+            if told.is_none(path):
+                continue
+            if is_deleted(tx, path, told):
+                yield path.name, DELETED
+            else:
+                yield path.name, "its session is not in the database; `hermes sessions rebuild` brings it back"
+
+
+def is_deleted(tx: Tx, path: Path, told: replay.ReplayedSession) -> bool:
+    """Whether the session of a transcript was deleted after the file was written; an import may have brought it back since."""
+    sql = "SELECT at, detail FROM audit WHERE session_id = ? AND action = 'delete' ORDER BY id DESC LIMIT 1"
+    row = tx.row(sql, (str(told.columns["id"]),))
+    if row is None or str(row[1] or "").startswith("shredded"):
+        return row is not None  # what was shredded never comes back
+    stamps = [told.columns.get("started_at"), *(one.get("timestamp") for one in told.messages.values())]
+    if not told.columns.get("purged"):  # that of a tombstone is written after the deletion
+        stamps.append(path.stat().st_mtime)
+    return all(stamp <= row[0] for stamp in stamps if isinstance(stamp, (int, float)))
+
+
+# ---------------------------------------------------------------------------------------- repairing
+
+
+def repair(
+    engine: Engine,
+    transcripts: TranscriptWriter,
+    attachments: Attachments,
+    path: Path,
+    backup: Callable[[Path], object],
+    *,
+    rebuild_index: bool = False,
+) -> list[str] | None:
+    """Repair what check() finds; returns what was done, or None when rows can't be read: then a rebuild is needed."""
+    found = check(engine, transcripts, attachments)
+    by_kind: dict[str, list[str]] = {}
+    for one in found:
+        by_kind.setdefault(one["kind"], []).append(one["where"].removeprefix("session "))
+    if not by_kind.keys().isdisjoint(DAMAGED):
+        return None
+    if not rebuild_index and by_kind.keys() <= _NOT_HERE:
+        return []
+    copy = copy_name(path)
+    backup(copy)
+    done = [f"copied the database to {copy.name}"]
+    if "half-deleted" in by_kind:
+        done.append(f"finished {finish_deletions(engine, transcripts)} deletions that had been interrupted")
+    with engine.write() as tx:
+        done += mend_orphans(tx)
+        for session_id in by_kind.get("prompt", ()):  # what is left of the text counts from now on
+            sessions.set_prompt(tx, session_id, codec.restored(tx.value(_PROMPT, (session_id,))))
+        for session_id in by_kind.get("counters", ()):
+            messages.recount(tx, session_id)
+    done += [f"corrected {len(by_kind[kind])} {what}" for kind, what in _CORRECTED.items() if kind in by_kind]
+    if rebuild_index or any(kind.startswith("fts-") and kind != "fts-waiting" for kind in by_kind):
+        engine.rebuild_index()
+        file_changes.note_again(engine)
+        done.append("rebuilt the full-text index")
+    elif "fts-waiting" in by_kind:
+        done.append(f"indexed {engine.catch_up()} messages")
+    return done + _rewrite_transcripts(transcripts, found)
+
+
+_CORRECTED = {"prompt": "system prompts", "counters": "counters of sessions"}
+
+
+def _rewrite_transcripts(transcripts: TranscriptWriter, found: list[Finding]) -> list[str]:
+    done = []
+    for where, detail in {
+        one["where"]: one["detail"] for one in found if one["kind"] in ("transcript", "prompt")
+    }.items():
+        if detail == DELETED:
+            (transcripts.files.folder / where).unlink(missing_ok=True)
+            done.append(f"removed the transcript {where} of a deleted session")
+        elif where.startswith("session "):
+            path = transcripts.files.path(where.removeprefix("session "))
+            aside = f"; the old one is {path.rename(copy_name(path)).name}" if path.exists() else ""
+            transcripts.rewritten(where.removeprefix("session "), needed=True)
+            done.append(f"wrote the transcript of {where} again{aside}")
+    return done
+
+
+def mend_orphans(tx: Tx) -> list[str]:
+    """Recreate sessions that messages belong to; cut references to what does not exist."""
+    done = []
+    lost = tx.rows(
+        "SELECT m.session_id, min(m.timestamp) FROM messages m LEFT JOIN sessions s ON s.id = m.session_id WHERE s.id IS NULL"
+        " GROUP BY m.session_id"
+    )
+    for session_id, started in lost:
+        sessions.create(tx, session_id, "unknown", {"started_at": started})
+        messages.recount(tx, session_id)
+    if lost:
+        done.append(f"recreated {len(lost)} sessions that messages belong to")
+    cut = tx.run(
+        "UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id IS NOT NULL AND NOT EXISTS"
+        " (SELECT 1 FROM sessions p WHERE p.id = sessions.parent_session_id)"
+    )
+    if cut:
+        done.append(f"cut {cut} links to parents that do not exist")
+    for table in TABLES:
+        gone = tx.run(
+            f"DELETE FROM {table} WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = {table}.session_id)"
+        )
+        if gone:
+            done.append(f"removed {gone} rows of {table} without a session")
+    return done
+
+
+# ---------------------------------------------------------------------------------------------- a quick look
+#
+# A quick check of a store's file, for `hermes doctor`: what can be checked in a few seconds, and which processes use it.
+#
+# Nothing is changed: an older file keeps its tables, and where no process has the file open no other file is created next to
+# it. The thorough check is `SessionDB.check()`.
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStore:
+    """A database that the program Hermes Agent wrote. It is read here, and never changed."""
+
+    path: Path
+    schema: int
+    sessions: int
+
+    def __str__(self) -> str:
+        return f"Hermes Agent (schema {self.schema}, {counted(self.sessions, 'session')})"
+
+
+def agent_store(path: Path) -> AgentStore | None:
+    """Hermes Agent's own store in a file; None where the file is missing, unreadable or another program's."""
+    if not path.is_file() or not driver.is_plain(path):
+        return None
+    try:
+        with closing(_reading(path, alone=not driver.file_size(path.with_name(path.name + "-wal")))) as connection:
+            state = migrate.inspect(connection)
+            if not state.foreign:
+                return None
+            return AgentStore(path, state.version, connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
+    except driver.Error:
+        return None
+
+
+def _reading(path: Path, *, alone: bool) -> Connection:
+    return driver.connect(path, key=driver.key_of(path), read_only=True, immutable=alone)
+
+
+@dataclass(slots=True)
+class Health:
+    """The result of a quick check. Only a file of the current version is counted."""
+
+    kind: str  # current, old, newer, empty or foreign-application
+    bytes: int
+    wal_bytes: int
+    sessions: int = 0
+    messages: int = 0
+    pending: int = 0  # messages that are not in the index yet
+    vectors: dict[str, tuple[int, int]] | None = None  # rows of each model, and those with a vector; None: switched off
+    all_rows: int = 0  # messages, hidden ones too
+    damage: list[str] = field(default_factory=list)
+    finished: bool = True  # False: the file is so large that only a part of it was checked
+    used_by: str = ""
+
+
+def look(path: Path, seconds: float = 3.0) -> Health:
+    """Check a database file quickly. StoreCorrupt when it can't be read."""
+    wal = path.with_name(path.name + "-wal")
+    alone = not driver.file_size(wal)
+    health = _look(path, wal, seconds, alone=alone)
+    if alone and driver.file_size(wal):  # a process began to write meanwhile
+        health = _look(path, wal, seconds, alone=False)
+    return health
+
+
+def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
+    try:
+        connection = _reading(path, alone=alone)
+    except driver.Error as error:
+        raise StoreCorrupt(f"{path} can't be opened ({error})") from error
+    try:
+        health = Health(migrate.inspect(connection).kind, driver.file_size(path), driver.file_size(wal))
+        health.used_by = holder_of(path).strip(" ()")
+        _search_for_damage(connection, health, seconds)
+        if health.kind == "current" and not health.damage:
+            tx = SqliteTx(connection, SqliteFullText())
+            health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
+            health.pending = SqliteFullText().pending(tx)
+            if vectors.are_kept(tx):
+                health.vectors = vectors.counts(tx)
+                health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
+        return health
+    except driver.Error as error:
+        raise StoreCorrupt(f"{path} can't be read ({error})") from error
+    finally:
+        connection.close()
+
+
+def _search_for_damage(connection: Connection, health: Health, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    try:
+        found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(5)")]
+        health.damage = [text for text in found if text != "ok"]
+    except driver.Error as error:
+        if code(error) != codes.SQLITE_INTERRUPT:
+            raise
+        health.finished = False
+    finally:
+        connection.set_progress_handler(None, 0)
