@@ -1,4 +1,4 @@
-"""Where things are: the home directory and the files that belong to one database.
+"""Paths: the home directory and the files that belong to one database.
 
 Everything a user owns lies below one directory that only they can read; a database that
 lives elsewhere takes its transcripts and attachments along, beside it.
@@ -30,7 +30,7 @@ def companion(database: Path, what: str) -> Path:
 
 
 def key_file(database: Path) -> Path:
-    """Where the wrapped key of an encrypted database lies."""
+    """The path of the wrapped key of an encrypted database."""
     return database.with_name(database.name + "-key")
 
 

@@ -94,7 +94,7 @@ def without_middle(text: str, room: int, *, first: float = 2 / 3) -> str:
 
 
 def content_text(content: Any) -> str:
-    """What a message's content says, as text; parts without words are named in brackets: [image], [file]."""
+    """The text of a message's content; parts without words are named in brackets: [image], [file]."""
     if content is None:
         return ""
     if isinstance(content, list):

@@ -139,7 +139,7 @@ def joined(spoken: str, notes: list[str], parts: list[Any]) -> str | list[Any]:
 
 
 def separated(content: Any) -> tuple[str, list[str]]:
-    """What was written in a message, without the notes about its files; and those notes."""
+    """Split a message's text into the words, and the notes about its files."""
     parts = content if isinstance(content, list) else [{"text": content_text(content)}]
     text = "\n\n".join(str(part["text"]) for part in parts if isinstance(part, dict) and part.get("text"))
     notes = [found[0] for found in NOTE.finditer(text)]

@@ -205,7 +205,7 @@ class Stop:
             bound.interrupt()
 
     def bind(self, work: Interruptible) -> Interruptible:
-        """The same turn or work, which ends when a stop is requested, or at once if it was."""
+        """Bind a turn or work, so that it ends when a stop is requested, or at once if it was."""
         with self._lock:
             self._bound = work
             wanted = self._wanted

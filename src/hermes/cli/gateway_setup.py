@@ -36,7 +36,7 @@ _OWN: dict[str, Any] = {"allowed_users": [], "allow_all": False, "home_channel":
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What is set up: a platform, or one of several accounts of it."""
+    """The target of a setup: a platform, or one of several accounts of it."""
 
     kind: type[Adapter]
     account: str | None  # None: the platform's only one, or the one called `default`
@@ -116,7 +116,7 @@ def _chosen_platform(known: list[str]) -> str:
 
 
 def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
-    """Where the settings of a platform or an account belong. ClickException when that is not clear."""
+    """The section for the settings of a platform or an account. ClickException when that is not clear."""
     from hermes.gateway.settings import ACCOUNT_NAME, variable_ending
     from hermes.gateway.startup import account_home
 

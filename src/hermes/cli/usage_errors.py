@@ -1,4 +1,4 @@
-"""What click says about wrong usage, in the words and the one line of this program's other errors.
+"""Click's complaints about wrong usage, in the words and the one line of this program's other errors.
 
 A message that a command raised itself passes unchanged; click's own are recognised by their wording, since click keeps
 the value that was wrong in the text only.

@@ -1,4 +1,4 @@
-"""Where config.yaml lies, and reading it. YAML itself is loaded only when there is a file."""
+"""Finds config.yaml and reads it. YAML itself is loaded only when there is a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _warned: set[str] = set()
 
 
 def config_path() -> Path:
-    """Where the file is looked for."""
+    """The path of the file."""
     return get_hermes_home() / "config.yaml"
 
 

@@ -79,7 +79,7 @@ class Compression(Section):
 
 
 class DisplaySettings(Section):
-    """What is shown."""
+    """Settings of the display."""
 
     resume_display: Literal["full", "minimal"] = "full"
     busy: Busy = "interrupt"
@@ -98,13 +98,13 @@ class Sessions(Section):
 
 
 class Privacy(Section):
-    """What is masked before it is stored."""
+    """Settings of masking before text is stored."""
 
     redact_secrets: bool = True
 
 
 class Store(Section):
-    """Where the record lies."""
+    """Settings of the store."""
 
     url: str | None = None
     path: str | None = None
@@ -326,7 +326,7 @@ class Config(Section, dict=True):
         return found
 
     def unset_in(self, *parts: str) -> list[Unset]:
-        """Those that values at or below these keys ask for."""
+        """The unset variables that values at or below these keys name."""
         return [one for one in self.unset if any(one.key == part or one.key.startswith(f"{part}.") for part in parts)]
 
     def require_set(self, *parts: str) -> None:

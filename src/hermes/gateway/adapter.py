@@ -1,4 +1,4 @@
-"""What a platform adapter is: it connects, turns what it receives into events, and sends. Nothing else.
+"""The interface of a platform adapter: it connects, turns what it receives into events, and sends. Nothing else.
 
 An adapter never touches the store or the agent. It gets its settings and a `Link`; it gives every message of the
 platform to `Link.received`, which returns once the event is safe; only then it acknowledges the message to the platform.
@@ -30,7 +30,7 @@ def utf16_units(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a platform can do; the gateway asks nothing else of it."""
+    """The abilities of a platform; the gateway asks nothing else of it."""
 
     longest: int  # the length of one message, as `measure` counts; of the Markdown text the gateway hands over
     measure: Callable[[str], int] = len  # adds up: two texts together are the sum, a character is at least 1
@@ -286,7 +286,7 @@ class Adapter:
         return None
 
     def delivers_to(self, chat: Chat) -> str | None:
-        """Where messages for a chat go instead: "telegram" (its home chat), "telegram:<chat id>"; None: to the chat itself."""
+        """Redirect messages for a chat: "telegram" (its home chat), "telegram:<chat id>"; None: to the chat itself."""
         return None
 
     logs_in: ClassVar[bool] = False  # setup calls `login`

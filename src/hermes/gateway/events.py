@@ -76,7 +76,7 @@ class OutgoingFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileReference(msgspec.Struct, frozen=True, kw_only=True):
-    """The same in the outbox: its bytes are an attachment of the store (`attachment:sha256:<hex>`)."""
+    """A file in the outbox: its bytes are an attachment of the store (`attachment:sha256:<hex>`)."""
 
     kind: str
     name: str
@@ -173,7 +173,7 @@ def event_on(account: str | None, event: Event, *, local_ids: bool = False) -> E
 
 
 def revision_on(account: str | None, revision: Revision, *, local_ids: bool = False) -> Revision:
-    """The same for a revision."""
+    """A revision on an account, with the account in its ids."""
     if account is None:
         return revision
     event = None if revision.event is None else event_on(account, revision.event, local_ids=local_ids)
@@ -200,7 +200,7 @@ def destination(
     chat: Chat, context: Mapping[str, Any] | None = None, file: FileReference | None = None, choices: Sequence[Choice] = (),
     session: str | None = None,
 ) -> str:  # fmt: skip
-    """Where an outgoing message goes, as the outbox stores it, with what it needs there: the reply context of the event it
+    """The destination of an outgoing message, as the outbox stores it, with what it needs: the reply context of the event it
     answers, its file, its buttons, and the session whose words it holds (it is not sent once that is shredded)."""
     more = {CONTEXT: context or None, FILE: file, CHOICES: list(choices) or None, SESSION: session}
     more = {name: value for name, value in more.items() if value is not None}
@@ -242,7 +242,7 @@ def masked(event: Event, mask: Callable[[str], str]) -> Event:
 
 
 def writable(event: Event) -> Event:
-    """The same event with storable texts: lone surrogates, which some platforms send, become �."""
+    """A copy of the event with storable texts: lone surrogates, which some platforms send, become �."""
     try:
         msgspec.json.encode(event)
     except UnicodeEncodeError:

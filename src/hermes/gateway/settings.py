@@ -82,7 +82,7 @@ def setup_command(name: str) -> str:
 
 
 def section_key(config: Config, name: str) -> str:
-    """Where the section of a platform or an account stands in config.yaml."""
+    """The path of a platform's or an account's section in config.yaml."""
     platform, _, account = name.partition("/")
     has_accounts = isinstance(config.platforms.get(platform, {}).get(ACCOUNTS), dict)
     return f"platforms.{platform}.{ACCOUNTS}.{account or DEFAULT_ACCOUNT}" if has_accounts else f"platforms.{platform}"
@@ -113,7 +113,7 @@ def check_accounts(config: Config, adapter: type[Adapter], name: str, variables:
 
 
 def listening(config: Config) -> Listening:
-    """Where the gateway's HTTP listener is, and what it allows."""
+    """The address of the gateway's HTTP listener, and what it allows."""
     from hermes.gateway.adapter import Listening
 
     here = config.gateway.listen
@@ -198,7 +198,7 @@ STANDARD = Timings()
 async def retried(
     work: Callable[[], Awaitable[Result]], seconds: float, may_repeat: Callable[[Exception], bool]
 ) -> Result:
-    """What `work` gives; a rate limit or a broken connection is waited out, if it may be repeated, for so many seconds in all."""
+    """Return what `work` gives; a rate limit or a broken connection is waited out, if it may be repeated, for so many seconds."""
     loop, pause = asyncio.get_running_loop(), 0.5
     end = loop.time() + seconds
     async with asyncio.timeout_at(end):

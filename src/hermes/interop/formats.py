@@ -108,7 +108,7 @@ DEFAULT = "jsonl"
 
 @dataclass(slots=True, kw_only=True)
 class Export:
-    """What is to be written."""
+    """An export request: the sessions, and how they are to be written."""
 
     sessions: Iterable[ExportedSession]  # as SessionDB.export_session gives them
     title: str = "Hermes sessions"

@@ -44,7 +44,7 @@ Report = Callable[[Format, Path, dict[str, int]], None]
 
 
 def usual_places() -> list[Path]:
-    """Where the programs of this machine keep their histories, whether they are installed or not."""
+    """The folders in which the programs of this machine keep their histories, installed or not."""
     return [place for one in formats.histories() for place in one.load().usual_places()]
 
 
@@ -220,7 +220,7 @@ class HistoryWatcher:
 
 
 def _state(path: Path) -> str | None:
-    """What tells whether a history has changed: sizes and times of the file, its journal, and what lies in its folder."""
+    """The marks of a change in a history: sizes and times of the file, its journal, and what lies in its folder."""
     beside = (path, path.with_name(path.name + "-wal"), path.with_suffix("") / "subagents")
     told = []
     for one in beside:

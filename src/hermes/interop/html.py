@@ -180,7 +180,7 @@ def _message(message: MessageRow, zone: tzinfo | None, attachments: Read | None)
 
 
 def _body(message: MessageRow, role: str, attachments: Read | None) -> Iterator[str]:
-    """What a message holds, in the order in which it came about: thoughts, words, pictures, calls."""
+    """The parts of a message in the order in which they came about: thoughts, words, pictures, calls."""
     thought = message.get("reasoning_content") or message.get("reasoning")
     if thought:
         yield _folded("<b>reasoning</b>", typed(str(thought)))
@@ -203,7 +203,7 @@ def _body(message: MessageRow, role: str, attachments: Read | None) -> Iterator[
 
 
 def _first_line(text: str) -> str:
-    """What a folded text is about: how it begins, and how much there is."""
+    """The headline of a folded text: how it begins, and how much there is."""
     lines = text.strip().split("\n", 1)
     more = text.strip().count("\n")
     shown = lines[0].strip()

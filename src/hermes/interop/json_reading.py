@@ -45,7 +45,7 @@ def decoded(data: bytes) -> Any:
 
 
 class Skipped:
-    """What an importer left out on purpose or did not know, counted by kind."""
+    """Kinds of records that an importer left out on purpose or did not know, with their counts."""
 
     def __init__(self, path: Path, problems: list[Problem]) -> None:
         self._path, self._problems = path, problems

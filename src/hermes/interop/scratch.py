@@ -1,4 +1,4 @@
-"""What an import keeps on the side: a copy of standard input or of a pipe, since telling a format consumes bytes.
+"""Files that an import keeps on the side: a copy of standard input or of a pipe, since telling a format consumes bytes.
 
 For a store that is not encrypted the copy is a file in a folder below TMPDIR; a folder that a killed import left is removed by
 the next one. For an encrypted store nothing may lie on the disk in plain text, not even for a moment: the copy is in memory, and

@@ -20,7 +20,7 @@ Progress = Callable[[str, int, int], None]  # what is done, how many of how many
 
 
 class ExchangePlace(Protocol):
-    """Where documents are exchanged."""
+    """A place where documents are exchanged."""
 
     def offers(self) -> dict[str, set[str]]:
         """By key, the versions of the document that are there."""
@@ -57,7 +57,7 @@ class ExchangePlace(Protocol):
 
 @dataclass(slots=True)
 class SyncResult:
-    """What a synchronisation did."""
+    """The result of a synchronisation."""
 
     here: Counts = field(default_factory=Counts)
     given: int = 0  # documents

@@ -209,7 +209,7 @@ def _began(folder: Path) -> int | None:
 
 
 def _way(vault: keys.Vault | None, folder: Path) -> keys.Way:
-    """What opens a new key of the folder: what opens the store, if other machines can have it, too."""
+    """The secret that opens a new key of the folder: the store's, if other machines can have it, too."""
     if vault is not None and vault.way.kind != "keyring":
         return vault.way
     place = os.environ.get(keys.PASSPHRASE_FILE)

@@ -64,7 +64,7 @@ class Standing:
 
 @dataclass(slots=True)
 class Finished:
-    """What came of one line; `error` None: `text` is the reply. Neither: it was interrupted."""
+    """The result of one line; `error` None: `text` is the reply. Neither: it was interrupted."""
 
     place: LinePlace
     session_id: str
@@ -291,7 +291,7 @@ class Batch:
         return named_model(question.model, self._model)
 
     def _account(self, session_id: str) -> tuple[float | None, int, int]:
-        """What a line cost, with the tokens that went in and out, over all sessions it was compressed into."""
+        """A line's cost, with the tokens that went in and out, over all sessions it was compressed into."""
         price: float | None = None
         sent = received = 0
         for one in self._db.get_compression_lineage(session_id) or [session_id]:

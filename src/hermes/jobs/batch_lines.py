@@ -27,12 +27,12 @@ _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class BadLine(ValueError):
-    """What is wrong with a line, without its number."""
+    """An error in a line, without its number."""
 
 
 @dataclass(slots=True, frozen=True)
 class BatchQuestion:
-    """What one line asks."""
+    """The request of one line."""
 
     messages: list[dict[str, Any]]  # the last one is the user's
     system: str | None = None
@@ -44,7 +44,7 @@ class BatchQuestion:
 
 @dataclass(slots=True, frozen=True)
 class LinePlace:
-    """Where a line stands, and the end of the id of its session."""
+    """A line's place in the file, and the end of the id of its session."""
 
     number: int
     offset: int

@@ -21,7 +21,7 @@ Message = Mapping[str, Any]  # an OpenAI chat message; one that was read or sent
 
 @dataclass(slots=True)
 class Usage:
-    """What one call used, as the endpoint counted it. `input` excludes tokens read from or written to the cache."""
+    """The usage of one call, as the endpoint counted it. `input` excludes tokens read from or written to the cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0

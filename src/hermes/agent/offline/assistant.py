@@ -56,7 +56,7 @@ class ExtractiveModel:
         self.db, self._session_id, self._user = db, session_id, user
 
     def speaking_in(self, session_id: str, user: User | None) -> ExtractiveModel:
-        """The same assistant for one conversation and user."""
+        """A copy of the assistant for one conversation and user."""
         return ExtractiveModel(self.db, session_id, user=user)
 
     def unread(self, messages: Sequence[Message]) -> str | None:

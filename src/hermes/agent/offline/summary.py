@@ -40,7 +40,7 @@ SECTIONS = ("Goal", "Decisions", "Facts", "Open work", "Files")
 
 
 class _Notes:
-    """What was found, by section, each line once."""
+    """The findings by section, each line once."""
 
     def __init__(self) -> None:
         self.lines: dict[str, dict[str, None]] = {name: {} for name in ("Focus", *SECTIONS)}

@@ -105,12 +105,12 @@ def recall(
 
 
 def typed(text: str) -> str:
-    """What the user wrote of a message: without quoted lines, the notes of a gateway, and the sender's name before it."""
+    """The user's own words in a message: without quoted lines, the notes of a gateway, and the sender's name before it."""
     return _SENDER.sub("", _QUOTED.sub("", text)).strip()
 
 
 class Topic:
-    """What a message is about: its words, or pairs of characters, without those that any request may have."""
+    """The topic of a message: its words, or pairs of characters, without those that any request may have."""
 
     def __init__(self, text: str) -> None:
         text = text[:1000]

@@ -1,4 +1,4 @@
-"""What the agent remembers across conversations: lines in `<home>/memories/MEMORY.md` and `USER.md`.
+"""Memory across conversations: lines in `<home>/memories/MEMORY.md` and `USER.md`.
 
 Both are ordinary files their owner may edit: one entry per line ("- …"), other lines stay unchanged. They are
 shown in every system prompt, so their length is limited.

@@ -1,4 +1,4 @@
-"""What the agent has learned to do: `<home>/skills/<name>/SKILL.md`, read when a task needs it.
+"""Skills, which the agent has learned: `<home>/skills/<name>/SKILL.md`, read when a task needs it.
 
 A skill is a Markdown file its owner may write or edit; YAML front matter (name, description) is optional.
 """

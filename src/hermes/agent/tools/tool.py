@@ -32,7 +32,7 @@ STOPPED, DECLINED, TIMED_OUT, FAILED = "stopped", "declined", "timed out", "fail
 
 @dataclass(slots=True)
 class Context:
-    """What a tool gets besides its arguments."""
+    """The context that a tool gets besides its arguments."""
 
     db: SessionDB
     config: Config

@@ -93,7 +93,7 @@ class ImportReport:
 
 
 def place(problem: Problem) -> str:
-    """Where a problem is, before its reason."""
+    """The place of a problem, printed before its reason."""
     file = f"{problem.path.name}: " if problem.path is not None else ""
     return f"{file}line {problem.line}: " if problem.line else file
 
@@ -291,7 +291,7 @@ def _readable(found: Iterator[Found], path: Path, problems: list[Problem]) -> It
 
 
 def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: bool, again: bool) -> dict[str, int]:
-    """What an import would do."""
+    """Count what an import would do."""
     counts = {"sessions": 0, "messages": 0, "skipped": 0, "updated": 0}
     trashed = {row["id"] for row in db.list_trash()}
     deleted = db.deleted_sessions()

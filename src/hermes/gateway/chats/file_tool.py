@@ -58,7 +58,7 @@ def file_tool(services: Services, person: Participant) -> Tool | None:
 
 
 def folders(context: Context) -> list[Path]:
-    """Where files may be sent from: the working folder and temporary files."""
+    """The folders that files may be sent from: the working folder and that of temporary files."""
     return [context.cwd, Path(tempfile.gettempdir())]
 
 

@@ -423,5 +423,5 @@ class ChatHost:
 
 
 def hint_after(error: ModelError, language: str | None) -> str:
-    """What can be done in a chat when the model did not answer."""
+    """A hint for a chat in which the model did not answer."""
     return say("hint_new" if isinstance(error, ContextTooLong) else "hint_retry", language)

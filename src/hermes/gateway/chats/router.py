@@ -66,7 +66,7 @@ class Router:
         return build_session_key(source, home=self._home), chat_type != DM
 
     def owners_key(self, chat: Chat) -> tuple[str, bool]:
-        """The same for a handoff by the owner: in a direct chat that began as another person's, the owner's own key."""
+        """Session key for an owner's handoff; in another person's direct chat the owner's own key."""
         key, shared = self.place_key(chat)
         route = None if shared else self._store.read(routes.get, key)
         owners = self._access.owners(chat.platform)
@@ -113,7 +113,7 @@ class Router:
         return self.home_chat(platform) or chat
 
     def home_chat(self, platform: str) -> Chat | None:
-        """Where handoffs and deliveries to a platform go: the chat set with /sethome, else the configured one."""
+        """The destination of handoffs and deliveries to a platform: the chat set with /sethome, else the configured one."""
         kept = self._store.read(approvals.home, platform)
         if kept is not None:
             return from_json(kept, Chat)

@@ -101,7 +101,7 @@ class Outbox:
             self.send(self._store.post(place.connection, stored, piece, nonce))
 
     def takes_files(self, chat: Chat) -> Capabilities | None:
-        """What the platform that gets the messages for a chat can do, if files are among that."""
+        """The abilities of the platform that gets the messages for a chat, if files are among them."""
         adapter = self._router.adapters.get(self._router.delivered_to(chat).connection)
         return adapter.capabilities if adapter is not None and adapter.capabilities.files else None
 

@@ -136,7 +136,7 @@ def _cut_line(line: str, longest: int, measure: Measure, code: bool) -> list[str
 
 
 def _places(line: str, start: int, longest: int, measure: Measure) -> list[int]:
-    """Where the text from `start` on could be cut so that it fits: never within a grapheme cluster."""
+    """The place to cut the text from `start` on so that it fits: never within a grapheme cluster."""
     from wcwidth import iter_graphemes
 
     ends: list[int] = []

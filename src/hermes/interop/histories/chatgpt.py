@@ -169,7 +169,7 @@ def _message(node: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Mes
 
 
 def _arguments(content: dict[str, Any], said: Any) -> Any:
-    """What a tool was called with: an object as it is, a program or a text as the tool's input."""
+    """A call's arguments: an object as it is, a program or a text as the tool's input."""
     words = content.get("text") if isinstance(content.get("text"), str) else said
     given = from_json(words) if isinstance(words, str) else words
     return given if isinstance(given, dict) else {"input": words}

@@ -72,7 +72,7 @@ def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -
 def _paths(
     records: list[dict[str, Any]], leaf: Any
 ) -> tuple[list[dict[str, Any]], list[tuple[str | None, list[dict[str, Any]]]]]:
-    """What is shown, and the versions beside it. Exports without parents are one path, in their order."""
+    """The messages that are shown, and the versions beside them. Exports without parents are one path, in their order."""
     by_name = {record["uuid"]: record for record in records if isinstance(record.get("uuid"), str)}
     parents = {name: record.get("parent_message_uuid") for name, record in by_name.items()}
     if not any(parent in by_name for parent in parents.values()):

@@ -58,7 +58,7 @@ _SUMMARY_WITHIN = 10  # lines after a compaction: its summary is the first or th
 
 
 def usual_places() -> list[Path]:
-    """Where Claude Code keeps its sessions."""
+    """The folder in which Claude Code keeps its sessions."""
     home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
     return [home / "projects"]
 

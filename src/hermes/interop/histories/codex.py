@@ -67,7 +67,7 @@ _KNOWN_ITEMS = frozenset((*_CALLS, *_RESULTS, "message", "reasoning", "agent_mes
 
 
 def usual_places() -> list[Path]:
-    """Where Codex keeps its sessions."""
+    """The folders in which Codex keeps its sessions."""
     home = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
     return [home / "sessions", home / "archived_sessions"]
 
@@ -312,7 +312,7 @@ def _injected(content: Any) -> bool:
 
 
 def _output(output: Any) -> Any:
-    """What a tool gave back: text, or the text inside the object that older versions wrote."""
+    """A tool's result: text, or the text inside the object that older versions wrote."""
     if isinstance(output, str):
         return output
     if isinstance(output, list):

@@ -137,7 +137,7 @@ class Conversation:
                 self.carried.append(Carried(one.foreign_id, after, held))
 
     def _carried(self) -> list[dict[str, Any]]:
-        """What is shown of others, with the numbers that the messages have there, or others of their own."""
+        """The ranges shown of other conversations, with the numbers that the messages have there, or others of their own."""
         found: list[dict[str, Any]] = []
         number = 0
         for one in self.carried:
@@ -346,7 +346,7 @@ def seconds(value: Any) -> float | None:
 
 
 def from_json(value: Any, otherwise: Any = None) -> Any:
-    """What a JSON text says; `otherwise` where it is damaged, and a value that is no text as it is."""
+    """The value of a JSON text; `otherwise` where it is damaged, and a value that is no text as it is."""
     try:
         if isinstance(value, (str, bytes)):
             return decoded(value.encode() if isinstance(value, str) else value)
@@ -461,7 +461,7 @@ Entry = dict[str, Any]
 
 
 def relink(entries: dict[str, Entry], may_begin: Callable[[Entry], bool]) -> None:
-    """Where the entry that another one follows is damaged or not named, the one before it in the file takes its place.
+    """Mend a chain: if the entry that another one follows is damaged or not named, the one before it in the file takes its place.
 
     One that names none begins another conversation if `may_begin` says so.
     """

@@ -33,7 +33,7 @@ _BOOKKEEPING = ("session.", "assistant.", "tool.", "hook.", "subagent.", "skill.
 
 
 def usual_places() -> list[Path]:
-    """Where Copilot CLI keeps its sessions."""
+    """The folder in which Copilot CLI keeps its sessions."""
     return [Path(os.environ.get("COPILOT_HOME") or Path.home() / ".copilot") / "session-state"]
 
 

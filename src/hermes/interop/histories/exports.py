@@ -145,7 +145,7 @@ def _head_of(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _values(name: str, stream: IO[bytes], skipped: Skipped) -> Iterator[tuple[Any, int]]:
-    """What stands in a file: an array, one object, or an object a line."""
+    """Read the objects of a file: an array, one object, or an object a line."""
     begin = stream.read(_HEAD).removeprefix(b"\xef\xbb\xbf")
     stream.seek(0)
     if begin.lstrip()[:1] == b"{" and (name.endswith(".jsonl") or _is_line(begin)):
@@ -165,7 +165,7 @@ def _is_line(begin: bytes) -> bool:
 
 
 def conversation_files(folder: Path) -> Iterator[Path]:
-    """What may be an export, below a folder."""
+    """The files below a folder that may be an export."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and (path.suffix == ".zip" or _is_conversations(path.name)):
             yield path

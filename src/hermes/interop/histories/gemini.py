@@ -37,7 +37,7 @@ _WITHOUT_WORDS = _CALLS | {"text", "thought"}
 
 
 def usual_places() -> list[Path]:
-    """Where Gemini CLI keeps its sessions."""
+    """The folder in which Gemini CLI keeps its sessions."""
     return [Path(os.environ.get("GEMINI_CLI_HOME") or Path.home()) / ".gemini" / "tmp"]
 
 
@@ -219,7 +219,7 @@ def output_of(parts: Any) -> str | None:
 
 
 def _result(call: dict[str, Any]) -> Any:
-    """What a tool gave back: the output inside its function response, else as it is."""
+    """A tool's result: the output inside its function response, else as it is."""
     told = call.get("result")
     if (output := output_of(told)) is not None:
         return output

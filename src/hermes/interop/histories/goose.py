@@ -33,7 +33,7 @@ _BOOKKEEPING = frozenset(("toolConfirmationRequest", "actionRequired", "systemNo
 
 
 def usual_places() -> list[Path]:
-    """Where Goose keeps its sessions."""
+    """The folder in which Goose keeps its sessions."""
     return [Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "goose" / "sessions"]
 
 

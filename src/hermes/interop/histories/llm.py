@@ -32,7 +32,7 @@ SOURCE = "llm"
 
 
 def usual_places() -> list[Path]:
-    """Where llm keeps its log."""
+    """The file in which llm keeps its log."""
     if set_by := os.environ.get("LLM_USER_PATH"):
         return [Path(set_by) / "logs.db"]
     if sys.platform == "darwin":

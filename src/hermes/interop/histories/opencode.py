@@ -35,7 +35,7 @@ Record = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
-    """Where OpenCode keeps its sessions."""
+    """The folders in which OpenCode keeps its sessions."""
     data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "opencode"
     return [data]
 

@@ -33,7 +33,7 @@ Entry = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
-    """Where Qwen Code keeps its sessions."""
+    """The folder in which Qwen Code keeps its sessions."""
     return [Path.home() / ".qwen" / "projects"]
 
 

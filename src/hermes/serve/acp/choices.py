@@ -1,4 +1,4 @@
-"""What an editor's user can choose for a session: the model that answers, and how often the agent asks before commands.
+"""Choices of an editor's user for a session: the model that answers, and how often the agent asks before commands.
 
 Both are offered as configuration options; the second is also a mode, for editors that only know modes. The model is kept
 with the session, as /model does; the mode is for one session of the editor and ends with the process. `config.yaml` has

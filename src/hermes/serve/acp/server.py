@@ -90,7 +90,7 @@ class _Lines:
 
 
 class EditorAgent:
-    """What an editor can ask for."""
+    """The requests of an editor."""
 
     def __init__(self, db: SessionDB, config: Config, model: Model, *, keep_model: bool = False) -> None:
         self._db, self._config, self._model = db, config, model
@@ -124,7 +124,7 @@ class EditorAgent:
         await notify_model(self._editor, "session/update", told)
 
     async def initialize(self, protocol_version: int, **kwargs: Any) -> schema.InitializeResponse:
-        """What this agent can do."""
+        """Tell what this agent can do."""
         able = schema.AgentCapabilities(
             load_session=True,
             prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),

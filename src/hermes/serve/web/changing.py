@@ -1,4 +1,4 @@
-"""What the page changes in a conversation. Each change is in the audit log with who asked for it."""
+"""Changes that the page makes in a conversation. Each change is in the audit log with who asked for it."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class PageLists:
     def headline(
         self, row: dict[str, Any], user: User | None, shown: int | None = None, tags: list[str] | None = None
     ) -> dict[str, Any]:
-        """What a line about a session says; `shown` is how many messages it shows, where that and its tags are known already."""
+        """The facts of a line about a session; `shown` is how many messages it shows; that and its tags may be known already."""
         told = {name: row.get(name) for name in HEADLINE}
         if row.get("kind"):
             told["message_count"] = message_counts(self._db, [cast("SessionRow", row)])[0] if shown is None else shown
@@ -121,7 +121,7 @@ class PageLists:
         return AsciiJson(told)
 
     def facets(self, request: Request) -> Response:
-        """What the chips offer; a little old where that saves looking through the store for every page."""
+        """The values that the chips offer; a little old if that saves looking through the store for every page."""
         user = visitor_of(request).user
         at, found = self._facets.get(user, (-_FACETS_SECONDS, None))
         if found is None or time.monotonic() - at > _FACETS_SECONDS:

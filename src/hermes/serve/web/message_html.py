@@ -63,7 +63,7 @@ class HtmlRenderer:
     def message(
         self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], asked: str | None = None
     ) -> dict[str, Any]:
-        """What the page shows of a message: who, when, and its body as HTML. `results` are tools' messages by their call.
+        """A message as the page shows it: who, when, and its body as HTML. `results` are tools' messages by their call.
 
         `asked` is given while a turn runs: the question that it waits for, or "".
         """
@@ -192,7 +192,7 @@ def _name_of(part: Any) -> str:
 
 
 def _gist(arguments: Any) -> str:
-    """What a call is about, on one line: the command, the question, else all that was given."""
+    """Summarise a call on one line: the command, the question, else all arguments."""
     import msgspec
 
     text = str(encodable(str(arguments or "")))

@@ -56,7 +56,7 @@ _REMEMBERED = 50  # turns that are over and can still be asked for
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a visitor sends: a text with files, or nothing (`again`: another reply to the last message).
+    """A visitor's message: a text with files, or nothing (`again`: another reply to the last message).
 
     `instead_of` is the message that the text replaces, in a branch that begins before it; `model` is chosen for the
     conversation ("": as it is).

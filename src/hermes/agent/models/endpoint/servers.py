@@ -37,7 +37,7 @@ def ask_json(url: str, *, key: str | None = None, body: Any = None, timeout: flo
 
 
 def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0) -> list[dict[str, Any]] | None:
-    """What the server lists under /models; None when it does not answer."""
+    """The models that the server lists under /models; None when it does not answer."""
     answer = ask_json(f"{base_url.rstrip('/')}/models", key=key, timeout=timeout)
     items = answer.get("data") if isinstance(answer, dict) else answer
     if not isinstance(items, list):

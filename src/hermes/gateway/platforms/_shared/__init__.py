@@ -1,1 +1,1 @@
-"""What adapters share: HTTP, WebSockets, listeners, tokens, markup."""
+"""Shared by the adapters: HTTP, WebSockets, listeners, tokens, markup."""

@@ -35,7 +35,7 @@ class TooLarge(SendRefused):
 
 
 async def no_more_than(most: int, fetching: Awaitable[bytes]) -> bytes:
-    """What `fetching` gives; TooLarge as soon as one of its answers is larger than `most` bytes, which is not read further."""
+    """Return what `fetching` gives; TooLarge as soon as one of its answers exceeds `most` bytes; the rest of it is not read."""
     _most.set(most)  # for this task alone
     return await fetching
 

@@ -57,7 +57,7 @@ class PlatformRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlatformResponse:
-    """What a platform gets; a handler may return the status alone."""
+    """The response to a platform; a handler may return the status alone."""
 
     status: int = 200
     body: str | bytes = b""

@@ -81,7 +81,7 @@ def is_web(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a platform can show of a text."""
+    """The formatting that a platform can show."""
 
     bullet: str = "• "
     links: Callable[[str], bool] = lambda address: False  # which addresses become spans; others follow the link's text

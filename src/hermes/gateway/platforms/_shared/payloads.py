@@ -1,4 +1,4 @@
-"""What a vendor pushes, read as JSON. What can't be read is dropped with one line in the log, which never has its content.
+"""Pushed payloads of vendors, read as JSON. A malformed one is dropped with one line in the log, which never has its content.
 
 Vendors' objects may hold anything: `dict_of` and its like give a value of the wanted kind, empty where it is another.
 """

@@ -1,4 +1,4 @@
-"""What connections to platforms share: tasks that end with them, retries after short breaks, their end, bounded memory."""
+"""Shared by the connections to platforms: tasks that end with them, retries after short breaks, their end, bounded memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Retries:
         await asyncio.sleep(pause)
 
     async def opened(self, opening: Callable[[], Awaitable[Result]]) -> Result:
-        """What `opening` gives, tried until it succeeds or the retries are used up."""
+        """Return what `opening` gives, tried until it succeeds or the retries are used up."""
         while True:
             try:
                 return await opening()

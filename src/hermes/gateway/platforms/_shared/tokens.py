@@ -51,7 +51,7 @@ class AccessToken:
         return self._token
 
     async def used(self, request: Callable[[str], Awaitable[Result]]) -> Result:
-        """What a request gives with the token; where it raises TokenRefused, it is made once more with a new one."""
+        """Make a request with the token; if it raises TokenRefused, once more with a new one."""
         token = await self.get()
         try:
             return await request(token)

@@ -182,7 +182,7 @@ class Stream(WebSocketClient):
         return PlatformUnreachable(f"DingTalk's stream can't be reached: {connection_trouble(error)}")
 
     async def frames(self) -> AsyncIterator[dict[str, Any]]:
-        """What is pushed, in order. PlatformUnreachable when the connection breaks."""
+        """Yield pushed events in order. PlatformUnreachable when the connection breaks."""
         while True:
             yield await self.receive()
 

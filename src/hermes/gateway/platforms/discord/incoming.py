@@ -54,7 +54,7 @@ def chat_of(channel: Any, person: str | None = None) -> Chat:
 
 
 def channel_id(chat: Chat) -> int:
-    """Where a message to this chat goes. ValueError if it is not a Discord chat."""
+    """The channel of a message to this chat. ValueError if it is not a Discord chat."""
     return int(chat.thread_id.removeprefix(THREAD) if chat.thread_id else chat.chat_id)
 
 
@@ -216,7 +216,7 @@ class Seen:
         return self._mark.state.direct
 
     def begin(self) -> int | None:
-        """Where to continue reading; None at the very first start, which sets the mark."""
+        """The mark from which to continue reading; None at the very first start, which sets it."""
         last, now = self._mark.state.last, discord.utils.utcnow()
         if last is not None:
             return max(last - _OVERLAP, discord.utils.time_snowflake(now - _LONGEST))

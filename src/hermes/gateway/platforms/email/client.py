@@ -150,7 +150,7 @@ class Connection:
         await self._called(self._enter, entering=True)
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """What `work` returns for the open mailbox and the arguments; it is done in a thread."""
+        """Run `work` in a thread with the open mailbox and the arguments; returns its result."""
         return await self._called(work, self._box, *arguments)
 
     def close(self) -> None:

@@ -106,7 +106,7 @@ def read_mail(raw: bytes, our_address: str, *, size: int | None = None) -> Mail:
 
 
 def _digest(subject: str, text: str, files: tuple[File, ...]) -> str:
-    """The same for all deliveries of one mail, different for different mails."""
+    """A fingerprint that all deliveries of one mail share, and no two mails."""
     fields = [subject, text, *(f"{file.name} {file.mime} {file.size}" for file in files)]
     return hashlib.sha256("\0".join(fields).encode("utf-8", "replace")).hexdigest()[:16]
 

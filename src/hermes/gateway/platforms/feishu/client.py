@@ -81,7 +81,7 @@ class FeishuApi(HttpApi):
         return await self._token.used(asked)
 
     async def address(self) -> dict[str, Any]:
-        """Where the long connection is opened, and how: the fields `URL` and `ClientConfig`."""
+        """The address of the long connection, and its settings: the fields `URL` and `ClientConfig`."""
         body = {"AppID": self._app_id, "AppSecret": self._app_secret}
         answer = await self.request("POST", "/callback/ws/endpoint", json=body, headers={"locale": "en"})
         found = self._json(answer)
@@ -160,7 +160,7 @@ def signature(timestamp: str, nonce: str, key: str, body: bytes) -> str:
 
 
 def decrypted(text: str, key: str) -> bytes:
-    """What `encrypt` holds: AES-256-CBC with the key's SHA-256, after the 16 bytes of its start; ValueError if it is none."""
+    """Decrypt `encrypt`: AES-256-CBC with the key's SHA-256, after the 16 bytes of its start; ValueError if it is none."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.padding import PKCS7
 

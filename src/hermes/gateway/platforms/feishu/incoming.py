@@ -167,7 +167,7 @@ def _file(kind: str, body: dict[str, Any], message_id: str) -> list[Attachment]:
 
 
 def _described(kind: str, body: dict[str, Any]) -> str:
-    """What is neither text nor a file, in words."""
+    """Describe in words what is neither text nor a file."""
     if kind == "location":
         return f"[location: {text_of(body.get('name'))} {body.get('latitude')}, {body.get('longitude')}]"
     return f"[a message of the type {kind or 'unknown'}, which can't be shown here]"

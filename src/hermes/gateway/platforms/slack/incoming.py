@@ -205,7 +205,7 @@ def _exists(file: dict[str, Any]) -> bool:
 
 
 def address_of(file: dict[str, Any]) -> str:
-    """Where a file is fetched from; "" where Slack does not say."""
+    """The address a file is fetched from; "" if Slack does not say."""
     return str(file.get("url_private_download") or file.get("url_private") or "")
 
 

@@ -384,7 +384,7 @@ async def twilio_time(api: HttpApi, path: str) -> datetime:
 async def received(
     api: HttpApi, path: str, since: datetime, *, number: str, service: str
 ) -> list[tuple[dict[str, str], float]]:
-    """What people have sent to `number`, or to a number of the messaging service `service`, since then, the oldest first.
+    """List what people have sent to `number`, or to a number of the messaging service `service`, since then, the oldest first.
 
     Each as the fields of the webhook's request, and when it was sent.
     """

@@ -152,7 +152,7 @@ class Telegram(Adapter):
         return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, place=self._place())
 
     def _place(self) -> Listening:
-        """Where the webhook listens: its own host and port, if they are set, else the listener of all platforms."""
+        """The webhook's listener: its own host and port, if they are set, else that of all platforms."""
         host, port = self.text("webhook_host"), self.setting("webhook_port")
         if not host and port is None and self.webhook_place.public_url:
             return self.webhook_place

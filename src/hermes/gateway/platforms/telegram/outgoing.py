@@ -30,7 +30,7 @@ _BARE = replace(_ALIGNED, table=lambda rows: "\n".join("|".join(row) for row in 
 
 
 class Formatted(NamedTuple):
-    """What is sent: the text that people see, and its entities."""
+    """An outgoing message: the text that people see, and its entities."""
 
     text: str
     entities: tuple[MessageEntity, ...] = ()

@@ -99,7 +99,7 @@ class Webhook(Adapter):
         )
 
     def delivers_to(self, chat: Chat) -> str | None:
-        """Where the reply to a delivery goes ("telegram", "telegram:<chat id>"); None: only to `send`."""
+        """The destination of the reply to a delivery ("telegram", "telegram:<chat id>"); None: only to `send`."""
         try:
             route = self._routes().get(chat.chat_id)
         except ConfigError:

@@ -221,7 +221,7 @@ def _message(frame: dict[str, Any]) -> Event | None:
 
 
 def media_kind(file: OutgoingFile) -> str:
-    """What WeCom calls a file: pictures are PNG and JPEG, everything else is a file."""
+    """WeCom's kind of a file: pictures are PNG and JPEG, everything else is a file."""
     return "image" if file.kind == "image" and file.mime in ("image/png", "image/jpeg") else "file"
 
 

@@ -245,7 +245,7 @@ class Weixin(ApiAdapter[ILink]):
 
 
 def _asked(question: str) -> str:
-    """What the owner types in the terminal, in setup."""
+    """Ask the owner in the terminal, in setup."""
     try:
         return input(question).strip()
     except EOFError:

@@ -60,7 +60,7 @@ class ILink(HttpApi):
         return _successful(answer)
 
     async def updates(self, buffer: str) -> dict[str, Any]:
-        """What has come since; an empty answer if nothing does for a while."""
+        """Long-poll for updates; an empty answer after the timeout."""
         try:
             async with asyncio.timeout(self._poll + 10):
                 found = await self.call("getupdates", seconds=self._poll + 15, get_updates_buf=buffer)

@@ -49,7 +49,7 @@ def is_in_group(message: dict[str, Any]) -> bool:
 
 
 def _number(message: dict[str, Any]) -> str:
-    """What names a message for good. The server's number is 64 bits; without one it is the client's, or made of the content."""
+    """The lasting id of a message. The server's number is 64 bits; without one it is the client's, or made of the content."""
     for name in ("message_id", "client_id"):
         found = message.get(name)
         if (isinstance(found, str) and found) or (isinstance(found, int) and not isinstance(found, bool) and found):
@@ -59,7 +59,7 @@ def _number(message: dict[str, Any]) -> str:
 
 
 def _words(items: list[dict[str, Any]]) -> str:
-    """What was written, or said: WeChat transcribes voice messages."""
+    """The words of a message, written or said: WeChat transcribes voice messages."""
     found = []
     for item in items:
         inner = item.get("text_item") if item.get("type") == TEXT else item.get("voice_item")

@@ -120,7 +120,7 @@ async def _ended(process: asyncio.subprocess.Process) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """What a bridge may know of our environment: no keys and tokens of others."""
+    """The variables a bridge gets of our environment: no keys and tokens of others."""
     return {
         name: value for name, value in os.environ.items() if name in _VARIABLES or name.startswith(_KINDS_OF_VARIABLES)
     }

@@ -55,7 +55,7 @@ def _written(marked: markup.Marked) -> str:
 
 
 def _pieces(text: str, span: markup.Span) -> list[tuple[int, int, str, str]]:
-    """Where the marks of a span go: around each of its lines, or around a block of code."""
+    """The places for the marks of a span: around each of its lines, or around a block of code."""
     if span.kind == markup.PRE:
         inside = text[span.start : span.end]
         return [] if "```" in inside or not inside.strip() else [(span.start, span.end, "```\n", "\n```")]
