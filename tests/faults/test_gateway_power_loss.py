@@ -22,7 +22,7 @@ EVENTS, DISKS = 40, 60
 CHILD = """
 import os, sys
 from functools import partial
-from hermes.store import gateway_outbox
+from hermes.store.gateway import outbox
 from hermes.store.gateway.gateway_db import GatewayDB
 from hermes.store.gateway.inbox import IncomingEvent, SourceEvent
 from hermes_state import SessionDB
@@ -47,9 +47,9 @@ for number in range(EVENTS):
         told("replied", number, db.append_message("s", "assistant", f"answer {number}"))
     (part,) = store.finish(event, "plain", "{}", [{"text": f"answer {number}", "nonce": f"n{number}"}])
     db.release_lease("session:s", turn)
-    store.write(gateway_outbox.sending, part.id)
+    store.write(outbox.sending, part.id)
     told("sending", number, part.id)
-    store.write(gateway_outbox.sent, part.id, f"m{number}", part.chat)
+    store.write(outbox.sent, part.id, f"m{number}", part.chat)
     told("sent", number, part.id)
 os._exit(0)
 """.replace("EVENTS", str(EVENTS))

@@ -186,8 +186,8 @@ def test_a_process_goes_on_when_another_changes_the_passphrase(tmp_path: Path, m
     with SessionDB(database) as db:
         db.create_session("s", "cli")
         code = (
-            "import sys; from pathlib import Path; from hermes.store import encryption, encryption_keys;"
-            "encryption.rekey(Path(sys.argv[1]), lambda: encryption_keys.by_passphrase('another'))"
+            "import sys; from pathlib import Path; from hermes.store.encryption import convert, keys;"
+            "convert.rekey(Path(sys.argv[1]), lambda: keys.by_passphrase('another'))"
         )
         subprocess.run([sys.executable, "-c", code, str(database)], check=True)
         (tmp_path / "key").unlink()
