@@ -82,7 +82,7 @@ def test_a_word_that_many_conversations_have_says_nothing_alone(db: Any) -> None
 def test_only_what_the_model_got_is_named(db: Any, make_agent: Any) -> None:
     for number in range(3):
         talk(db, f"old{number}", f"{QUESTION} {number}", f"{FACT} " + f"detail {number} and more of it " * 40)
-    found = recall(db, QUESTION, current="now", window=2_000)
+    found = recall(db, QUESTION, current="now", window=lambda: 2_000)
     assert found is not None and 0 < len(found.passages) < 3
     assert text_tokens(found.given) <= 200 and found.given.count("<quoted-history>") == len(found.passages)
 

@@ -72,6 +72,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "search_sessions": lambda db: db.search_sessions(),
     "get_session_by_title": lambda db: db.get_session_by_title("a title"),
     "get_messages": lambda db: db.get_messages("s"),
+    "get_undone_messages": lambda db: db.rewind("s", db.get_messages("s")[0]["id"]) and db.get_undone_messages("s"),
     "get_messages_from": lambda db: db.get_messages_from(1, 10),
     "get_messages_as_conversation": lambda db: db.get_messages_as_conversation("s", include_ancestors=True),
     "search_messages": lambda db: db.search_messages("lynx", limit=None),

@@ -102,11 +102,12 @@ def test_change(page: Page, url: str, tmp_path: Path) -> None:
 
 
 def test_live_and_talk(page: Page, url: str, tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "state.db", url=url) as db, page.client.stream("GET", "/api/live/branch") as stream:
-        lines = (line for line in stream.iter_lines() if line.startswith("data: "))
-        first = next(lines)
+    with SessionDB(tmp_path / "state.db", url=url) as db:
+        events = page.events(session="branch")
+        first = next(events)
         db.append_message("branch", "user", "from another machine")
-        assert next(lines) != first
+        assert next(events) != first
+        events.close()
         assert "from another machine" in page.get("/api/messages/branch")["messages"][-1]["html"]
     told = page.do("/api/talk/branch", text="hello").json()
     assert [event["kind"] for event in page.turn(told["turn"])][-1] == "done"
@@ -121,5 +122,5 @@ def test_a_user_sees_only_what_is_theirs(url: str, tmp_path: Path) -> None:
         assert [one["id"] for one in theirs.get("/api/sessions")["sessions"]] == ["media"]
         assert [one["session"]["id"] for one in theirs.get("/api/search", q="tokenizer")["groups"]] == ["media"]
         assert set(theirs.get("/api/facets")["sources"]) == {"telegram"}
-        for kind in ("session", "messages", "compressed", "live", "running"):
+        for kind in ("session", "messages", "compressed", "running"):
             assert theirs.client.get(f"/api/{kind}/s1").status_code == 404, kind

@@ -163,6 +163,7 @@ def test_from_a_changed_file_to_the_conversations_that_changed_it_and_back(
     assert browser.value(f"document.querySelector('details.files a.dim').getAttribute('href') === '#m{made}'")
     browser.click("details.files a", "<b>app.py")
     browser.wait("document.querySelectorAll('.row').length === 1 && !!document.querySelector('.chip.on')")
+    browser.wait("document.querySelectorAll('.chip').length > 5")  # they come after the rows, in a line of their own
     browser.click(".row", "files")
     browser.wait("location.pathname === '/s/files' && !!document.querySelector('details.files')")
 

@@ -7,7 +7,7 @@ import json
 import struct
 import subprocess
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -72,7 +72,7 @@ class Page:
             if news[-1]["kind"] in ("done", "error"):
                 return
 
-    def events(self, **topics: Any) -> Iterator[tuple[str, Any]]:
+    def events(self, **topics: Any) -> Generator[tuple[str, Any]]:
         """The page's stream: the news of these topics, each with the topic's name, as they come."""
         with self.client.stream("GET", "/api/events", params=topics) as stream:
             for line in stream.iter_lines():

@@ -391,10 +391,13 @@ class Agent:
             return
         from hermes.agent.recall.recall import ids_of, recall
 
-        window = self.model.context_length or None
         with suppress(StoreError):
             found = recall(
-                self.db, session.asked(), current=self.session_id, visible_to=self.context.user, window=window
+                self.db,
+                session.asked(),
+                current=self.session_id,
+                visible_to=self.context.user,
+                window=lambda: self.model.context_length or None,
             )
             if found is None:
                 return

@@ -8,7 +8,7 @@ turn (prompt caches stay warm), and it is never stored as part of a message: a s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,13 +82,14 @@ def recall(
     *,
     current: str | None,
     visible_to: User | None = None,
-    window: int | None = None,
+    window: Callable[[], int | None] = lambda: None,
     weak: bool = False,
 ) -> Recalled | None:
     """Find what earlier conversations say about a question; None when nothing is near enough.
 
-    `current` is the conversation to leave out, `window` that of the model, in tokens. `weak` is for an assistant that can
-    only quote: passages that are only the nearest there are come as well, and more of them.
+    `current` is the conversation to leave out. `window` tells the model's, in tokens; it is called only if something was
+    found, since a model may have to ask its server. `weak` is for an assistant that can only quote: passages that are only
+    the nearest there are come as well, and more of them.
     """
     question = typed(question)
     if weak:
@@ -100,7 +101,9 @@ def recall(
     # A topic of one word says something only where few conversations have it.
     most = CONVERSATIONS + (len(topic.words) == 1)
     found = excerpts(db, question, current=current, visible_to=visible_to, limit=most, about=topic.is_of)
-    given, kept = _fitted(found if len(found) <= CONVERSATIONS else [], window)
+    if not found or len(found) > CONVERSATIONS:
+        return None
+    given, kept = _fitted(found, window())
     return Recalled(_line(kept), tuple(kept), given) if kept else None
 
 
