@@ -17,7 +17,7 @@ from tests.support.echo import Echo
 from tests.support.page import Page, fill, png, talkative
 
 # What the model says back: everything Markdown has, in pieces of forty characters.
-TEXT = r"""hello slow=3
+TEXT = r"""hello slow=8
 
 ## A heading
 
@@ -153,7 +153,7 @@ def test_there_is_a_sign_of_life_before_the_server_has_answered(browser: Browser
 
 
 def test_what_a_reply_is_made_of(browser: Browser, page: Page) -> None:
-    begin(browser, page, TEXT.replace(" slow=3", ""))
+    begin(browser, page, TEXT.replace(" slow=8", ""))
     browser.wait("location.pathname.startsWith('/s/')")
     over(browser, 2)
     body = "document.querySelectorAll('#messages .body')[1]"
@@ -178,7 +178,7 @@ def test_what_a_reply_is_made_of(browser: Browser, page: Page) -> None:
     assert "flowchart LR" in base64.b64decode(diagram.partition("base64:")[2]).decode()
     assert all(url.startswith(page.address) for url in browser.asked_for())
     browser.click("#messages .assistant .tools button", "Copy")
-    copied(browser, "echo: " + TEXT.replace(" slow=3", ""))
+    copied(browser, "echo: " + TEXT.replace(" slow=8", ""))
     assert serious(browser) == []
 
 
