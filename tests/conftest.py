@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(folder in item.path.parents for folder in folders):
             for mark in marks:
                 item.add_marker(mark)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def left_by_others(request: pytest.FixtureRequest) -> None:
+    """What tests of other folders left open is collected before, so that no test here fails for it."""
+    if any(Path(__file__).with_name(name) in request.path.parents for name in _NOTHING_LEFT_OPEN):
+        with warnings.catch_warnings(action="ignore"):
+            gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)

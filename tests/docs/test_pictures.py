@@ -15,10 +15,10 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def shown(picture: Path) -> str:
-    """What a recording shows, screen by screen, without the number of the model's port."""
+    """What a recording shows, screen by screen, without the model's port and the prompt's length, which has the folder's path."""
     found = re.search(r"<desc[^>]*>(.*?)</desc>", picture.read_text(), re.DOTALL)
     assert found is not None
-    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1", found[1])
+    return re.sub(r"[\d,]+ (?=of \S+ tokens)", "", re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1", found[1]))
 
 
 def test_the_recording_is_small_and_needs_nothing_but_itself() -> None:

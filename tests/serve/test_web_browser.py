@@ -323,7 +323,7 @@ def test_a_browser_without_shared_workers_is_told_as_well(page: Page, home: Path
         with SessionDB(home / "state.db") as db:
             db.create_session("alone", "cli")
             db.append_message("alone", "user", "seen by one tab alone")
-            shows(browser, "seen by one tab alone")
+            browser.wait("document.querySelector('.row[href=\"/s/alone\"]')?.innerText.includes('1 message')")
             browser.click(".row[href='/s/alone']")
             browser.wait("document.querySelectorAll('.message').length === 1")
             db.append_message("alone", "user", "and a second one")
