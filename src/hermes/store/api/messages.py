@@ -333,7 +333,7 @@ class MessageCalls(OpenStore):
 
         def asked(tx: Tx) -> list[FileChangeRow]:
             scope = scope_of(tx, Filters(session_ids=None if session_id is None else [session_id]), visible_to)
-            return file_changes.changes(tx, given, session_id, visible_to, scope)
+            return file_changes.changes(self._engine, tx, given, session_id, visible_to, scope)
 
         return self._read(asked)
 

@@ -17,7 +17,7 @@ from hermes.store.api.arguments import checked_number, checked_text
 from hermes.store.coordination import leases
 from hermes.store.engines import file_of, open_engine
 from hermes.store.engines.base import Tx
-from hermes.store.records import file_changes, lineage, message_reading, message_values, sessions
+from hermes.store.records import lineage, message_reading, message_values, sessions
 from hermes.store.records.attachments import DIGEST, Attachments, TableAttachments
 from hermes.store.search.meaning.vector_indexer import VectorIndexer
 from hermes.store.transcripts.writer import TranscriptWriter
@@ -129,8 +129,6 @@ class OpenStore:
         self._engine.on_parts = self._lift_parts
         self._transcripts.complete_marked()
         self._engine.start_background()
-        self._backfill = file_changes.Backfill(self._engine)
-        self._backfill.start()
 
     def _keeps_everything_inside(self) -> bool:
         """Whether the file is encrypted; then it has tables for what lies in files beside a plain one."""
@@ -195,7 +193,6 @@ class OpenStore:
         """Close the store. May be called twice; any other call afterwards raises StoreClosed."""
         if self._process == os.getpid():
             self._meaning.stop()
-            self._backfill.stop()
             self._stop_pruning()
             self._transcripts.settle()
         self._engine.close()

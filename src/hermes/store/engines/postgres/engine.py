@@ -159,13 +159,6 @@ class PostgresEngine:
             raise NothingThere(f"{self.where} holds no session store; there is nothing to read")
         if not self.read_only and state.version == 0:
             migrate.make_store(connection, self.where)
-        elif not (self.read_only or state.is_complete or state.tenant):
-            from hermes.store.engines.postgres import tenants
-
-            with connection.transaction():
-                migrate.complete(connection.execute)
-                if tenants.is_on(connection.execute):
-                    tenants.cover(connection.execute)
 
     # ------------------------------------------------------------------ transactions
 

@@ -234,7 +234,6 @@ def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()
     """
     with _connected(url) as run:
         place = _begin(run)
-        migrate.complete(run)
         run(
             b'CREATE TABLE IF NOT EXISTS hermes_tenants (role text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL,'
             b' user_id text COLLATE "C" NOT NULL, PRIMARY KEY (role, source, user_id))'
