@@ -243,7 +243,6 @@ class MessageCalls(OpenStore):
         """
         if not isinstance(kind, str) or not kind:
             raise InvalidInput("an event has a kind, which is a text")
-        events.prepare(self._engine)
         with self._writing(session_id) as tx:
             if sessions.get(tx, session_id, None) is None:
                 return False

@@ -20,7 +20,7 @@ from hermes.store.api.sessions import SessionCalls
 from hermes.store.api.upkeep import UpkeepCalls
 from hermes.store.exchange import ingest
 from hermes.store.exchange.ingest import Ingested
-from hermes.store.records import codec, events, message_reading
+from hermes.store.records import codec, message_reading
 from hermes.store.records.attachments import Attachments, Read, note
 from hermes.store.records.title_rules import MAX_TITLE
 from hermes.store.records.usage import checked
@@ -87,8 +87,6 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         done = Ingested()
         if not known or policy != "keep":
             told = ingest.prepared(data, self._attachments, self._mask)
-            if told["events"]:
-                events.prepare(self._engine)
             with self._writing(session_id) as tx:
                 done = ingest.ingest(self._engine, tx, told, policy, ids)
                 self._transcripts.mark(tx, done.touched)

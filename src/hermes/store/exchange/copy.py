@@ -21,9 +21,8 @@ from hermes.store.engines.sqlite.connection import Connection
 from hermes.store.engines.sqlite.schema import TABLES
 from hermes.store.exchange.ingest import OWN_KEYS
 from hermes.store.exchange.sync import tables as sync_tables
-from hermes.store.gateway.tables import TABLES as GATEWAY_TABLES
-from hermes.store.gateway.tables import statements as gateway_statements
-from hermes.store.records import codec, events
+from hermes.store.gateway import tables as gateway_tables
+from hermes.store.records import codec
 from hermes.store.records.codec import Blob
 from hermes.store.search.meaning import vectors
 
@@ -76,8 +75,7 @@ class CopyResult:
 
 # Tables that a store has once it needs them: one of them, their declarations, how a store gets them.
 _LATER: tuple[tuple[str, Sequence[str], Callable[[Engine], object]], ...] = (
-    ("gateway_aliases", GATEWAY_TABLES, lambda here: here.make_tables(gateway_statements(shared=here.shared))),
-    ("session_events", events.TABLES, events.prepare),
+    ("gateway_aliases", gateway_tables.TABLES, lambda here: here.make_tables(gateway_tables.STATEMENTS)),
     ("cron_runs", cron.TABLES, lambda here: here.make_tables(cron.TABLES)),
     ("sync_seen", sync_tables.TABLES, sync_tables.prepare),
     (_VECTORS, vectors.TABLES, vectors.prepare),

@@ -491,8 +491,7 @@ class _Follow:
 
 # Keys in which a store records its own index, changes and tables.
 OWN_KEYS = (
-    "fts_indexed_to", "fts_form", "words_removed", "adopted_to", "session_events", "sync_store",
-    "meaning",
+    "fts_indexed_to", "fts_form", "words_removed", "adopted_to", "sync_store", "meaning",
 )  # fmt: skip
 _SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it still has to shred
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when

@@ -111,8 +111,6 @@ def _read_transcripts(engine: Engine, files: Iterable[Path], unread: list[str], 
             session = replay.read_transcript(path)
             if session.is_none(path):
                 continue
-            if session.events:
-                events.prepare(engine)
             with engine.write() as tx:
                 one = _merge(engine, tx, session, path, is_lost)
             if one is not None:

@@ -78,7 +78,9 @@ _ROWS: dict[str, str] = {
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
     **dict.fromkeys(("message_words", "unindexed", "attachments", "file_changes"), _MESSAGES),
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
-    **dict.fromkeys(("session_refs", "session_rewinds", "session_tags", "session_members"), _SESSIONS),
+    **dict.fromkeys(
+        ("session_refs", "session_rewinds", "session_tags", "session_members", "session_events"), _SESSIONS
+    ),
     "schema_version": "true",
     "hermes_tenants": f"role = {_ME}",
     # The program reads these; their rows belong to no tenant.

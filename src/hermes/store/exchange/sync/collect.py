@@ -66,8 +66,7 @@ def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, 
     queries = [f"SELECT session_id, {counted} FROM messages WHERE {{}} GROUP BY session_id"]
     for table, names in _RELATED.items():
         queries.append(f"SELECT session_id, {names} FROM {table} WHERE {{}} ORDER BY session_id, {names}")
-    if events.are_kept(tx):
-        queries.append("SELECT session_id, count(*), max(at) FROM session_events WHERE {} GROUP BY session_id")
+    queries.append("SELECT session_id, count(*), max(at) FROM session_events WHERE {} GROUP BY session_id")
     for number, query in enumerate(queries):
         for session_id, row in rows(query):
             if session_id in found:

@@ -15,7 +15,7 @@ from hermes.store.exchange.sync import collect as snapshots
 from hermes.store.exchange.sync import document as documents
 from hermes.store.exchange.sync.apply import Applied, Counts, NotYet
 from hermes.store.exchange.sync.document import SHREDDED, Placement
-from hermes.store.records import events, lineage
+from hermes.store.records import lineage
 from hermes.store.records.attachments import note
 from hermes.store.upkeep import retention
 
@@ -90,8 +90,6 @@ class Replica:
         if self._db._mask is not None:
             documents.masked(told, bodies, self._db._mask)
         tree = str(told["id"])
-        if any(one["events"] for one in told["sessions"].values()):
-            events.prepare(self._engine)
         with self._engine.read() as tx:
             known = [tree, *tables.forks_of(tx, tree), *(told["sessions"].keys() - {tree})]
         with self._db._writing(*dict.fromkeys(known)) as tx:
