@@ -168,8 +168,9 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
     def foreign_message_ids(self, session_id: str) -> set[str]:
         """The ids that a session's messages had on their platform or in the program they come from."""
         sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
-        rows = self._read(lambda tx: tx.rows(sql, (codec.storable(session_id),)))
-        return {str(codec.restored(row[0])) for row in rows}
+        return {
+            str(codec.restored(one)) for one in self._read(lambda tx: tx.column(sql, (codec.storable(session_id),)))
+        }
 
     def import_database(
         self, path: Path | str, *, again: bool = True, only: Callable[[Mapping[str, Any]], bool] | None = None

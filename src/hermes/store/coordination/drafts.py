@@ -115,7 +115,7 @@ class Drafts:
     def _all(self) -> Iterator[bytes]:
         if self.inside:
             with self._engine.read() as tx:
-                yield from [bytes(row[0]) for row in tx.rows("SELECT data FROM drafts ORDER BY name")]
+                yield from map(bytes, tx.column("SELECT data FROM drafts ORDER BY name"))
             return
         with contextlib.suppress(OSError):
             for path in sorted(self.folder.iterdir()):

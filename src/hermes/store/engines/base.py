@@ -106,6 +106,9 @@ class Tx(Protocol):
     def value(self, sql: str, params: Params = ()) -> Any:
         """The first column of the first row, or None."""
 
+    def column(self, sql: str, params: Params = ()) -> list[Any]:
+        """The first column of all rows."""
+
     def dicts(self, sql: str, params: Params = ()) -> list[Any]:
         """All rows as dicts keyed by column name; the caller, who names the columns, says which TypedDict that is."""
 

@@ -133,12 +133,12 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
             is_same = moved.written + moved.removed == before
             for table in (one for one in tables if one.name == _VECTORS and is_same):
                 _Copy(there, here, table, moved).run()
-            hashes = [row[0] for row in tx.rows("SELECT DISTINCT hash FROM attachments")]
+            hashes = tx.column("SELECT DISTINCT hash FROM attachments")
     moved.attachments = sum(target._attachments.take_over(source.read_attachment, digest) for digest in hashes)
     target.catch_up()
     if not here.shared:  # next to a file, each session has its transcript: write those that were written elsewhere
         kept = "SELECT id FROM sessions WHERE transcript IS NOT NULL AND purged IS NULL"
-        ids = [row[0] for row in target._read(lambda tx: tx.rows(kept))]
+        ids = target._read(lambda tx: tx.column(kept))
         target._transcripts.complete(one for one in ids if not target._transcripts.files.exists(one))
     moved.sessions, moved.messages = target.session_count(), target.message_count()
     return moved

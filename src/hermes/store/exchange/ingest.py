@@ -385,8 +385,8 @@ class _Follow:
             self.done.hides = True
         if ours and self.done.revised:
             lineage.drop_empty_rewinds(self.tx, self.id)
-            there = self.tx.rows("SELECT batch FROM session_rewinds WHERE session_id = ?", (self.id,))
-            self._record(hidden=sorted({row[0] for row in there}.intersection(ours)))
+            there = self.tx.column("SELECT batch FROM session_rewinds WHERE session_id = ?", (self.id,))
+            self._record(hidden=sorted({*there}.intersection(ours)))
         self._columns()
         if self.done:
             more = self.done.added, self.calls, self.latest, self.preview

@@ -91,7 +91,7 @@ def waiting_for(tx: Tx, platforms: Sequence[str], before: float) -> list[int]:
     """The numbers of parts for these platforms that wait since before this time, in order."""
     which, values = tx.among("platform", platforms)
     sql = f"SELECT id FROM gateway_outbox WHERE {WAITS} AND created_at < ? AND {which} ORDER BY id"
-    return [int(row[0]) for row in tx.rows(sql, (before, *values))]
+    return tx.column(sql, (before, *values))
 
 
 def note_file(tx: Tx, session_id: str, digest: str) -> None:

@@ -155,7 +155,7 @@ def home_of(tx: Tx, message_id: int) -> MessageHome | None:
     )
     if row is None or row[1] in (REDACTED, REPLACED):
         return None
-    carriers = tx.rows(
+    carriers = tx.column(
         "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ? AND ? BETWEEN first_id AND last_id AND"
         " session_id <> ? ORDER BY session_id",
         (row[0], message_id, row[0]),
@@ -163,7 +163,7 @@ def home_of(tx: Tx, message_id: int) -> MessageHome | None:
     deleted = row[2] is not None
     if deleted and not carriers:
         return None
-    return MessageHome(row[0], tuple(one[0] for one in carriers), deleted)
+    return MessageHome(row[0], tuple(carriers), deleted)
 
 
 def redact(tx: Tx, message_id: int, place: MessageHome) -> None:

@@ -30,10 +30,8 @@ def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, i
         "SELECT p.title_base FROM sessions s JOIN sessions p ON p.id = s.parent_session_id WHERE s.id = ?",
         (session_id,),
     )
-    like = tx.rows(
-        "SELECT DISTINCT title_base FROM sessions WHERE title_base >= ? AND title_base < ?", (base, base + "\U0010ffff")
-    )
-    for whole in (parent, *(row[0] for row in like)):
+    like = "SELECT DISTINCT title_base FROM sessions WHERE title_base >= ? AND title_base < ?"
+    for whole in (parent, *tx.column(like, (base, base + "\U0010ffff"))):
         if whole is not None and len(whole) > len(base) and shown_title(whole, number) == title:
             return whole, number
     return base, number

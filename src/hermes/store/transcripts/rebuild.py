@@ -177,7 +177,7 @@ def _identity(entry: Entry) -> tuple[Any, ...]:
 
 def _trash_unknown(tx: Tx, folder: Path) -> list[str]:
     """Of a database that lost its newest changes: sessions that had a transcript and have none now were deleted since."""
-    known = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript IS NOT NULL AND trashed_at IS NULL")]
+    known = tx.column("SELECT id FROM sessions WHERE transcript IS NOT NULL AND trashed_at IS NULL")
     unknown = [one for one in known if not (folder / file_name(one)).exists()]
     gone = [session_id for session_id in unknown if retention.trash(tx, session_id, "rebuild")]
     return [f"moved {len(gone)} sessions without a transcript to the trash"] if gone else []

@@ -87,7 +87,7 @@ class TranscriptWriter:
             return
         with self._engine.read() as tx:
             active = {one: number or 0 for one, number in tx.rows(_ACTIVE, (32 if self._engine.shared else 8,))}
-            marked = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
+            marked = tx.column("SELECT id FROM sessions WHERE transcript = 0")
         if self._engine.shared:
             told = {
                 one: transcript.highest_id(transcript.tail(self.files.path(one)))
@@ -302,7 +302,7 @@ class TranscriptWriter:
 
     def _has_more(self, tx: Tx, session_id: str, told: replay.ReplayedSession, written: float) -> bool:
         """Whether a transcript has messages that the rows lack, though none were removed since it was written."""
-        stored = {row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))}
+        stored = set(tx.column("SELECT id FROM messages WHERE session_id = ?", (session_id,)))
         is_more = bool(told.loose or told.messages.keys() - stored)
         return is_more and tx.row(_REMOVED, (session_id, written)) is None
 

@@ -299,7 +299,7 @@ def _forget_titles(index: Path, session_ids: Sequence[str]) -> None:
 
 
 def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
-    return [str(row[0]) for key in keys for row in tx.rows(sql, (key,))]
+    return [one for key in keys for one in tx.column(sql, (key,))]
 
 
 # ------------------------------------------------------------------------------------------ copies

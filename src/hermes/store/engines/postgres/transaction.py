@@ -89,6 +89,9 @@ class PostgresTx:
     def value(self, sql: str, params: Params = ()) -> Any:
         return (self.row(sql, params) or (None,))[0]
 
+    def column(self, sql: str, params: Params = ()) -> list[Any]:
+        return [row[0] for row in self.rows(sql, params)]
+
     def dicts(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> list[Any]:
         rows = self.rows(sql, params, prepare=prepare)
         names = [column.name for column in self._cursor.description or ()]

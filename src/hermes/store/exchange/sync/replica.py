@@ -174,8 +174,7 @@ class Replica:
     def lacking_attachments(self) -> list[str]:
         """Attachments that messages show and whose bytes are not here."""
         with self._engine.read() as tx:
-            rows = tx.rows("SELECT DISTINCT hash FROM attachments ORDER BY hash")
-        return self.lacks(str(row[0]) for row in rows)
+            return self.lacks(tx.column("SELECT DISTINCT hash FROM attachments ORDER BY hash"))
 
 
 def _shown_files(bodies: dict[str, Any]) -> list[str]:
