@@ -228,7 +228,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         from hermes.store.upkeep.check import check
 
         with suppress(StoreError):  # if they can't be, the check finds out why
-            self._engine.take_in()
+            self._engine.adopt_foreign_rows()
         return check(self._engine, self._transcripts, self._attachments, progress)
 
     def repair(self, *, rebuild_index: bool = False) -> list[str]:
@@ -289,4 +289,4 @@ class Transactions:
         from hermes.tokens import estimate_tokens
 
         message = {**message, "token_count": message.get("token_count") or estimate_tokens((message,))}
-        return self._db._append(session_id, self._db._ready(message), checked(usage), also)
+        return self._db._append(session_id, self._db._encoded(message), checked(usage), also)

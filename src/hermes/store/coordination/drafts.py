@@ -99,7 +99,7 @@ class Drafts:
         if data is None or not data.startswith(head):
             return
         if self.inside:
-            with contextlib.suppress(StoreError), self._engine.write(alone=False) as tx:
+            with contextlib.suppress(StoreError), self._engine.write(exclusive=False) as tx:
                 tx.run("DELETE FROM drafts WHERE name = ?", (path.name,))
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ class Drafts:
         """Put this in place of a session's draft; it survives the death of the process."""
         path = self.path(session_id)
         if self.inside:
-            with self._engine.write(alone=False, lasting=False) as tx:
+            with self._engine.write(exclusive=False, durable=False) as tx:
                 sql = "INSERT INTO drafts(name, data) VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET data = excluded.data"
                 tx.run(sql, (path.name, Blob(data)))
             return

@@ -94,7 +94,7 @@ class GatewayDB:
 
     def write_unsynced(self, change: Callable[Concatenate[Tx, float, P], R], /, *given: P.args, **named: P.kwargs) -> R:
         """Like `write`, for a change that may be lost if the power fails."""
-        with self._store.write(lasting=False) as tx:
+        with self._store.write(durable=False) as tx:
             return change(tx, self.clock(), *given, **named)
 
     def identity(self) -> str:
@@ -213,7 +213,7 @@ class GatewayDB:
         This alone is not synced to the disk. The next send is: if its platform can't recognise a repetition, the
         send is recorded and synced before it is made. If the power fails in between, the event is answered from the store.
         """
-        with self._store.write(lasting=False) as tx:
+        with self._store.write(durable=False) as tx:
             return self.finish_in(tx, inbox_id, platform, chat, parts)
 
     def finish_in(self, tx: Tx, inbox_id: int, platform: str, chat: str, parts: Sequence[ReplyPart]) -> list[Outgoing]:

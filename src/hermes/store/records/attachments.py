@@ -270,7 +270,7 @@ class TableAttachments(Attachments):
         digest = _hash(data)
         if not self.has(digest):
             sql = "INSERT INTO attachment_data(hash, data) VALUES(?, ?) ON CONFLICT DO NOTHING"
-            with self._engine.write(alone=False) as tx:
+            with self._engine.write(exclusive=False) as tx:
                 tx.run(sql, (digest, Blob(data)))
         return digest
 

@@ -17,7 +17,7 @@ from hermes.store.records.visibility import User
 from hermes.store.text.index_text import plain_parts
 
 if TYPE_CHECKING:
-    from hermes.store.records.message_values import Ready
+    from hermes.store.records.message_values import EncodedMessage
     from hermes.store.records.rows import ChangeReason, FileChangeRow
 
 _ANY = 1 << 62  # above every id
@@ -33,7 +33,7 @@ _PUT = "INSERT INTO file_changes(message_id, call, path, name, kind, lines) VALU
 # ---------------------------------------------------------------------------------------------- noting
 
 
-def note(tx: Tx, session_id: str, message_id: int, ready: Ready) -> None:
+def note(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> None:
     """Note what a message that was just stored tells about files."""
     if ready.changes:
         _put(tx, message_id, ready.changes)

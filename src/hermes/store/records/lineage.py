@@ -95,7 +95,12 @@ def _upto(places: Sequence[Any], message_id: int, session_id: str) -> list[Place
 
 
 def compress(
-    tx: Tx, session_id: str, new_id: str, summary: message_values.Ready, head_until: int | None, tail_from: int | None
+    tx: Tx,
+    session_id: str,
+    new_id: str,
+    summary: message_values.EncodedMessage,
+    head_until: int | None,
+    tail_from: int | None,
 ) -> int:
     """End a session by compression and open its continuation; the id of the summary message."""
     parent = sessions.require(tx, session_id)

@@ -187,7 +187,7 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
 def following(tx: Tx, message_id: int, limit: int, visible_to: User | None) -> list[Row]:
     """A message and the next ones of its session, at most `limit`; [] if the caller may not see it.
 
-    One that the caller sees only in a session that carries it comes alone: what follows it elsewhere may be another user's.
+    One that the caller sees only in a session that carries it comes exclusive: what follows it elsewhere may be another user's.
     """
     shown_in = session_of(tx, message_id, visible_to)
     if shown_in is None:

@@ -134,7 +134,7 @@ def meant(tx: Tx, words: str, visible_to: User | None) -> list[str]:
     return [session_id for _, session_id in sorted((same or containing).values(), reverse=True)]
 
 
-def take_in(tx: Tx) -> None:
+def adopt_foreign_titles(tx: Tx) -> None:
     """Give families to titles that another program set."""
     for session_id, title in tx.rows("SELECT id, title FROM sessions WHERE title IS DISTINCT FROM title_seen"):
         if not isinstance(title, str | None):  # a damaged row: `check` names it

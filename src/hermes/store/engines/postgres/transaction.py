@@ -192,7 +192,7 @@ class Beginnings:
     """The first statements of a transaction, by its purpose."""
 
     writing: bytes  # concurrently with others
-    alone: bytes
+    exclusive: bytes
     read: bytes
     indexing: tuple[bytes, ...]  # statement by statement
 
@@ -209,7 +209,7 @@ def beginnings(durability: str, views: str | None, patience: float) -> Beginning
     return Beginnings(
         writing=writing.encode(),
         # A tenant only marks one of its sessions.
-        alone=(f"{writing}; {ALONE}" if views is None else writing).encode(),
+        exclusive=(f"{writing}; {ALONE}" if views is None else writing).encode(),
         read="; ".join([_READ, locks, *place]).encode(),
         # An index can be made again: it waits for no disk and no replica. (After a crash they still wait in `unindexed`.)
         indexing=tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off")),
