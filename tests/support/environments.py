@@ -22,7 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.selection import installs_all
+from tests.support.sizes import THOROUGH
+
+installs_all = THOROUGH  # whether this run installs whatever programs of others its tests need
 
 
 def missing(reason: str) -> None:
@@ -56,7 +58,7 @@ def _once(folder: Path) -> Iterator[bool]:
 
 def at_hand(name: str) -> bool:
     """Whether a folder is filled, or may be filled in this run."""
-    return installs_all() or (cache() / name / "installed").exists()
+    return installs_all or (cache() / name / "installed").exists()
 
 
 def installed(name: str, install: Callable[[Path], None], *, quick: bool = False) -> Path:

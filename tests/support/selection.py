@@ -11,18 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import environments
 from tests.support.sizes import THOROUGH
 
-_named: list[str] = []
 
-
-def installs_all() -> bool:
-    """Whether this run installs whatever programs of others its tests need."""
-    return THOROUGH or bool(_named)
+def _named(config: pytest.Config) -> set[Path]:
+    words = [word.partition("::")[0] for word in config.args]
+    return {Path(config.invocation_params.dir, word) for word in words if word.endswith(".py")}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _named[:] = [word.partition("::")[0] for word in config.args if word.partition("::")[0].endswith(".py")]
+    environments.installs_all = THOROUGH or bool(_named(config))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest's own, which selects by marks
@@ -32,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.promise)
     if THOROUGH:
         return
-    named = {Path(config.invocation_params.dir, word) for word in _named}
+    named = _named(config)
     left_out = {item for item in items if item.get_closest_marker("thorough") and item.path not in named}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
