@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.texts import encodable
 from tests.support.wire import Wire, said
+
+pytestmark = pytest.mark.mechanism
 
 HALF = "half \ud83d of it"
 SENT = "half � of it"

@@ -12,6 +12,8 @@ from hermes.store.gateway import outbox
 from hermes.store.gateway.gateway_db import GatewayDB
 from hermes.store.gateway.inbox import IncomingEvent
 
+pytestmark = pytest.mark.mechanism
+
 
 def incoming(number: int, chat: int) -> IncomingEvent:
     return IncomingEvent(

@@ -8,8 +8,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from hermes.gateway.flow.turns import Conversation, Turns
 from tests.support.labs.base import until
+
+pytestmark = pytest.mark.mechanism
 
 
 @dataclass(eq=False)

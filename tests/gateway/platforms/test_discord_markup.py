@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms.discord.outgoing import LONGEST, to_discord
 
+pytestmark = pytest.mark.mechanism
+
 
 @pytest.mark.parametrize(
     ("markdown", "shown"),

@@ -14,6 +14,8 @@ from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.markup import BOLD, CODE, ITALIC, LINK, PRE, QUOTE, STRIKE, Layout, Span, marked
 
+pytestmark = pytest.mark.mechanism
+
 PIECES = [
     "**", "*", "_", "~~", "`", "```", "```py\n", "\n", "\n\n", "# ", "- ", "1. ", "7) ", "    ", "> ", "---\n", "<b>", "&amp;", "\\",
     "| a | b |\n|---|---|\n| c | d |\n", "[x](https://e.org)", "[x](", "![y](http://a/b)", ")", "word", "漢字", "👩‍👩‍👧", "- [ ] ", "\x00", "\r",

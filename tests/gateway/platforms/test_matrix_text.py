@@ -21,6 +21,8 @@ from hermes.gateway.platforms.matrix import incoming, outgoing
 from hermes.gateway.platforms.matrix.adapter import Matrix
 from hermes.gateway.platforms.matrix.client import SavedState
 
+pytestmark = pytest.mark.mechanism
+
 ME = "@hermes:lab.test"
 ALICE = "@alice:lab.test"
 ALLOWED = {

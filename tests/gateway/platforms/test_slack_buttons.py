@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from hermes.gateway.platforms.slack import outgoing as form
 from tests.support.labs.slack import Lab
 from tests.support.labs.slack_scenes import connected, fresh_lab, one_workspace, run  # noqa: F401
 from tests.support.labs.slack_schema import problems_of
+
+pytestmark = pytest.mark.mechanism
 
 CHOICES = [Choice(label="Yes", says="/yes 0123abcd"), Choice(label="No", says="/no 0123abcd")]
 

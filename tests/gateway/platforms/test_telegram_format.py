@@ -14,6 +14,8 @@ from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms.telegram.outgoing import LONGEST, Formatted, formatted, plain
 from tests.support.labs.telegram_wire import marks_wrong
 
+pytestmark = pytest.mark.mechanism
+
 PIECES = [
     "**", "*", "_", "__", "~~", "`", "```", "```python\n", "\n", "\n\n", "# ", "## ", "- ", "1. ", "0. ", "  ", "    ", "> ", "---\n",
     "| a | b |\n|---|---|\n| c | d |\n", "|", "[x](https://example.org/a)", "[x](", ")", "[x](tg://user?id=1)", "![alt](http://a/b.png)",
