@@ -182,7 +182,7 @@ class Shared(Cluster):
         """This process needs the server no more; if nobody does, it stops."""
         if self._line is not None:
             self._line.close()
-        with self._alone():
+        with self._alone(), self._users:
             fcntl.flock(self._users, fcntl.LOCK_UN)
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,7 +192,6 @@ class Shared(Cluster):
                 return
             self.stop("immediate")
             shutil.rmtree(self.data, ignore_errors=True)
-            self._users.close()
 
     def store(self, name: str) -> str:
         """The URL of the store of that name, an empty one if there is none yet."""
