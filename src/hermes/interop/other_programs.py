@@ -36,9 +36,10 @@ def programs() -> dict[str, Format]:
     return {name: one for one in found for name in sorted((one.name, *one.aliases), key=len)}
 
 
-def names() -> list[str]:
-    """A short name for each of these programs."""
-    return [name for name, one in programs().items() if name == min((one.name, *one.aliases), key=len)]
+def names(*, writing: bool = False) -> list[str]:
+    """A short name for each of these programs; with `writing`, of those that take any session."""
+    short = {min((one.name, *one.aliases), key=len): one for one in programs().values()}
+    return [name for name, one in short.items() if one.writes or not writing]
 
 
 # ------------------------------------------------------------------------------------------------- from there
