@@ -36,10 +36,13 @@ def programs() -> dict[str, Format]:
     return {name: one for one in found for name in sorted((one.name, *one.aliases), key=len)}
 
 
-def names(*, writing: bool = False) -> list[str]:
-    """A short name for each of these programs; with `writing`, of those that take any session."""
-    short = {min((one.name, *one.aliases), key=len): one for one in programs().values()}
-    return [name for name, one in short.items() if one.writes or not writing]
+def names() -> list[str]:
+    """A short name for each program that any session can be written for; others resume only what came from them."""
+    return [name for name, one in _short_names().items() if one.writes]
+
+
+def _short_names() -> dict[str, Format]:
+    return {min((one.name, *one.aliases), key=len): one for one in programs().values()}
 
 
 # ------------------------------------------------------------------------------------------------- from there
@@ -48,7 +51,7 @@ def names(*, writing: bool = False) -> list[str]:
 def newest(db: SessionDB, name: str, folder: Path) -> str:
     """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
     if (chosen := programs().get(name)) is None:
-        raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(names())}")
+        raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(_short_names())}")
     module, project = chosen.load(), project_folder(folder)
     places: list[Path] = module.usual_places()
     for path in sorted(_files(module, places), key=_changed, reverse=True):

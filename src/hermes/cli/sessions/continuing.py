@@ -22,7 +22,7 @@ from hermes.interop import other_programs
 @click.argument("session", metavar="ID", shell_complete=complete_session)
 @click.option(
     "--in", "name", metavar="PROGRAM", required=True, type=click.Choice(list(other_programs.programs())),
-    help=f"One of {', '.join(other_programs.names(writing=True))}; or the program that the session came from.",
+    help=f"One of {', '.join(other_programs.names())}.",
 )  # fmt: skip
 @click.option("--run", is_flag=True, help="Run the command instead of printing it.")
 def open_(session: str, name: str, run: bool) -> None:
