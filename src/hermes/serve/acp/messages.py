@@ -278,6 +278,4 @@ def mcp_servers_of(servers: list[Any]) -> dict[str, McpServer]:
         elif getattr(server, "url", None):
             headers = {one.name: one.value for one in server.headers or ()}
             found[server.name] = McpServer(url=server.url, headers=headers)
-        else:
-            raise InvalidInput(f"the MCP server {server.name!r} has neither a command nor an address")
     return found
