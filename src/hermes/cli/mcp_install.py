@@ -54,7 +54,7 @@ class Program:
         made = {**self.more, **there, **({"command": words} if in_one else {"command": words[0], "args": words[1:]})}
         own_env = there.get(variables) or {}
         if not isinstance(own_env, dict):
-            raise InvalidInput(f"{self.path()}: {variables} of the entry {NAME} is not an object; mend it and try again")
+            raise InvalidInput(f"{self.path()}: {variables} of the entry {NAME} is not an object; mend it there first")
         env = {name: value for name, value in own_env.items() if name != "HERMES_HOME"}
         if (home := get_hermes_home().absolute()) != Path.home() / ".hermes":
             env["HERMES_HOME"] = str(home)
