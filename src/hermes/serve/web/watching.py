@@ -83,8 +83,8 @@ class SessionWatch:
                 )
                 shown = [[row.get(name) for name in HEADLINE] for row in rows]
                 found[None, user] = hash(repr((shown, self._db.tags_of([row["id"] for row in rows], visible_to=user))))
-            elif session_id in states:
-                found[session_id, user] = hash(states[session_id])
+            else:  # one that is gone has a state, too: its page is told, and finds out
+                found[session_id, user] = hash(states.get(session_id))
         return found
 
 

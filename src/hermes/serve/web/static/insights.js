@@ -85,7 +85,10 @@ export async function showInsights() {
   if (!told.sessions) { main.append(make("p", { className: "empty" }, "No conversations in this time.")); say(""); return; }
   const plots = make("div", { className: "plots" });
   const daily = (title, key, show, exact = show) => figure(title, columns(title, usage.map(([day, used]) => [day, used[key] || 0]), show), ["Day", title], usage.map(([day, used]) => [day, exact(used[key] || 0)]));
-  plots.append(daily("Messages", "messages", count), daily("Tokens", "tokens", short, count), daily("Cost", "cost_usd", value => money(value) || "$0"));
+  const known = key => usage.some(([, used]) => used[key]); // many histories have neither tokens nor prices
+  plots.append(daily("Messages", "messages", count));
+  if (known("tokens")) plots.append(daily("Tokens", "tokens", short, count));
+  if (known("cost_usd")) plots.append(daily("Cost", "cost_usd", value => money(value) || "$0"));
   const counted = told.by_model.some(one => sum(one.tokens)); // without tokens, the number of replies
   const models = told.by_model.map(one => [one.model || "(no model recorded)", counted ? sum(one.tokens) : one.replies, one]);
   if (models.length) plots.append(figure(counted ? "Models, by tokens" : "Models, by replies", bars(named(models, ([name, value]) => [name, value]), short), ["Model", "Replies", "Tokens", "Cost"], models.map(([name, , one]) => [name, count(one.replies), count(sum(one.tokens)), money(one.cost_usd) || "—"])));

@@ -1,5 +1,5 @@
 // A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
-import { ask, atEnd, button, chips, confirmed, count, failed, link, main, make, path, plural, readOnly, say, stay, toEnd } from "./dom.js";
+import { ask, atEnd, button, chips, confirmed, count, failed, link, main, make, owner, path, plural, readOnly, say, stay, toEnd } from "./dom.js";
 import { drawHead, renewHead, setHead, unfolding } from "./head.js";
 import { drawMessage } from "./message.js";
 import { name } from "./rows.js";
@@ -29,7 +29,7 @@ function inTurn(act) {
 
 // ------------------------------------------------------------------------------------------------ messages
 const can = { edit: editMessage, branch: message => branch(message.id), again: () => answerAgain() };
-const draw = message => drawMessage(message, can, message.id === open?.session.summary ? "Summary" : message.role);
+const draw = message => message.id === open?.session.summary ? drawMessage({ ...message, role: "system" }, can, "Summary") : drawMessage(message, can);
 const drawFolded = message => drawMessage(message);
 async function branch(at) {
   const from = open.id, made = await ask(`/api/do/branch/${path(from)}`, at ? { at_message: at } : {});
@@ -71,7 +71,19 @@ function watch() { // a hidden tab reads nothing until it is shown
   live?.close();
   live = null;
   if (!open || document.hidden) return;
-  live = follow("session=" + open.id, state => { if (state !== null) refresh().then(() => renewHead()).catch(failed); }); // the first one, too: something may have come between
+  live = follow("session=" + open.id, state => { // the first one, too: something may have come between
+    if (state === null) gone();
+    else refresh().then(() => renewHead()).catch(error => error.status === 404 ? gone() : failed(error));
+  });
+}
+function gone() { // what was read stays; nothing more can be done with it
+  if (!open) return;
+  leave();
+  const note = make("p", { className: "problem", role: "alert" }, "This conversation was put in the trash or deleted. ", owner && !readOnly ? make("a", { href: "/trash" }, "Open the trash") : null);
+  main.querySelector(".head .actions")?.remove();
+  main.querySelector("#talk")?.remove();
+  main.append(note);
+  toEnd();
 }
 document.addEventListener("visibilitychange", () => { behind = true; watch(); });
 export function aim(id) {
