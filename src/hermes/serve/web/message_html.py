@@ -12,6 +12,8 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from hermes.agent.attached_files import NOTE
 from hermes.serve.web import markdown_html
 from hermes.texts import counted, encodable, harmless, one_line
@@ -193,8 +195,6 @@ def _name_of(part: Any) -> str:
 
 def _gist(arguments: Any) -> str:
     """Summarise a call on one line: the command, the question, else all arguments."""
-    import msgspec
-
     text = str(encodable(str(arguments or "")))
     try:
         given = msgspec.json.decode(text) if len(text) < _LONGEST else None
