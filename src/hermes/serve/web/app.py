@@ -47,7 +47,7 @@ def app(
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = PageLists(db, zone), Talks(db, config)
-    reading, changing = ConversationView(db, finding, talks.asked, zone), ConversationChanges(db)
+    reading, changing = ConversationView(db, finding, talks.waiting, zone), ConversationChanges(db)
     talking, watching = _TalkRoutes(db, config, talks, reading), PageWatch(db, talks)
 
     @asynccontextmanager

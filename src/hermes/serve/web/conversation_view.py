@@ -34,9 +34,9 @@ Row = dict[str, Any]
 class ConversationView:
     """Conversations as the page shows them."""
 
-    def __init__(self, db: SessionDB, finding: PageLists, asked: Callable[[str], str], zone: tzinfo | None) -> None:
-        """`asked` gives the question that a turn of the page waits for in a session, or ""."""
-        self._db, self._finding, self._asked, self._zone = db, finding, asked, zone
+    def __init__(self, db: SessionDB, finding: PageLists, waiting: Callable[[str], str], zone: tzinfo | None) -> None:
+        """`waiting` gives the id of the call that waits for permission in a session, or ""."""
+        self._db, self._finding, self._waiting, self._zone = db, finding, waiting, zone
         self._renderer = message_html.HtmlRenderer(self._type_of)
 
     def found(self, request: Request) -> SessionRow:
@@ -75,9 +75,9 @@ class ConversationView:
         """A page of messages: from a place, around a message, or the last ones."""
         session_id, user = self.found(request)["id"], visitor_of(request).user
         holder = self._db.turn_holder(session_id)
-        asked = None if holder is None or is_gone(holder) else self._asked(session_id)
+        waiting = None if holder is None or is_gone(holder) else self._waiting(session_id)
         undone = len(self._db.get_undone_messages(session_id, visible_to=user))
-        return self._piece(request, self._rows(session_id, user), asked, undone)
+        return self._piece(request, self._rows(session_id, user), waiting, undone)
 
     def compressed(self, request: Request) -> Response:
         """The messages of the part before that this part shows only as a summary."""
@@ -104,7 +104,7 @@ class ConversationView:
         shown = {row["id"] for row in self._rows(session_id, user)}
         return [row for row in self._rows(chain[place - 1], user) if row["id"] not in shown]
 
-    def _piece(self, request: Request, rows: list[Row], asked: str | None = None, undone: int = 0) -> Response:
+    def _piece(self, request: Request, rows: list[Row], waiting: str | None = None, undone: int = 0) -> Response:
         entries, results, place_of = _entries(rows)
         query = request.query_params
         if "around" in query:
@@ -114,7 +114,9 @@ class ConversationView:
         else:
             start = number(query["from"]) if "from" in query else max(0, len(entries) - PAGE)
         some = [
-            self._renderer.message(row, results, asked if row is entries[-1] else None)  # only the last one's calls run
+            self._renderer.message(
+                row, results, waiting if row is entries[-1] else None
+            )  # only the last one's calls run
             for row in entries[start : start + PAGE]
         ]
         return AsciiJson(

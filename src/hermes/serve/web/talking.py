@@ -19,6 +19,7 @@ from hermes.agent.attached_files import MOST_TEXT, AttachedFile, Reader, joined,
 from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.models.choice import choose_model, model_of_choice
+from hermes.agent.tools.permission import Question
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.agent.turn import (
     Done,
@@ -150,10 +151,10 @@ class Talks:
         """The turn of this page that runs in a session's conversation."""
         return self._running.get(await asyncio.to_thread(self._name, session_id))
 
-    def asked(self, session_id: str) -> str:
-        """The question that a turn of this page waits for in a session's conversation, or "". In a thread."""
+    def waiting(self, session_id: str) -> str:
+        """The id of the call that waits for permission in a session's conversation, or "". In a thread."""
         page = self._running.get(self._name(session_id))
-        return "" if page is None or page.request is None else page.request.question
+        return "" if page is None or page.request is None else page.request.call_id
 
     async def models(self, session_id: str | None) -> dict[str, Any]:
         """The models that can be chosen for a conversation, and the one that answers there."""
@@ -274,7 +275,8 @@ class Talks:
                 page.post(kind="followed", session=event.session_id)
             case PermissionRequest():
                 page.request = event
-                page.post(kind="question", id=event.id, text=event.question)
+                detail = event.question.detail if isinstance(event.question, Question) else ""
+                page.post(kind="question", id=event.id, text=event.question, detail=detail[:_SHOWN])
             case PermissionDecided():
                 if page.request is not None:  # nobody has answered
                     page.request = None

@@ -78,7 +78,7 @@ export function replyView() {
     const answer = yes => button(yes ? "Allow" : "Decline", () => ask("/api/answer/" + turn, { question: event.id, yes }), { className: yes ? "danger" : "primary" });
     const no = answer(false);
     questions.append(make("div", { className: "asking", role: "alertdialog", id: "q" + event.id, ariaLabel: "The agent asks" },
-      make("p", {}, ...inCode(event.text)), make("div", { className: "actions" }, no, answer(true))));
+      event.detail ? make("pre", { tabIndex: 0 }, event.detail) : null, make("p", {}, ...inCode(event.text)), make("div", { className: "actions" }, no, answer(true))));
     setTimeout(() => no.focus());
   }
   function inCode(text) { // "Run `a command`? (why it is asked)"
