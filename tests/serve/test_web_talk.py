@@ -271,7 +271,8 @@ def test_while_another_process_is_answering_nothing_is_sent(home: Path, page: Pa
     before = said(home, "s1")
     with SessionDB(home / "state.db") as db:
         token = db.take_turn("s1", "elsewhere:1:x:telegram", 60.0)
-        assert page.get("/api/running/s1") == {"turn": None, "other": "telegram"}
+        seen = page.get("/api/session/s1")
+        assert (seen["turn"], seen["other"]) == (None, "telegram")
         refused = page.do("/api/talk/s1", text="me too")
         assert refused.status_code == 409 and "telegram" in refused.json()["error"]
         assert said(home, "s1") == before
@@ -283,12 +284,12 @@ def test_while_another_process_is_answering_nothing_is_sent(home: Path, page: Pa
 
 def test_one_turn_at_a_time_in_a_conversation_and_a_second_tab_finds_it(home: Path, page: Page) -> None:
     begun = page.do("/api/talk/media", text="long=2000 slow=60").json()
-    assert page.get("/api/running/media")["turn"] == begun["turn"]
+    assert page.get("/api/session/media")["turn"] == begun["turn"]
     refused = page.do("/api/talk/media", text="again")
     assert refused.status_code == 409 and "this page" in refused.json()["error"]
     page.do(f"/api/stop/{begun['turn']}")
     assert list(page.turn(begun["turn"]))[-1]["kind"] == "done"
-    assert page.get("/api/running/media")["turn"] is None
+    assert page.get("/api/session/media")["turn"] is None
     assert [content for _, content in said(home, "media")].count("again") == 0
 
 

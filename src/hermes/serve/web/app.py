@@ -27,7 +27,6 @@ from hermes.serve.web.finding import PageLists, number
 from hermes.serve.web.talking import PageTurn, Said, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
 from hermes.serve.web.watching import PageWatch
-from hermes.store.coordination.leases import is_gone, is_ours, source_of
 from hermes.texts import one_line
 from hermes.times import zone_of
 
@@ -47,7 +46,7 @@ def app(
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = PageLists(db, zone), Talks(db, config)
-    reading, changing = ConversationView(db, finding, talks.waiting, zone), ConversationChanges(db)
+    reading, changing = ConversationView(db, finding, talks, zone), ConversationChanges(db)
     talking, watching = _TalkRoutes(db, config, talks, reading), PageWatch(db, talks)
 
     @asynccontextmanager
@@ -73,7 +72,6 @@ def app(
         Route("/api/compressed/{session_id:path}", reading.compressed),
         Route("/api/undone/{session_id:path}", reading.undone),
         Route("/api/events", watching.events),
-        Route("/api/running/{session_id:path}", talking.running),
         Route("/api/models", talking.models),
         Route("/api/models/{session_id:path}", talking.models, methods=["GET", "POST"]),
         Route("/api/talk", talking.talk, methods=["POST"]),
@@ -126,17 +124,6 @@ class _TalkRoutes:
     def __init__(self, db: SessionDB, config: Config, talks: Talks, reading: ConversationView) -> None:
         self._db, self._talks, self._reading = db, talks, reading
         self._most = int(config.gateway.media.max_mb * 1_000_000)
-
-    async def running(self, request: Request) -> Response:
-        """The turn of this page that runs in a conversation, and which other process is answering there."""
-        session_id = (await run_in_threadpool(self._reading.found, request))["id"]
-        turn = await self._talks.running_in(session_id)
-        holder = await run_in_threadpool(lambda: self._db.turn_holder(self._db.get_compression_tip(session_id)))
-        other = holder is not None and not is_ours(holder) and not is_gone(holder)
-        return AsciiJson({
-            "turn": None if turn is None or visitor_of(request).read_only else turn.id,
-            "other": source_of(holder) if other else None,
-        })  # fmt: skip
 
     async def talk(self, request: Request) -> Response:
         """Begin a turn: in a new conversation, or in the one that is named."""

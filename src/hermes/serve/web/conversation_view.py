@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,13 +16,14 @@ from hermes.serve.event_stream import AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.visitors import visitor_of
-from hermes.store.coordination.leases import is_gone
+from hermes.store.coordination.leases import is_gone, is_ours, source_of
 from hermes.texts import content_text, encodable, one_line
 from hermes.why import files_changed
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
+    from hermes.serve.web.talking import Talks
     from hermes.store.api.session_db import SessionDB
     from hermes.store.records.rows import SessionRow
     from hermes.store.records.visibility import User
@@ -34,9 +35,8 @@ Row = dict[str, Any]
 class ConversationView:
     """Conversations as the page shows them."""
 
-    def __init__(self, db: SessionDB, finding: PageLists, waiting: Callable[[str], str], zone: tzinfo | None) -> None:
-        """`waiting` gives the id of the call that waits for permission in a session, or ""."""
-        self._db, self._finding, self._waiting, self._zone = db, finding, waiting, zone
+    def __init__(self, db: SessionDB, finding: PageLists, talks: Talks, zone: tzinfo | None) -> None:
+        self._db, self._finding, self._talks, self._zone = db, finding, talks, zone
         self._renderer = message_html.HtmlRenderer(self._type_of)
 
     def found(self, request: Request) -> SessionRow:
@@ -48,9 +48,12 @@ class ConversationView:
         return row
 
     def session(self, request: Request) -> Response:
-        """One conversation: its columns, and what comes before and after it in its lineage."""
+        """One conversation: its columns, its lineage, its turn that runs here, and which other process is answering."""
         row, user = self.found(request), visitor_of(request).user
         session_id = row["id"]
+        turn = None if visitor_of(request).read_only else self._talks.running_in(session_id)
+        holder = self._db.turn_holder(self._db.get_compression_tip(session_id))
+        is_other = holder is not None and not is_ours(holder) and not is_gone(holder)
         family = self._db.get_family(session_id, visible_to=user)
         known = {one["id"] for one in family}
         chain = [one for one in self._db.get_compression_chain(session_id) if one in known] or [session_id]
@@ -66,6 +69,7 @@ class ConversationView:
             "parent": row["parent_session_id"] if row["parent_session_id"] in known else None,
             "previous": chain[place - 1] if place else None, "next": chain[place + 1] if place + 1 < len(chain) else None,
             "part": [place + 1, len(chain)], "family": family, "compressed": len(left_out),
+            "turn": None if turn is None else turn.id, "other": source_of(holder) if is_other else None,
             "summary": next(iter(own), None), "files": files_changed(self._db, session_id, visible_to=user),
         })  # fmt: skip
 
@@ -74,8 +78,11 @@ class ConversationView:
     def messages(self, request: Request) -> Response:
         """A page of messages: from a place, around a message, or the last ones."""
         session_id, user = self.found(request)["id"], visitor_of(request).user
-        holder = self._db.turn_holder(session_id)
-        waiting = None if holder is None or is_gone(holder) else self._waiting(session_id)
+        holder, waiting = self._db.turn_holder(session_id), None
+        if holder is not None and not is_gone(holder):
+            turn = self._talks.running_in(session_id)
+            asked = None if turn is None else turn.request
+            waiting = "" if asked is None else asked.call_id
         undone = len(self._db.get_undone_messages(session_id, visible_to=user))
         return self._piece(request, self._rows(session_id, user), waiting, undone)
 

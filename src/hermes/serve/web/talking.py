@@ -147,14 +147,9 @@ class Talks:
         """A turn that runs, or was over a short time ago."""
         return self._turns.get(turn_id)
 
-    async def running_in(self, session_id: str) -> PageTurn | None:
-        """The turn of this page that runs in a session's conversation."""
-        return self._running.get(await asyncio.to_thread(self._name, session_id))
-
-    def waiting(self, session_id: str) -> str:
-        """The id of the call that waits for permission in a session's conversation, or "". In a thread."""
-        page = self._running.get(self._name(session_id))
-        return "" if page is None or page.request is None else page.request.call_id
+    def running_in(self, session_id: str) -> PageTurn | None:
+        """The turn of this page that runs in a session's conversation. In a thread."""
+        return self._running.get(self._name(session_id))
 
     async def models(self, session_id: str | None) -> dict[str, Any]:
         """The models that can be chosen for a conversation, and the one that answers there."""

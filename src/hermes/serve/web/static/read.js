@@ -52,7 +52,7 @@ export async function showSession(id) {
   leave();
   chips.replaceChildren();
   const target = location.hash.match(/^#m(\d+)$/), mine = opened;
-  const [session, told, running] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`), ask("/api/running/" + path(id))]);
+  const [session, told] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`)]);
   if (mine !== opened) return; // another page was opened meanwhile
   document.body.dataset.at = "session";
   document.title = name(session) + " · Hermes";
@@ -60,7 +60,7 @@ export async function showSession(id) {
   open = { id, list, hint, undone: 0, first: told.from, last: told.from + told.messages.length, total: told.total, session };
   list.append(...told.messages.map(draw));
   main.replaceChildren(...[drawHead(session), compressed(session), list].filter(Boolean));
-  if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
+  if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: session.turn, other: session.other }));
   if (readOnly) main.append(hint); else document.getElementById("talk").before(hint); // below a reply that is being written
   drawUndone(told.undone);
   if (target) aim(target[0].slice(1)); else toEnd();
