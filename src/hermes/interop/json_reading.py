@@ -1,6 +1,6 @@
 """Reading JSON of other programs: a value a line, one value on several lines, an array of gigabytes, packed with zstd or not.
 
-A damaged line or element is skipped and noted in `Skipped`; no more than one line or one element of an array is held in memory.
+A damaged line or element is reading and noted in `Reading`; no more than one line or one element of an array is held in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PosixPath
@@ -44,39 +44,41 @@ def decoded(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-class Skipped:
-    """Kinds of records that an importer left out on purpose or did not know, with their counts."""
+class Reading:
+    """How the reading of a file goes: how far it has come, what is damaged, and the records that are not known."""
 
-    def __init__(self, path: Path, problems: list[Problem]) -> None:
-        self._path, self._problems = path, problems
+    def __init__(self, path: Path, problems: list[Problem] | None = None) -> None:
+        self._path = path
+        self.problems: list[Problem] = [] if problems is None else problems
+        self.position = 0  # bytes that were read, for progress
         self.unknown: Counter[str] = Counter()
 
     def damaged(self, line: int, reason: str) -> None:
         """A line that can't be read."""
-        self._problems.append(Problem(line, reason, self._path))
+        self.problems.append(Problem(line, reason, self._path))
 
     def report(self) -> None:
         """Name each unknown kind once."""
         for kind, times in self.unknown.most_common():
             note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
-            self._problems.append(Problem(0, note, self._path, unknown=kind, times=times))
+            self.problems.append(Problem(0, note, self._path, unknown=kind, times=times))
 
 
-def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
-    """Each object of a JSON-lines file with its line number and the bytes read so far; a damaged line costs that line.
+def json_lines(path: Path, reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each object of a JSON-lines file with its line number; a damaged line costs that line.
 
     A last line without an end may still be being written: it is not damaged, it comes with the next import.
     """
     with open_text(path) as stream:
         if not isinstance(path, Window):
-            yield from json_lines_of(stream, skipped)
+            yield from json_lines_of(stream, reading)
             return
         for offset, number in path.kept:
             stream.seek(offset)
-            yield from islice(json_lines_of(stream, skipped, number, offset), 1)
+            yield from islice(json_lines_of(stream, reading, number, offset), 1)
         stream.seek(path.start)
-        for found in json_lines_of(stream, skipped, path.line, path.start):
-            if path.end is not None and found[2] > path.end:
+        for found in json_lines_of(stream, reading, path.line, path.start):
+            if path.end is not None and reading.position > path.end:
                 return
             yield found
 
@@ -90,19 +92,20 @@ class Window(PosixPath):
 
 
 def json_lines_of(
-    stream: Any, skipped: Skipped, lines: int = 0, position: int = 0
-) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    stream: Any, reading: Reading, lines: int = 0, position: int = 0
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each object of an open JSON-lines file; objects that are written over several lines, too.
 
     The stream stands after so many `lines`, at `position`.
     """
     if is_spread(stream):
-        yield from _spread_objects(stream, skipped)
+        yield from _spread_objects(stream, reading)
         return
-    for number, (line, length) in enumerate(_whole_lines(stream, skipped), lines + 1):
-        position += length
+    reading.position = position
+    for number, (line, length) in enumerate(_whole_lines(stream, reading), lines + 1):
+        reading.position += length
         if length > LONGEST:
-            skipped.damaged(number, f"longer than {LONGEST >> 20} MB")
+            reading.damaged(number, f"longer than {LONGEST >> 20} MB")
             continue
         if not line.strip():
             continue
@@ -110,12 +113,12 @@ def json_lines_of(
             value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
         except ValueError as error:
             if line.endswith(b"\n"):
-                skipped.damaged(number, str(error))
+                reading.damaged(number, str(error))
             continue
         if isinstance(value, dict):
-            yield number, value, position
+            yield number, value
         else:
-            skipped.damaged(number, "not an object")
+            reading.damaged(number, "not an object")
 
 
 def is_spread(stream: Any) -> bool:
@@ -124,18 +127,18 @@ def is_spread(stream: Any) -> bool:
     return bool(begin[:1] == b"[") or bool(begin.partition(b"\n")[0].strip() == b"{")
 
 
-def _spread_objects(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+def _spread_objects(stream: Any, reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
-        for number, (value, position) in enumerate(elements(stream), 1):
+        for number, (value, reading.position) in enumerate(elements(stream), 1):
             if isinstance(value, dict):
-                yield number, value, position
+                yield number, value
             else:
-                skipped.damaged(0, value.reason if isinstance(value, Damaged) else "not an object")
+                reading.damaged(0, value.reason if isinstance(value, Damaged) else "not an object")
     except ValueError as error:
-        skipped.damaged(0, str(error))
+        reading.damaged(0, str(error))
 
 
-def _whole_lines(stream: Any, skipped: Skipped) -> Iterator[tuple[bytes, int]]:
+def _whole_lines(stream: Any, reading: Reading) -> Iterator[tuple[bytes, int]]:
     """The lines of a stream, up to where it is damaged."""
     number = 0
     try:
@@ -143,7 +146,7 @@ def _whole_lines(stream: Any, skipped: Skipped) -> Iterator[tuple[bytes, int]]:
             number += 1
             yield one
     except CutShort as error:
-        skipped.damaged(number + 1, str(error))
+        reading.damaged(number + 1, str(error))
 
 
 def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,10 +19,10 @@ import msgspec
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import CARRIED
-from hermes.interop.json_reading import Skipped, Window, is_spread, json_lines, open_text
+from hermes.interop.json_reading import Reading, Window, is_spread, json_lines, open_text
 from hermes.store.exchange.ingest import PARTIAL, OutOfPlace
 
-Record = Mapping[str, Any]
+Record = dict[str, Any]
 WINDOW = 8 << 20  # bytes
 _BLOCK = 4096
 # What a trail says of a record: nothing, a window may begin with it, a compaction, every window needs the last one like it,
@@ -235,7 +235,8 @@ class Windows:
         offset, number, otherwise = begin.offset, begin.line, begin
         window = Window(self._path)
         window.start, window.line = begin.offset, begin.line
-        for line, record, position in json_lines(window, Skipped(self._path, [])):
+        reading = Reading(self._path)
+        for line, record in json_lines(window, reading):
             step = trail.take(record)
             if step is BREAKS:
                 if not is_read:
@@ -252,7 +253,7 @@ class Windows:
                 places.clear()
             elif step is KEPT:
                 kept[1] = (offset, number)
-            offset, number = position, line
+            offset, number = reading.position, line
         return places[0] if len(places) == 2 else otherwise, offset, True
 
 

@@ -7,10 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, compact, dicts, local_path, mapping, seconds, text
-from hermes.interop.json_reading import Skipped, json_object, top_keys
+from hermes.interop.histories.conversation import (
+    Conversation,
+    compact,
+    dicts,
+    local_path,
+    mapping,
+    reads,
+    seconds,
+    text,
+)
+from hermes.interop.json_reading import Reading, json_object, top_keys
 
 SOURCE = "amp"
 
@@ -34,26 +42,24 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(folder.rglob("T-*.json"))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The thread of one file."""
-    skipped = Skipped(path, problems)
     thread = json_object(path)
     if not thread:
-        skipped.damaged(0, "not JSON")
+        reading.damaged(0, "not JSON")
     trees = dicts(mapping(mapping(thread.get("env")).get("initial")).get("trees"))
     made = Conversation(
         SOURCE, text(thread.get("id")) or path.stem, title=text(thread.get("title")), started_at=seconds(thread.get("created")),
         cwd=next(filter(None, (local_path(one.get("uri")) for one in trees)), None),
     )  # fmt: skip
-    reader = ApiMessageReader(skipped)
+    reader = ApiMessageReader(reading)
     for number, one in enumerate(dicts(thread.get("messages"))):
         blocks = [_as_result(block) for block in dicts(one.get("content"))]
         at = seconds(mapping(one.get("meta")).get("sentAt")) or seconds(mapping(one.get("usage")).get("timestamp"))
         reader.take({**one, "content": blocks or one.get("content")}, str(one.get("messageId", number)), at)
-    made.messages = reader.parts[0]
-    if (session := made.session()) is not None:
-        yield Found(0, {**session, "keeps_lost": True}, path.stat().st_size)
-    skipped.report()
+    made.messages, made.keeps_lost = reader.parts[0], True
+    yield made
 
 
 def _as_result(block: dict[str, Any]) -> dict[str, Any]:

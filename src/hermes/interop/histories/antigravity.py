@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -18,13 +17,14 @@ from hermes.interop.histories.conversation import (
     from_json,
     mapping,
     message,
+    reads,
     seconds,
     tagged,
     text,
     tool_call,
     without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 
 SOURCE = "antigravity"
 _MODEL = re.compile(r"setting `Model Selection` from .*? to (.+?)\.(?:\s|$)")
@@ -49,11 +49,11 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("transcript.jsonl") if path.parent.name == "logs")
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversation of one transcript, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
     steps: dict[int, Step] = {}
-    for number, line, _ in json_lines(path, skipped):
+    for number, line in json_lines(path, reading):
         at = line.get("step_index")
         before = steps.setdefault(at if isinstance(at, int) else number, {})
         before.update(
@@ -61,13 +61,10 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         )  # it may be written again
     name = path.parents[2].name if path.parent.name == "logs" else path.stem
     made = Conversation(SOURCE, name)
-    for part in continued(made, _parts(made, steps, skipped)):
-        if (session := part.session()) is not None:
-            yield Found(0, session)
-    skipped.report()
+    yield from continued(made, _parts(made, steps, reading))
 
 
-def _parts(made: Conversation, steps: dict[int, Step], skipped: Skipped) -> list[list[Message]]:
+def _parts(made: Conversation, steps: dict[int, Step], reading: Reading) -> list[list[Message]]:
     """The messages, cut where a checkpoint put a summary in the place of what was said before."""
     parts: list[list[Message]] = [[]]
     waiting: deque[tuple[str, str]] = deque()  # calls without a result yet: results name none, and come in order
@@ -91,7 +88,7 @@ def _parts(made: Conversation, steps: dict[int, Step], skipped: Skipped) -> list
         elif kind == "SYSTEM_MESSAGE" and content:
             parts[-1].append(message("system", tagged(content, "SYSTEM_MESSAGE"), at, name))
         elif kind not in (*_BOOKKEEPING, "CHECKPOINT", "SYSTEM_MESSAGE"):
-            skipped.unknown[kind] += 1
+            reading.unknown[kind] += 1
     return parts
 
 

@@ -18,7 +18,7 @@ from hermes.interop.histories.conversation import (
     tool_call,
     without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped
+from hermes.interop.json_reading import Reading
 
 Call = tuple[str, str, Any]  # its id, the tool and the arguments
 _INJECTED = ("<system-reminder>", "<system-notification>")
@@ -27,8 +27,8 @@ _INJECTED = ("<system-reminder>", "<system-notification>")
 class ApiMessageReader:
     """The messages of the API as messages of the record, in the parts that summaries cut."""
 
-    def __init__(self, skipped: Skipped) -> None:
-        self.skipped = skipped
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
         self.parts: list[list[Message]] = [[]]
         self._names: dict[str, str] = {}  # of each call, its tool
 
@@ -41,7 +41,7 @@ class ApiMessageReader:
         elif role == "user":
             self._said(blocks, at, name)
         else:
-            self.skipped.unknown[f"message {role}"] += 1
+            self.reading.unknown[f"message {role}"] += 1
 
     def summarize(self, summary: Any, name: str, at: float | None) -> None:
         """Begin a part with a summary of what is before it."""
@@ -60,7 +60,7 @@ class ApiMessageReader:
                 call = text(block.get("id")) or f"{name}-{len(calls)}"
                 calls.append((call, str(block.get("name") or "tool"), block.get("input")))
             elif kind != "redacted_thinking":
-                self.skipped.unknown[f"block {kind}"] += 1
+                self.reading.unknown[f"block {kind}"] += 1
         words, thought, calls = self.understood("\n\n".join(texts), calls, name)
         thoughts.append(thought)
         self._names |= {call: tool for call, tool, _ in calls}

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -22,12 +21,13 @@ from hermes.interop.histories.conversation import (
     joined,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
-from hermes.interop.json_reading import Skipped
+from hermes.interop.json_reading import Reading
 
 SOURCE = "chatgpt"
 _HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
@@ -48,12 +48,13 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in conversation_files(folder) if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of an export, one by one."""
-    return read_conversations(path, problems, _conversation)
+    return read_conversations(path, reading, _conversation)
 
 
-def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Conversation | None:
+def _conversation(told: dict[str, Any], export: ExportFiles, reading: Reading) -> Conversation | None:
     if "mapping" not in told:
         return None
     nodes = {name: node for name, node in mapping(told.get("mapping")).items() if isinstance(node, dict)}
@@ -65,10 +66,10 @@ def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -
     if told.get("is_archived"):
         made.archived_at = seconds(told.get("update_time"))
     path = _path(nodes, told.get("current_node"))
-    made.messages = [one for node in path if (one := _message(nodes[node], export, skipped)) is not None]
+    made.messages = [one for node in path if (one := _message(nodes[node], export, reading)) is not None]
     shown = {one["platform_message_id"] for one in made.messages}
     for fork, branch in _branches(nodes, path):
-        entries = [one for node in branch if (one := _message(nodes[node], export, skipped)) is not None]
+        entries = [one for node in branch if (one := _message(nodes[node], export, reading)) is not None]
         if entries:
             after = next(
                 (_name(nodes[node]) for node in reversed(path[: fork + 1]) if _name(nodes[node]) in shown), None
@@ -135,7 +136,7 @@ def _name(node: dict[str, Any]) -> str | None:
     return text(mapping(node.get("message")).get("id")) or text(node.get("id"))
 
 
-def _message(node: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Message | None:
+def _message(node: dict[str, Any], export: ExportFiles, reading: Reading) -> Message | None:
     told = mapping(node.get("message"))
     meta, author = mapping(told.get("metadata")), mapping(told.get("author"))
     content = mapping(told.get("content"))
@@ -151,7 +152,7 @@ def _message(node: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Mes
         ]
         reasoning = "\n\n".join(filter(None, thoughts)) or text(content.get("content"))
         return message("assistant", None, at, _name(node), reasoning=reasoning, model=model) if reasoning else None
-    said = _with_files(_content(content, export, skipped), meta, content, export)
+    said = _with_files(_content(content, export, reading), meta, content, export)
     if said is None or role not in ("user", "assistant", "tool", "system"):
         return None
     if role == "tool":
@@ -191,7 +192,7 @@ def _with_files(said: Any, meta: dict[str, Any], content: dict[str, Any], export
     return joined([*parts, *files]) if files else said
 
 
-def _content(content: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Any:
+def _content(content: dict[str, Any], export: ExportFiles, reading: Reading) -> Any:
     kind = content.get("content_type")
     if kind in ("text", "multimodal_text"):
         parts: list[Any] = []
@@ -208,7 +209,7 @@ def _content(content: dict[str, Any], export: ExportFiles, skipped: Skipped) -> 
     if kind in ("tether_quote", "tether_browsing_display"):
         return text(content.get("text")) or text(content.get("result"))
     if kind not in ("system_error",) and not text(content.get("text")):
-        skipped.unknown[f"content {kind}"] += 1
+        reading.unknown[f"content {kind}"] += 1
         return None
     return text(content.get("text"))
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -15,12 +14,13 @@ from hermes.interop.histories.conversation import (
     dicts,
     joined,
     message,
+    reads,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
-from hermes.interop.json_reading import Skipped
+from hermes.interop.json_reading import Reading
 
 SOURCE = "claude-ai"
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
@@ -42,12 +42,13 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in conversation_files(folder) if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of an export, one by one."""
-    return read_conversations(path, problems, _conversation)
+    return read_conversations(path, reading, _conversation)
 
 
-def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Conversation | None:
+def _conversation(told: dict[str, Any], export: ExportFiles, reading: Reading) -> Conversation | None:
     if not isinstance(told.get("chat_messages"), list):
         return None
     made = Conversation(
@@ -60,10 +61,10 @@ def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -
         made.meta["project"] = told["project_uuid"]
     records = dicts(told["chat_messages"])
     shown, left = _paths(records, told.get("current_leaf_message_uuid"))
-    made.messages = [one for record in shown for one in _messages(record, skipped)]
+    made.messages = [one for record in shown for one in _messages(record, reading)]
     stored = {one["platform_message_id"] for one in made.messages}
     for after, branch in left:
-        entries = [one for record in branch for one in _messages(record, skipped)]
+        entries = [one for record in branch for one in _messages(record, reading)]
         if entries:
             made.branches.append((after if after in stored else None, entries))
     return made
@@ -119,15 +120,15 @@ class _Step:
         return [reply, *self.results]
 
 
-def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
+def _messages(record: dict[str, Any], reading: Reading) -> list[Message]:
     name, at = text(record.get("uuid")), seconds(record.get("created_at"))
-    steps = _steps(record, name, at, skipped)
+    steps = _steps(record, name, at, reading)
     last = steps[-1]
     if not any(step.texts for step in steps):
         if text(record.get("text")):
             last.texts.append(record["text"])
         elif record.get("text") is not None and not isinstance(record["text"], str):
-            skipped.unknown["message whose text is no text"] += 1
+            reading.unknown["message whose text is no text"] += 1
     for attached in (*dicts(record.get("attachments")), *dicts(record.get("files"))):
         held = text(attached.get("extracted_content"))
         label = text(attached.get("file_name")) or "file"
@@ -142,7 +143,7 @@ def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
     ]
 
 
-def _steps(record: dict[str, Any], name: str | None, at: float | None, skipped: Skipped) -> list[_Step]:
+def _steps(record: dict[str, Any], name: str | None, at: float | None, reading: Reading) -> list[_Step]:
     steps = [_Step()]
     made: list[str] = []  # the ids of all calls
     answered = 0
@@ -168,7 +169,7 @@ def _steps(record: dict[str, Any], name: str | None, at: float | None, skipped: 
             step.results.append(message("tool", _result(block.get("content")), at, f"{name}-result-{number}",
                                         tool_call_id=asked, tool_name=text(block.get("name"))))  # fmt: skip
         elif kind not in _KNOWN:
-            skipped.unknown[f"block {kind}"] += 1
+            reading.unknown[f"block {kind}"] += 1
     return [step for step in steps if step.texts or step.thoughts or step.calls or step.results] or steps
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories import claude_code_lines
 from hermes.interop.histories.claude_code_lines import (
     ReplyGroups,
@@ -35,10 +34,11 @@ from hermes.interop.histories.conversation import (
     Message,
     as_uuid,
     mapping,
+    reads,
     session_id,
     text,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, Window, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, Window, first_objects, json_lines, json_object
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -91,20 +91,19 @@ def files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """A session in as many parts as it was compacted into, and the sub-agents it started."""
-    skipped = Skipped(path, problems)
     parent = _started_by(path)
-    reader = _SessionFileReader(path, skipped, is_agent=parent is not None)
+    reader = _SessionFileReader(path, reading, is_agent=parent is not None)
     name = f"{parent}-{path.stem}" if parent is not None else reader.name()
     yield from _found(reader, name, parent)
     if isinstance(path, Window) and path.start:
         return  # they came with the beginning of the file
     for agent in sorted((path.parent / path.stem / "subagents").glob("agent-*.jsonl")):
-        beside = Skipped(agent, problems)
+        beside = Reading(agent, reading.problems)
         yield from _found(_SessionFileReader(agent, beside, is_agent=True), f"{name}-{agent.stem}", name)
         beside.report()
-    skipped.report()
 
 
 class Trail(BaseTrail):
@@ -113,7 +112,7 @@ class Trail(BaseTrail):
     _reply: str | None = None
     _open: frozenset[Any] = frozenset()  # calls without a result
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: dict[str, Any]) -> str:
         line, kind = dict(record), record.get("type")
         told = mapping(line.get("compactMetadata"))
         named = [
@@ -155,13 +154,11 @@ def _preserved(told: dict[str, Any]) -> list[str]:
     return [one if isinstance(one, str) else str(mapping(one).get("uuid")) for one in listed]
 
 
-def _found(reader: _SessionFileReader, name: str, parent: str | None) -> Iterator[Found]:
+def _found(reader: _SessionFileReader, name: str, parent: str | None) -> Iterator[Conversation]:
     found = deque(reader.conversations(name, parent))
     reader.release()
     while found:
-        session = found.popleft().session()
-        if session is not None:
-            yield Found(0, session, reader.position)
+        yield found.popleft()
 
 
 def _started_by(path: Path) -> str | None:
@@ -190,8 +187,7 @@ def _summaries(folder: Path, changed: int) -> dict[str, str]:
 class _SessionFileReader:
     """One file: its lines by uuid, and what it says about the session as a whole."""
 
-    def __init__(self, path: Path, skipped: Skipped, *, is_agent: bool) -> None:
-        self.position = 0
+    def __init__(self, path: Path, reading: Reading, *, is_agent: bool) -> None:
         self._path_of_file, self._is_agent = path, is_agent
         self._links: dict[str, Any] = {}  # of lines that say nothing, which messages may follow: uuid -> parentUuid
         self._before: dict[str, str] = {}  # the line of the same conversation that stands before a line
@@ -208,9 +204,9 @@ class _SessionFileReader:
         self._cwd: str | None = None
         self._branch: str | None = None
         self._origin: str | None = None  # the session here that the file was written from
-        self._skipped = skipped
-        for number, line, self.position in json_lines(path, skipped):
-            self._take(dict(line), number)
+        self._reading = reading
+        for number, line in json_lines(path, reading):
+            self._take(line, number)
 
     def _take(self, line: dict[str, Any], number: int) -> None:
         kind = line.get("type")
@@ -266,7 +262,7 @@ class _SessionFileReader:
             if text(line.get("summary")) and (line.get("leafUuid") is None or line["leafUuid"] in self._lines):
                 self._titles[kind] = line["summary"]
         elif str(kind) not in _BOOKKEEPING:
-            self._skipped.unknown[str(kind)] += 1
+            self._reading.unknown[str(kind)] += 1
         if kind == "relocated" and text(line.get("relocatedCwd")):
             self._cwd = line["relocatedCwd"]
         if kind == "last-prompt" and isinstance(line.get("leafUuid"), str):

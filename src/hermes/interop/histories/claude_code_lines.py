@@ -33,7 +33,7 @@ from hermes.interop.histories.conversation import (
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 
 Line = dict[str, Any]
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -334,7 +334,7 @@ def _spoken(path: Path) -> dict[str, str]:
 @lru_cache(maxsize=16)
 def _spoken_in(path: Path, size: int, changed: int) -> dict[str, str]:
     found: dict[str, str] = {}
-    for _, line, _ in json_lines(path, Skipped(path, [])):
+    for _, line in json_lines(path, Reading(path)):
         if line.get("type") in _SPOKEN and not line.get("isSidechain") and text(line.get("uuid")):
             found.setdefault(line["uuid"], str(line.get("timestamp") or ""))
     return found

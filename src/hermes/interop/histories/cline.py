@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader, Call
 from hermes.interop.histories.conversation import (
     Conversation,
@@ -27,11 +26,12 @@ from hermes.interop.histories.conversation import (
     joined,
     mapping,
     message,
+    reads,
     seconds,
     text,
     user_folders,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object, top_keys
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object, top_keys
 
 _HISTORY, _SESSION = "api_conversation_history.json", ".messages.json"
 _EXTENSIONS = {
@@ -87,22 +87,19 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.json") if path.name.endswith((_HISTORY, _SESSION)))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The task of one file, in as many parts as it was condensed into."""
-    skipped = Skipped(path, problems)
     whole = json_object(path) if _is_session(path) else {}
     made = _session(path, whole) if whole else _task(path)
-    told = dicts(whole.get("messages")) if whole else [dict(line) for _, line, _ in json_lines(path, skipped)]
-    reader = _MessageReader(skipped)
+    told = dicts(whole.get("messages")) if whole else [line for _, line in json_lines(path, reading)]
+    reader = _MessageReader(reading)
     for number, one in enumerate(told):
         reader.add(one, number)
-    made.cwd = made.cwd or reader.cwd
+    made.cwd, made.keeps_lost = made.cwd or reader.cwd, True
     if not whole:
         _add_requests(path.with_name("ui_messages.json"), reader)
-    for part in continued(made, reader.parts):
-        if (session := part.session()) is not None:
-            yield Found(0, {**session, "keeps_lost": True}, path.stat().st_size)
-    skipped.report()
+    yield from continued(made, reader.parts)
 
 
 def _session(path: Path, whole: dict[str, Any]) -> Conversation:
@@ -146,7 +143,7 @@ def _listed(storage: Path) -> dict[str, dict[str, Any]]:
 
 @lru_cache(maxsize=8)
 def _read_list(path: Path, changed: int) -> dict[str, dict[str, Any]]:
-    return {str(one.get("id")): dict(one) for _, one, _ in json_lines(path, Skipped(path, []))}
+    return {str(one.get("id")): one for _, one in json_lines(path, Reading(path))}
 
 
 def _add_requests(path: Path, reader: _MessageReader) -> None:
@@ -154,7 +151,7 @@ def _add_requests(path: Path, reader: _MessageReader) -> None:
     replies = [one for part in reader.parts for one in part if one["role"] == "assistant"]
     if not path.is_file() or any(one.get("timestamp") for one in replies):
         return
-    shown = [one for _, one, _ in json_lines(path, Skipped(path, [])) if one.get("say") == "api_req_started"]
+    shown = [one for _, one in json_lines(path, Reading(path)) if one.get("say") == "api_req_started"]
     if len(shown) != len(replies):
         return
     for reply, one in zip(replies, shown, strict=True):
@@ -166,8 +163,8 @@ def _add_requests(path: Path, reader: _MessageReader) -> None:
 class _MessageReader(ApiMessageReader):
     """Messages of these programs: older versions have tool calls, results and reasoning in the text."""
 
-    def __init__(self, skipped: Skipped) -> None:
-        super().__init__(skipped)
+    def __init__(self, reading: Reading) -> None:
+        super().__init__(reading)
         self.cwd: str | None = None
         self._seen: set[str] = set()
         self._open: list[str] = []  # calls in the text that have no result yet

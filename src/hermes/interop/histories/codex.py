@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.formats import Export, Found, Problem
+from hermes.interop.formats import Export
 from hermes.interop.histories.conversation import (
     HERE,
     Conversation,
@@ -28,12 +28,13 @@ from hermes.interop.histories.conversation import (
     mapping,
     message,
     only_session,
+    reads,
     seconds,
     text,
     tool_call,
     without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.training import data_url
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
@@ -88,15 +89,10 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("rollout-*") if path.name.endswith((".jsonl", ".jsonl.zst")))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one rollout, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    reader = _RolloutReader(path, skipped)
-    for conversation in reader.conversations():
-        session = conversation.session()
-        if session is not None:
-            yield Found(0, session, reader.position)
-    skipped.report()
+    yield from _RolloutReader(path, reading).conversations()
 
 
 class Trail(BaseTrail):
@@ -107,7 +103,7 @@ class Trail(BaseTrail):
     _is_reply = False  # the last message is one of the model, to which calls are added
     _thinks = False  # reasoning waits for the message that it is part of
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: dict[str, Any]) -> str:
         kind, payload = _parts_of(record)
         item, call = payload.get("type"), payload.get("call_id")
         if item == "thread_rolled_back" and self._known is not None:
@@ -130,19 +126,18 @@ class Trail(BaseTrail):
         return BEGINS if begins else ON
 
 
-def _parts_of(line: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _parts_of(line: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The type and the payload of a line; those of 2025 have no payload around them."""
     if "payload" in line:
         return line.get("type"), mapping(line.get("payload"))
     if "record_type" in line:  # a mark of the older format that says nothing
         return "world_state", {}
-    return "session_meta" if _is_bare_header(line) else "response_item", dict(line)
+    return "session_meta" if _is_bare_header(line) else "response_item", line
 
 
 class _RolloutReader:
-    def __init__(self, path: Path, skipped: Skipped) -> None:
-        self._path, self._skipped = path, skipped
-        self.position = 0
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path, self._reading = path, reading
         self._meta: dict[str, Any] = {}
         self._parts: list[list[Message]] = [[]]
         self._rolled_back: list[tuple[int, str | None, list[Message]]] = []
@@ -152,7 +147,7 @@ class _RolloutReader:
         self._thought: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
-        for number, line, self.position in json_lines(path, skipped):
+        for number, line in json_lines(path, reading):
             self._here = line.get(_MESSAGE)
             self._take(number, *_parts_of(line), seconds(line.get("timestamp")))
 
@@ -168,7 +163,7 @@ class _RolloutReader:
         elif kind == "compacted":
             self._compacted(number, payload, at)
         elif kind not in ("world_state", "token_usage_record"):
-            self._skipped.unknown[str(kind)] += 1
+            self._reading.unknown[str(kind)] += 1
 
     def _add(self, made: Message) -> None:
         if isinstance(self._here, int):
@@ -190,7 +185,7 @@ class _RolloutReader:
             self._add(message("tool", _output(item.get("output", item.get("tools"))), at, f"{call}-result",
                               tool_call_id=call, tool_name=self._names.get(call)))  # fmt: skip
         elif kind not in _KNOWN_ITEMS:
-            self._skipped.unknown[f"response_item {kind}"] += 1
+            self._reading.unknown[f"response_item {kind}"] += 1
 
     def _said(self, item: dict[str, Any], at: float | None, name: str) -> None:
         parts: list[Any] = []
@@ -335,7 +330,7 @@ def _indexed_title(path: Path, name: str) -> str | None:
     for parent in path.parents:
         if (index := parent / "session_index.jsonl").is_file():
             found = None
-            for _, line, _ in json_lines(index, Skipped(index, [])):
+            for _, line in json_lines(index, Reading(index)):
                 if line.get("id") == name:
                     found = text(line.get("thread_name")) or found
             return found

@@ -2,7 +2,7 @@
 
 An importer reads its program's files and adds messages to a `Conversation`: the path that program shows, and beside it the
 branches that it has left. Each message keeps the id it had there (`platform_message_id`), so that a second import brings in
-only what is new. Kinds of records that an importer does not know are counted in `Skipped` and never stop it.
+only what is new. Kinds of records that an importer does not know are counted in `Reading` and never stop it.
 
 What several importers share is here, too: where editors that are built on VS Code keep their data, and sessions whose entries
 form a tree: each names the one it follows (`parentId`); going back starts another branch.
@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import wraps
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,8 @@ from urllib.parse import unquote
 import msgspec
 
 from hermes.errors import InvalidInput
-from hermes.interop.formats import Export
-from hermes.interop.json_reading import decoded, json_object
+from hermes.interop.formats import Export, Found, Problem
+from hermes.interop.json_reading import Reading, decoded, json_object
 from hermes.interop.training import data_url
 from hermes.texts import shortened
 
@@ -71,6 +72,7 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)  # shown, in order
     branches: list[tuple[str | None, list[Message]]] = field(default_factory=list)  # after which foreign message id
     origin: str | None = None  # the session here that this one was exported from
+    keeps_lost: bool = False  # whether messages that are no longer in the file stay: its program drops the first ones
     carried: list[Carried] = field(default_factory=list)  # messages of other conversations that this one shows
 
     def add(self, role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
@@ -107,6 +109,7 @@ class Conversation:
             "messages": self.messages,
             "attached": {},  # a text that only mentions an attachment has none
             ORIGIN: self.origin,
+            "keeps_lost": self.keeps_lost or None,
             **self._totals(every),
         }
         if self.parent is not None:
@@ -193,6 +196,22 @@ class Conversation:
         return found
 
 
+def reads(
+    conversations: Callable[[Path, Reading], Iterator[Conversation]],
+) -> Callable[[Path, Path | None, list[Problem]], Iterator[Found]]:
+    """A format's `read`, made of a function that reads the conversations of a file."""
+
+    @wraps(conversations)
+    def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+        reading = Reading(path, problems)
+        for made in conversations(path, reading):
+            if (session := made.session()) is not None:
+                yield Found(0, session, reading.position)
+        reading.report()
+
+    return read
+
+
 def message(role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
     """A message as append_message takes it; fields that are None are left out."""
     made = {"role": role, "content": content, "timestamp": at, "platform_message_id": foreign_id, **fields}
@@ -253,6 +272,7 @@ def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conve
             made = Conversation(
                 first.source, f"{name}.{number}", title=first.title, cwd=first.cwd, model=first.model, parent=parent,
                 kind="compression", system_prompt=first.system_prompt, archived_at=first.archived_at, meta=dict(first.meta),
+                keeps_lost=first.keeps_lost,
             )  # fmt: skip
         parent = made.foreign_id
         made.messages = part

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     FAILED,
     Conversation,
@@ -18,12 +17,13 @@ from hermes.interop.histories.conversation import (
     dicts,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
     without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.windows import BEGINS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -50,14 +50,14 @@ def files(folder: Path) -> Iterator[Path]:
     )
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file and those of its sub-agents, each in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    main = _Talk(skipped)
+    main = _Talk(reading)
     agents: dict[str, _Talk] = {}
-    for number, line, _ in json_lines(path, skipped):
+    for number, line in json_lines(path, reading):
         agent = text(line.get("agentId"))
-        talk = agents.setdefault(agent, _Talk(skipped)) if agent else main
+        talk = agents.setdefault(agent, _Talk(reading)) if agent else main
         talk.take(
             str(line.get("type")),
             mapping(line.get("data")),
@@ -67,10 +67,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     first = main.conversation(path.parent.name if path.stem == "events" else path.stem)
     first.title = text(_workspace(path).get("name"))
     for talk, made in [(main, first), *((talk, talk.conversation(agent, first)) for agent, talk in agents.items())]:
-        for part in continued(made, talk.parts):
-            if (session := part.session()) is not None:
-                yield Found(0, session)
-    skipped.report()
+        yield from continued(made, talk.parts)
 
 
 class Trail(BaseTrail):
@@ -79,7 +76,7 @@ class Trail(BaseTrail):
     has_header = True
     _open = 0
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: dict[str, Any]) -> str:
         kind, data = record.get("type"), mapping(record.get("data"))
         if kind == "session.compaction_complete":
             return CUTS
@@ -105,8 +102,8 @@ def _workspace(path: Path) -> dict[str, Any]:
 class _Talk:
     """The events of one agent as messages."""
 
-    def __init__(self, skipped: Skipped) -> None:
-        self._skipped = skipped
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
         self.parts: list[list[Message]] = [[]]
         self._about: dict[str, Any] = {}
         self._model: str | None = None
@@ -136,7 +133,7 @@ class _Talk:
         elif kind == "tool.execution_complete":
             self._end(data, at, name)
         elif not kind.startswith(_BOOKKEEPING):
-            self._skipped.unknown[kind] += 1
+            self._reading.unknown[kind] += 1
 
     def _say(self, role: str, data: dict[str, Any], at: float | None, name: str) -> None:
         content = text(data.get("content"))

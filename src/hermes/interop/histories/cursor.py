@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
 from hermes.interop.histories.conversation import (
     FAILED,
@@ -29,13 +28,14 @@ from hermes.interop.histories.conversation import (
     mapping,
     message,
     opened_folder,
+    reads,
     seconds,
     tagged,
     text,
     tool_call,
     user_folders,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, UnreadableDatabase, tables_of
 
 SOURCE = "cursor"
@@ -72,18 +72,16 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in found if path.stem not in in_editor)
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of a database, or the one of a transcript."""
-    skipped = Skipped(path, problems)
     if path.suffix != ".jsonl":
         with ForeignDatabase(path) as database:
-            made: Iterator[Conversation] = _Editor(path, database, skipped).conversations()
-            yield from (Found(0, session) for one in made if (session := one.session()) is not None)
+            yield from _Editor(path, database, reading).conversations()
     elif _in_editor([path.stem]):
-        skipped.unknown["transcript of a conversation that the editor's database has"] += 1
-    elif (session := _transcript(path, skipped).session()) is not None:
-        yield Found(0, session)
-    skipped.report()
+        reading.unknown["transcript of a conversation that the editor's database has"] += 1
+    else:
+        yield _transcript(path, reading)
 
 
 def _in_editor(names: list[str]) -> set[str]:
@@ -99,8 +97,8 @@ def _in_editor(names: list[str]) -> set[str]:
 class _Editor:
     """The conversations of one database."""
 
-    def __init__(self, path: Path, database: ForeignDatabase, skipped: Skipped) -> None:
-        self._path, self._database, self._skipped = path, database, skipped
+    def __init__(self, path: Path, database: ForeignDatabase, reading: Reading) -> None:
+        self._path, self._database, self._reading = path, database, reading
         self._folders: dict[str, str] | None = None
 
     def conversations(self) -> Iterator[Conversation]:
@@ -128,7 +126,7 @@ class _Editor:
             return None
         value = from_json(row["value"])
         if not isinstance(value, dict):
-            self._skipped.damaged(0, f"{row['key']}: no JSON object")
+            self._reading.damaged(0, f"{row['key']}: no JSON object")
             return None
         return value
 
@@ -250,20 +248,20 @@ def _listed(storages: Path) -> Iterator[tuple[str, str]]:
             continue
 
 
-def _transcript(path: Path, skipped: Skipped) -> Conversation:
+def _transcript(path: Path, reading: Reading) -> Conversation:
     """A conversation of the command line. Questions may have their time; without one, that of the file stands for all."""
     made = Conversation(SOURCE, path.stem, started_at=path.stat().st_mtime)
     if path.parent.name == "subagents":
         made.parent, made.kind = path.parent.parent.name, "subagent"
     lines: dict[str, Record] = {}
     calls = ReplyGroups()  # these lines have Claude Code's content, and calls without an id
-    for number, told, _ in json_lines(path, skipped):
+    for number, told in json_lines(path, reading):
         if told.get("role") in ("user", "assistant"):
-            line = _line(dict(told), told["role"] == "user")
+            line = _line(told, told["role"] == "user")
             lines[f"line-{number}"] = line
             calls.take(f"line-{number}", line, line, None, {})
         elif told.get("type") != "turn_ended":
-            skipped.unknown[str(told.get("type"))] += 1
+            reading.unknown[str(told.get("type"))] += 1
     made.messages = messages_of(lines, list(lines), {})
     return made
 

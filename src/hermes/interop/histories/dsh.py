@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, dicts, from_json, mapping, seconds, text
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.histories.conversation import Conversation, dicts, from_json, mapping, reads, seconds, text
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 
 SOURCE = "dsh"
 _SAID = ("user/message", "assistant/message", "tool/result")
@@ -46,12 +45,11 @@ def files(folder: Path) -> Iterator[Path]:
     yield from {path.parent: path for path in found}.values()
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file."""
-    skipped = Skipped(path, problems)
-    reader, made, read_to = ApiMessageReader(skipped), Conversation(SOURCE, path.parent.name), 0
-    for number, line, position in json_lines(path, skipped):
-        read_to = position
+    reader, made = ApiMessageReader(reading), Conversation(SOURCE, path.parent.name)
+    for number, line in json_lines(path, reading):
         kind, data = str(line.get("type")), mapping(line.get("data"))
         if kind == "session" and number == 1:
             made.foreign_id, made.cwd = text(line.get("id")) or made.foreign_id, text(line.get("cwd"))
@@ -63,25 +61,23 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
             role = "assistant" if kind == "assistant/message" else "user"
             said = {
                 "role": role,
-                "content": _blocks(told, skipped),
+                "content": _blocks(told, reading),
                 "usage": data.get("usage"),
                 "modelInfo": _model(told),
             }
             if kind != "user/message" or mapping(told.get("source")).get("kind") in (None, "user"):
                 reader.take(said, text(told.get("id")) or f"seq-{line.get('seq', number)}", seconds(line.get("time")))
         elif kind != "session" and not kind.startswith(_OTHER):
-            skipped.unknown[kind] += 1
+            reading.unknown[kind] += 1
     made.messages = reader.parts[0]
-    if (session := made.session()) is not None:
-        yield Found(0, session, read_to)
-    skipped.report()
+    yield made
 
 
 def _model(told: dict[str, Any]) -> dict[str, Any]:
     return {"id": mapping(told.get("source")).get("model")}
 
 
-def _blocks(told: dict[str, Any], skipped: Skipped) -> list[dict[str, Any]]:
+def _blocks(told: dict[str, Any], reading: Reading) -> list[dict[str, Any]]:
     """The blocks of a message, as the Anthropic API has them."""
     content = told.get("content")
     found: list[dict[str, Any]] = [{"type": "text", "text": content}] if text(content) else []
@@ -101,5 +97,5 @@ def _blocks(told: dict[str, Any], skipped: Skipped) -> list[dict[str, Any]]:
                 {"type": "tool_result", "tool_use_id": block.get("toolCallId"), "content": block.get("content")}
             )
         else:
-            skipped.unknown[f"block {kind}"] += 1
+            reading.unknown[f"block {kind}"] += 1
     return found

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     FAILED,
     Conversation,
@@ -20,12 +19,13 @@ from hermes.interop.histories.conversation import (
     joined,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
     without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 from hermes.interop.windows import BEGINS, BREAKS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -63,10 +63,10 @@ def files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file."""
-    skipped = Skipped(path, problems)
-    header, told, rewound = _records(path, skipped)
+    header, told, rewound = _records(path, reading)
     name = text(header.get("sessionId")) or path.stem
     made = Conversation(SOURCE, name, title=text(header.get("summary")), started_at=seconds(header.get("startTime")))
     folders = header.get("directories")
@@ -75,19 +75,17 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
         made.parent, made.kind = path.parent.name, "subagent"
     ends: dict[str, str] = {}  # the last message made of a record, or of one before it that says something
     for record in told:
-        made.messages += _messages(record, skipped)
+        made.messages += _messages(record, reading)
         if made.messages and (last := made.messages[-1].get("platform_message_id")):
             ends[str(record.get("id"))] = last
     made.branches = [
-        (ends.get(str(after)), [one for record in branch for one in _messages(record, skipped)])
+        (ends.get(str(after)), [one for record in branch for one in _messages(record, reading)])
         for after, branch in rewound
     ]
     made.branches = [(after, branch) for after, branch in made.branches if branch]
     # To resume a session, Gemini CLI begins a file of the same id that it leaves with its own context in it.
-    session = made.session() if any(one["role"] != "system" for one in made.messages) else None
-    if session is not None:
-        yield Found(0, session, path.stat().st_size)
-    skipped.report()
+    if any(one["role"] != "system" for one in made.messages):
+        yield made
 
 
 class Trail(BaseTrail):
@@ -95,7 +93,7 @@ class Trail(BaseTrail):
 
     has_header = True
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: dict[str, Any]) -> str:
         if "$rewindTo" in record or "messages" in mapping(record.get("$set")):
             return ON if self._known is None else BREAKS
         return BEGINS if record.get("type") in ("user", "gemini") else ON
@@ -105,12 +103,12 @@ Record = dict[str, Any]
 Records = list[Record]
 
 
-def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[str | None, Records]]]:
+def _records(path: Path, reading: Reading) -> tuple[Record, Records, list[tuple[str | None, Records]]]:
     """The header, the messages that are shown, and those that a rewind took away with the message before them."""
     if path.suffix != ".jsonl" and (whole := json_object(path)):
         return whole, dicts(whole.get("messages")), []
     if path.suffix == ".json":
-        skipped.damaged(1, "not a JSON object")
+        reading.damaged(1, "not a JSON object")
         return {}, [], []
     header: Record = {}
     shown: dict[str, Record] = {}  # by id
@@ -121,7 +119,7 @@ def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[
         known = shown.get(name) or next((branch.pop(name) for _, branch in rewound if name in branch), None)
         shown[name] = record if known is None else _merged(known, record, is_copy=is_copy)
 
-    for number, line, _ in json_lines(path, skipped):
+    for number, line in json_lines(path, reading):
         if "$rewindTo" in line:
             names = list(shown)
             if line["$rewindTo"] in shown:
@@ -135,9 +133,9 @@ def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[
             first = {name: header[name] for name in _SET_ONCE if header.get(name)}
             header |= {name: value for name, value in patch.items() if value} | first
         elif "type" not in line:
-            skipped.unknown[next(iter(line), "nothing")] += 1
+            reading.unknown[next(iter(line), "nothing")] += 1
         else:
-            take(str(line.get("id") or f"line-{number}"), dict(line), is_copy=False)
+            take(str(line.get("id") or f"line-{number}"), line, is_copy=False)
     return header, list(shown.values()), [(after, list(branch.values())) for after, branch in rewound]
 
 
@@ -173,20 +171,20 @@ def _is_empty(name: str, value: Any) -> bool:
     return not any(value.values()) if name == "tokens" and isinstance(value, dict) else not value
 
 
-def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
+def _messages(record: dict[str, Any], reading: Reading) -> list[Message]:
     kind, at, name = record.get("type"), seconds(record.get("timestamp")), text(record.get("id"))
     if kind == "user":
-        content = content_of(record.get("content"), skipped)
+        content = content_of(record.get("content"), reading)
         role = "system" if isinstance(content, str) and content.lstrip().startswith("<session_context>") else "user"
         return [message(role, content, at, name)] if content else []
     if kind == "gemini":
-        return _reply(record, at, name, skipped)
+        return _reply(record, at, name, reading)
     if kind not in _BOOKKEEPING:
-        skipped.unknown[str(kind)] += 1
+        reading.unknown[str(kind)] += 1
     return []
 
 
-def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: Skipped) -> list[Message]:
+def _reply(record: dict[str, Any], at: float | None, name: str | None, reading: Reading) -> list[Message]:
     used = mapping(record.get("tokens"))
     thoughts = [
         ": ".join(filter(None, (text(one.get("subject")), text(one.get("description")))))
@@ -201,7 +199,7 @@ def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: 
                                    tool_call_id=call_id, tool_name=text(call.get("name")),
                                    meta=FAILED if call.get("status") in ("error", "cancelled") else None))  # fmt: skip
     reply = message(
-        "assistant", content_of(record.get("content"), skipped), at, name, model=text(record.get("model")),
+        "assistant", content_of(record.get("content"), reading), at, name, model=text(record.get("model")),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
         input_tokens=without_cached(used.get("input"), used.get("cached")), output_tokens=count(used.get("output")),
         cache_read_tokens=count(used.get("cached")), reasoning_tokens=count(used.get("thoughts")),
@@ -226,7 +224,7 @@ def _result(call: dict[str, Any]) -> Any:
     return told if isinstance(told, str) else text(call.get("resultDisplay")) or compact(told)
 
 
-def content_of(content: Any, skipped: Skipped) -> Any:
+def content_of(content: Any, reading: Reading) -> Any:
     """Parts as Gemini writes them: a text, a part, or a list of both."""
     parts: list[Any] = []
     for part in content if isinstance(content, list) else [content]:
@@ -243,7 +241,7 @@ def content_of(content: Any, skipped: Skipped) -> Any:
             elif text(mapping(part.get("fileData")).get("fileUri")):
                 parts.append(f"[file {part['fileData']['fileUri']}]")
             else:
-                skipped.unknown.update(f"part {key}" for key in part.keys() - _WITHOUT_WORDS)
+                reading.unknown.update(f"part {key}" for key in part.keys() - _WITHOUT_WORDS)
     return joined(parts)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     FAILED,
     Conversation,
@@ -21,11 +20,12 @@ from hermes.interop.histories.conversation import (
     joined,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "goose"
@@ -57,28 +57,21 @@ def files(folder: Path) -> Iterator[Path]:
     yield from databases or sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The sessions of a database, or the one of an older file."""
-    skipped = Skipped(path, problems)
     if path.suffix == ".jsonl":
-        yield from _file(path, skipped)
+        yield from _file(path, reading)
     else:
         with ForeignDatabase(path) as database:
             for row in database.rows("sessions", order=("created_at", "id")):
                 rows = database.rows("messages", {"session_id": row["id"]}, ("created_timestamp", "id"))
-                yield from _found(_conversation(str(row["id"]), row), _parts(rows, skipped))
-    skipped.report()
+                parts = _parts(rows, reading)
+                _name_tools(parts)
+                yield from continued(_conversation(str(row["id"]), row), parts)
 
 
-def _found(first: Conversation, parts: list[list[Message]]) -> Iterator[Found]:
-    _name_tools(parts)
-    for made in continued(first, parts):
-        session = made.session()
-        if session is not None:
-            yield Found(0, session)
-
-
-def _parts(rows: Iterable[dict[str, Any]], skipped: Skipped) -> list[list[Message]]:
+def _parts(rows: Iterable[dict[str, Any]], reading: Reading) -> list[list[Message]]:
     """The messages of a session, cut where a compaction put its summary.
 
     A compaction keeps what was said for the person only, and adds a summary that only the model reads. The next compaction
@@ -92,7 +85,7 @@ def _parts(rows: Iterable[dict[str, Any]], skipped: Skipped) -> list[list[Messag
         if not for_person and not inside and compacted:
             parts.append([])
         inside, compacted = not for_person, not for_model
-        parts[-1] += _stored(row, skipped)
+        parts[-1] += _stored(row, reading)
     return parts
 
 
@@ -121,31 +114,31 @@ def _conversation(name: str, row: dict[str, Any]) -> Conversation:
     return made
 
 
-def _file(path: Path, skipped: Skipped) -> Iterator[Found]:
+def _file(path: Path, reading: Reading) -> Iterator[Conversation]:
     made: Conversation | None = None
-    told: list[Message] = []
-    for number, line, _ in json_lines(path, skipped):
+    for number, line in json_lines(path, reading):
         if made is None:
-            made = _conversation(path.stem, dict(line))
+            made = _conversation(path.stem, line)
         elif "role" in line:
-            told += _messages(dict(line), f"{line.get('id') or f'line-{number}'}", skipped)
+            made.messages += _messages(line, f"{line.get('id') or f'line-{number}'}", reading)
     if made is not None:
-        yield from _found(made, [told])
+        _name_tools([made.messages])
+        yield made
 
 
-def _stored(row: dict[str, Any], skipped: Skipped) -> list[Message]:
+def _stored(row: dict[str, Any], reading: Reading) -> list[Message]:
     name = text(row.get("message_id")) or str(row.get("id"))
     content = from_json(row.get("content_json"))
     if not isinstance(content, list):
-        skipped.damaged(0, f"message {name}: no JSON list")
+        reading.damaged(0, f"message {name}: no JSON list")
     record = {"role": row.get("role"), "content": content, "created": row.get("created_timestamp")}
-    made = _messages(record, name, skipped)
+    made = _messages(record, name, reading)
     if row.get("role") == "assistant" and made and (used := count(row.get("tokens"))):
         made[0]["output_tokens"] = used
     return made
 
 
-def _messages(record: dict[str, Any], name: str, skipped: Skipped) -> list[Message]:
+def _messages(record: dict[str, Any], name: str, reading: Reading) -> list[Message]:
     at, role = seconds(record.get("created")), record.get("role")
     parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
     for block in dicts(record.get("content")):
@@ -169,7 +162,7 @@ def _messages(record: dict[str, Any], name: str, skipped: Skipped) -> list[Messa
                 )
             )
         elif str(kind) not in _BOOKKEEPING:
-            skipped.unknown[f"content {kind}"] += 1
+            reading.unknown[f"content {kind}"] += 1
     content = joined(parts) if parts else None
     if role == "assistant":
         if content is None and not thoughts and not calls:

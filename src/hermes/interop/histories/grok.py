@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     FAILED,
     Conversation,
@@ -20,13 +19,14 @@ from hermes.interop.histories.conversation import (
     joined,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
     without_cached,
     without_copies,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 
 SOURCE = "grok"
 _CHUNKS = {"user_message_chunk": "user", "agent_message_chunk": "assistant", "agent_thought_chunk": "assistant"}
@@ -55,16 +55,13 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("updates.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    reader = _UpdateReader(path, skipped)
+    reader = _UpdateReader(path, reading)
     made = _conversation(path, reader.name)
     parts = without_copies(made, reader.parts, reader.copied) if reader.copied and made.parent else reader.parts
-    for one in continued(made, parts):
-        if (session := one.session()) is not None:
-            yield Found(0, session, reader.position)
-    skipped.report()
+    yield from continued(made, parts)
 
 
 def _conversation(path: Path, name: str | None) -> Conversation:
@@ -88,9 +85,8 @@ def _conversation(path: Path, name: str | None) -> Conversation:
 class _UpdateReader:
     """The updates of a file as messages: chunks of one reply are joined, a tool call is told by several updates."""
 
-    def __init__(self, path: Path, skipped: Skipped) -> None:
-        self._path, self._skipped = path, skipped
-        self.position = 0
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path, self._reading = path, reading
         self.name: str | None = None
         self.parts: list[list[Message]] = [[]]
         self.copied: set[str] = set()  # what was said in the session that this one was forked from
@@ -98,7 +94,7 @@ class _UpdateReader:
         self._turns = 0  # that have ended
         self._turn: tuple[int, str | None] = (0, None)  # the one that the last chunk belongs to
         self._calls: dict[str, tuple[str, dict[str, Any]]] = {}  # of each open call, its tool and how it is told
-        for number, line, self.position in json_lines(path, skipped):
+        for number, line in json_lines(path, reading):
             told = mapping(line.get("params"))
             about, update = mapping(told.get("_meta")), mapping(told.get("update"))
             self.name = self.name or text(told.get("sessionId"))
@@ -123,7 +119,7 @@ class _UpdateReader:
         elif kind == "compaction_checkpoint":
             self._compact(update, at, name)
         elif kind not in _BOOKKEEPING:
-            self._skipped.unknown[kind] += 1
+            self._reading.unknown[kind] += 1
 
     def _chunk(
         self, kind: str, update: dict[str, Any], turn: tuple[int, str | None], at: float | None, name: str

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -18,12 +17,13 @@ from hermes.interop.histories.conversation import (
     mapping,
     message,
     picture,
+    reads,
     seconds,
     text,
     tool_call,
     without_copies,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 
 SOURCE = "kimi"
 _BOOKKEEPING = (
@@ -52,17 +52,14 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("wire.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversation of one agent, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    reader = _WireReader(path, skipped)
+    reader = _WireReader(path, reading)
     made = _conversation(path)
     made.branches, made.system_prompt = reader.branches, reader.system_prompt
     parts = without_copies(made, reader.parts, reader.copied) if reader.copied and made.parent else reader.parts
-    for one in continued(made, parts):
-        if (session := one.session()) is not None:
-            yield Found(0, session, reader.position)
-    skipped.report()
+    yield from continued(made, parts)
 
 
 def _conversation(path: Path) -> Conversation:
@@ -86,9 +83,8 @@ def _conversation(path: Path) -> Conversation:
 class _WireReader:
     """The records of a file as messages."""
 
-    def __init__(self, path: Path, skipped: Skipped) -> None:
-        self._skipped = skipped
-        self.position = 0
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._reading = reading
         self.parts: list[list[Message]] = [[]]
         self.branches: list[tuple[str | None, list[Message]]] = []
         self.copied: set[str] = set()  # what was said before the fork
@@ -96,8 +92,8 @@ class _WireReader:
         self._model: str | None = None
         self._names: dict[str, str] = {}  # of each call, its tool
         self._steps: dict[str, Message] = {}
-        for number, line, self.position in json_lines(path, skipped):
-            self._take(str(line.get("type")), dict(line), seconds(line.get("time")), f"line-{number}")
+        for number, line in json_lines(path, reading):
+            self._take(str(line.get("type")), line, seconds(line.get("time")), f"line-{number}")
 
     def _take(self, kind: str, line: dict[str, Any], at: float | None, name: str) -> None:
         if kind == "context.append_message":
@@ -114,7 +110,7 @@ class _WireReader:
             self._model = text(line.get("model")) or text(line.get("modelAlias")) or self._model
             self.system_prompt = self.system_prompt or text(line.get("systemPrompt"))
         else:
-            self._skipped.unknown[kind] += 1
+            self._reading.unknown[kind] += 1
 
     def _say(self, told: dict[str, Any], at: float | None, name: str) -> None:
         role, content = told.get("role"), self._content(told.get("content"))
@@ -160,7 +156,7 @@ class _WireReader:
             if finish := text(event.get("finishReason")):
                 self._steps[step]["finish_reason"] = ended.get(finish, finish)
         elif kind not in ("step.begin", "step.end"):
-            self._skipped.unknown[f"event {kind}"] += 1
+            self._reading.unknown[f"event {kind}"] += 1
 
     def _reply(self, name: str, at: float | None) -> Message:
         if name not in self._steps:
@@ -199,7 +195,7 @@ class _WireReader:
             elif part.get("type") == "image_url":
                 parts.append(picture(mapping(part.get("imageUrl") or part.get("image_url")).get("url")))
             elif part.get("type") != "think":
-                self._skipped.unknown[f"part {part.get('type')}"] += 1
+                self._reading.unknown[f"part {part.get('type')}"] += 1
         return joined(parts) if parts else None
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, compact, dicts, from_json, mapping, seconds, text
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.histories.conversation import Conversation, compact, dicts, from_json, mapping, reads, seconds, text
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 
 SOURCE = "kiro"
 _TABLE, _FOLDERS = "conversations_v2", "messages.jsonl"
@@ -44,16 +43,13 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("data.sqlite3") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, or those of the database."""
-    skipped = Skipped(path, problems)
-    for made in (_session(path, skipped),) if path.suffix == ".jsonl" else _stored(path, skipped):
-        if (session := made.session()) is not None:
-            yield Found(0, session, path.stat().st_size)
-    skipped.report()
+    yield from (_session(path, reading),) if path.suffix == ".jsonl" else _stored(path, reading)
 
 
-def _session(path: Path, skipped: Skipped) -> Conversation:
+def _session(path: Path, reading: Reading) -> Conversation:
     is_folder = path.name == _FOLDERS
     about = json_object(path.with_name("session.json") if is_folder else path.with_suffix(".json"))
     state = mapping(about.get("session_state"))
@@ -66,18 +62,18 @@ def _session(path: Path, skipped: Skipped) -> Conversation:
         SOURCE, named, title=text(about.get("title")), cwd=text(about.get("cwd")), model=text(model), tokens=counts,
         started_at=seconds(about.get("created_at")), parent=text(about.get("parent_session_id")), kind="subagent",
     )  # fmt: skip
-    reader = ApiMessageReader(skipped)
-    for number, line, _ in json_lines(path, skipped):
+    reader = ApiMessageReader(reading)
+    for number, line in json_lines(path, reading):
         told, payload = mapping(line.get("data")), mapping(line.get("payload"))
         name = text(told.get("message_id")) or text(line.get("id")) or f"line-{number}"
         if (kind := str(line.get("kind"))) in _KINDS:
-            blocks = [_block(one, skipped) for one in dicts(told.get("content"))]
+            blocks = [_block(one, reading) for one in dicts(told.get("content"))]
             at = seconds(mapping(told.get("meta")).get("timestamp"))
             reader.take({"role": _KINDS[kind], "content": [one for one in blocks if one]}, name, at)
         elif payload.get("type") in _PAYLOADS:
             _take(reader, payload, name, seconds(line.get("timestamp")))
         elif not payload:
-            skipped.unknown[kind] += 1
+            reading.unknown[kind] += 1
     made.messages = reader.parts[0]
     return made
 
@@ -93,7 +89,7 @@ def _take(reader: ApiMessageReader, payload: Block, name: str, at: float | None)
     reader.take({"role": "assistant" if kind in ("assistant", "tool_call") else "user", "content": [content]}, name, at)
 
 
-def _block(one: Block, skipped: Skipped) -> Block | None:
+def _block(one: Block, reading: Reading) -> Block | None:
     """A block as the Anthropic API has it."""
     kind, told = one.get("kind"), one.get("data")
     if kind == "text":
@@ -106,7 +102,7 @@ def _block(one: Block, skipped: Skipped) -> Block | None:
         }
     if kind == "toolResult":
         return _result(mapping(told).get("toolUseId"), mapping(told).get("content"))
-    skipped.unknown[f"block {kind}"] += 1
+    reading.unknown[f"block {kind}"] += 1
     return None
 
 
@@ -116,7 +112,7 @@ def _result(call: Any, content: Any) -> Block:
     return {"type": "tool_result", "tool_use_id": call, "content": words or content}
 
 
-def _stored(path: Path, skipped: Skipped) -> Iterator[Conversation]:
+def _stored(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of the oldest engine: a row each, whose key is the folder."""
     from hermes.store.engines.sqlite.foreign import ForeignDatabase
 
@@ -124,12 +120,12 @@ def _stored(path: Path, skipped: Skipped) -> Iterator[Conversation]:
         for row in database.rows(_TABLE, order=("created_at",)):
             value = mapping(from_json(row.get("value")))
             if not value:
-                skipped.damaged(0, f"conversation {row.get('conversation_id')}: not JSON")
+                reading.damaged(0, f"conversation {row.get('conversation_id')}: not JSON")
             made = Conversation(
                 SOURCE, str(row.get("conversation_id")), cwd=text(row.get("key")), started_at=seconds(row.get("created_at")),
                 model=text(mapping(value.get("model_info")).get("model_id")),
             )  # fmt: skip
-            reader = ApiMessageReader(skipped)
+            reader = ApiMessageReader(reading)
             for number, turn in enumerate(dicts(value.get("history"))):
                 _take_turn(reader, turn, str(number))
             made.messages = reader.parts[0]

@@ -6,11 +6,9 @@ import base64
 import os
 import sys
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -21,11 +19,12 @@ from hermes.interop.histories.conversation import (
     joined,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped
+from hermes.interop.json_reading import Reading
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "llm"
@@ -53,15 +52,12 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.db") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of a log."""
-    skipped = Skipped(path, problems)
     with ForeignDatabase(path) as database:
-        for made in chain(_conversations(database), _threads(database, skipped)):
-            session = made.session()
-            if session is not None:
-                yield Found(0, session)
-    skipped.report()
+        yield from _conversations(database)
+        yield from _threads(database, reading)
 
 
 def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
@@ -128,7 +124,7 @@ def _attachment(row: dict[str, Any]) -> Any:
     return f"[file {text(row.get('path')) or text(row.get('url')) or row.get('id')}]"
 
 
-def _threads(database: ForeignDatabase, skipped: Skipped) -> Iterator[Conversation]:
+def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversation]:
     """The newer schema: messages linked by hash; a thread names its last one."""
     if "threads" not in database.columns:
         return
@@ -142,7 +138,7 @@ def _threads(database: ForeignDatabase, skipped: Skipped) -> Iterator[Conversati
         }
         waiting: list[Message] = []
         for row in _chain(database, thread.get("tip_message_hash")):
-            waiting += _message(database, row, skipped)
+            waiting += _message(database, row, reading)
             turn = turns.get(row["hash"])
             if turn is None:
                 continue
@@ -174,7 +170,7 @@ def _chain(database: ForeignDatabase, tip: Any) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _message(database: ForeignDatabase, row: dict[str, Any], skipped: Skipped) -> list[Message]:
+def _message(database: ForeignDatabase, row: dict[str, Any], reading: Reading) -> list[Message]:
     name, role = str(row["hash"]), str(row.get("role"))
     parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
     for number, part in enumerate(database.rows("parts", {"message_hash": row["hash"]}, ("position",))):
@@ -197,7 +193,7 @@ def _message(database: ForeignDatabase, row: dict[str, Any], skipped: Skipped) -
             held = next(database.rows("attachments", {"id": name_there}), None) if name_there is not None else None
             parts.append(_attachment(held if held is not None else told))
         else:
-            skipped.unknown[f"part {kind}"] += 1
+            reading.unknown[f"part {kind}"] += 1
     content = joined(parts) if parts else None
     if role == "assistant":
         made = message(

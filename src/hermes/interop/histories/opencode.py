@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     FAILED,
     Conversation,
@@ -22,11 +21,12 @@ from hermes.interop.histories.conversation import (
     joined,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, decoded, json_object
+from hermes.interop.json_reading import Reading, decoded, json_object
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
@@ -58,83 +58,79 @@ def files(folder: Path) -> Iterator[Path]:
         yield from (path for path in trees if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The sessions of a database, a tree or an export."""
-    skipped = Skipped(path, problems)
     if path.is_dir():
-        yield from _tree(path, skipped)
+        yield from _tree(path, reading)
     elif whole := json_object(path, "info"):
         told = [(mapping(one.get("info")), dicts(one.get("parts"))) for one in dicts(whole.get("messages"))]
-        yield from _found(mapping(whole.get("info")), told, skipped)
+        yield from _found(mapping(whole.get("info")), told, reading)
     else:
         with ForeignDatabase(path) as database:
-            yield from _database(database, skipped)
-    skipped.report()
+            yield from _database(database, reading)
 
 
-def _found(info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped) -> Iterator[Found]:
+def _found(info: Record, told: list[tuple[Record, list[Record]]], reading: Reading) -> Iterator[Conversation]:
     """A session, and its continuations after each compaction."""
-    made, summaries = _conversation(info, told, skipped)
+    made, summaries = _conversation(info, told, reading)
     parts: list[list[Message]] = [[]]
     for one in made.messages:
         if one["platform_message_id"] in summaries:
             parts.append([])
             one["role"] = "user"  # as every continuation begins: the summary is sent to the model
         parts[-1].append(one)
-    for part in continued(made, parts):
-        session = part.session()
-        if session is not None:
-            yield Found(0, session)
+    yield from continued(made, parts)
 
 
-def _database(database: ForeignDatabase, skipped: Skipped) -> Iterator[Found]:
+def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversation]:
     for session in database.rows("session", order=("time_created", "id")):
         parts: dict[str, list[Record]] = {}
         for row in database.rows("part", {"session_id": session["id"]}, ("id",)):
-            if (part := _data(row, skipped)) is not None:
+            if (part := _data(row, reading)) is not None:
                 parts.setdefault(row["message_id"], []).append(part)
         told = [
             (record, parts.get(row["id"], []))
             for row in database.rows("message", {"session_id": session["id"]}, ("time_created", "id"))
-            if (record := _data(row, skipped)) is not None
+            if (record := _data(row, reading)) is not None
         ]
         info = {
             **session,
             "parentID": session.get("parent_id"),
             "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
         }
-        yield from _found(info, told, skipped)
+        yield from _found(info, told, reading)
 
 
-def _data(row: Record, skipped: Skipped) -> Record | None:
+def _data(row: Record, reading: Reading) -> Record | None:
     """The message or part in a row; None where it is damaged."""
     try:
         value = decoded(row["data"].encode() if isinstance(row["data"], str) else bytes(row["data"] or b""))
     except (ValueError, TypeError):
         value = None
     if not isinstance(value, dict):
-        skipped.damaged(0, f"{row.get('id')}: no JSON object")
+        reading.damaged(0, f"{row.get('id')}: no JSON object")
         return None
     return {**value, "id": row["id"]}
 
 
-def _tree(path: Path, skipped: Skipped) -> Iterator[Found]:
+def _tree(path: Path, reading: Reading) -> Iterator[Conversation]:
     def below(folder: Path) -> list[Record]:
         found = []
         for file in sorted(folder.glob("*.json")):
             if record := json_object(file):
                 found.append(record)
             else:
-                skipped.damaged(0, f"{file.name}: no JSON object")
+                reading.damaged(0, f"{file.name}: no JSON object")
         return found
 
     for file in sorted((path / "session").rglob("*.json")):
         info = json_object(file)
         if not text(info.get("id")):
-            skipped.damaged(0, f"{file.name}: not a session")
+            reading.damaged(0, f"{file.name}: not a session")
             continue
         told = sorted(below(path / "message" / info["id"]), key=_created)
-        yield from _found(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], skipped)
+        yield from _found(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], reading)
 
 
 def _created(record: Record) -> tuple[float, str]:
@@ -142,7 +138,7 @@ def _created(record: Record) -> tuple[float, str]:
 
 
 def _conversation(
-    info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped
+    info: Record, told: list[tuple[Record, list[Record]]], reading: Reading
 ) -> tuple[Conversation, set[str]]:
     """A session as one conversation, and the ids of the messages that are summaries made by a compaction."""
     times = mapping(info.get("time"))
@@ -155,7 +151,7 @@ def _conversation(
     shown = made.messages
     summaries: set[str] = set()
     for record, parts in told:
-        entries = _messages(record, parts, skipped)
+        entries = _messages(record, parts, reading)
         if cut is not None and str(record.get("id")) == cut:  # taken back, but not yet written over
             shown = []
             last = made.messages[-1]["platform_message_id"] if made.messages else None
@@ -167,7 +163,7 @@ def _conversation(
     return made, summaries
 
 
-def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Message]:
+def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Message]:
     name, at = str(record.get("id")), seconds(mapping(record.get("time")).get("created"))
     texts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
     kinds: dict[str, Callable[[Record], None]] = {
@@ -185,7 +181,7 @@ def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Mes
         elif kind in kinds:
             kinds[str(kind)](part)
         elif kind not in _BOOKKEEPING:
-            skipped.unknown[f"part {kind}"] += 1
+            reading.unknown[f"part {kind}"] += 1
     content = joined(texts) if texts else None
     if record.get("role") == "user":
         return [message("user", content, at, name)] if content else []

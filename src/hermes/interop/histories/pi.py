@@ -6,11 +6,11 @@ Sessions are also written as files that Pi resumes.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.formats import Export, Found, Problem
+from hermes.interop.formats import Export
 from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
     FAILED,
@@ -28,12 +28,13 @@ from hermes.interop.histories.conversation import (
     mapping,
     message,
     only_session,
+    reads,
     seconds,
     text,
     tool_call,
     written_parts,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
@@ -137,23 +138,17 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
     header: Entry = {}
     entries: dict[str, Entry] = {}
-    position = 0
-    for number, line, at in json_lines(path, skipped):
-        position = at
+    for number, line in json_lines(path, reading):
         if line.get("type") == "session":
-            header = header or dict(line)
+            header = header or line
         else:
-            entries.setdefault(text(line.get("id")) or f"line-{number}", _with_blobs(dict(line), path))
-    for made in _conversations(path, header, entries, skipped):
-        session = made.session()
-        if session is not None:
-            yield Found(0, session, position)
-    skipped.report()
+            entries.setdefault(text(line.get("id")) or f"line-{number}", _with_blobs(line, path))
+    yield from _conversations(path, header, entries, reading)
 
 
 def _with_blobs(entry: Entry, path: Path) -> Entry:
@@ -174,7 +169,7 @@ class Trail(BaseTrail):
 
     has_header = True
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: dict[str, Any]) -> str:
         kind, kept = record.get("type"), record.get("firstKeptEntryId")
         if kind == "session":
             return ON
@@ -188,7 +183,7 @@ class Trail(BaseTrail):
         return BEGINS if said in ("user", "assistant") else ON
 
 
-def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
+def _conversations(path: Path, header: Entry, entries: dict[str, Entry], reading: Reading) -> Iterator[Conversation]:
     name = text(header.get("id")) or path.stem
     # A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
     conversation.relink(entries, lambda entry: "parentId" in entry and str(entry.get("type")) not in _BOOKKEEPING)
@@ -218,7 +213,7 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
         )  # fmt: skip
         if number < len(parts):
             made.end_reason = "compression"
-        made.messages = [one for key in part for one in _messages(key, entries[key], skipped)]
+        made.messages = [one for key in part for one in _messages(key, entries[key], reading)]
         stored = {one["platform_message_id"] for one in made.messages}
         if number > 1:
             made.carry(earlier, set(_kept(entries, shown, part[0])), part[0] if part[0] in stored else None)
@@ -229,7 +224,7 @@ def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped
             last = said[key] = key if key in stored else last
         for fork, branch in left:
             if fork in said or (fork is None and number == 1):
-                told = [one for key in branch for one in _messages(key, entries[key], skipped)]
+                told = [one for key in branch for one in _messages(key, entries[key], reading)]
                 if told:
                     made.branches.append((said.get(fork), told))
         yield made
@@ -250,10 +245,10 @@ def _named(path: Path) -> str:
     return (text(first[0].get("id")) if first else None) or path.stem.rpartition("_")[2]
 
 
-def _messages(key: str, entry: Entry, skipped: Skipped) -> list[Message]:
+def _messages(key: str, entry: Entry, reading: Reading) -> list[Message]:
     kind, at = entry.get("type"), seconds(entry.get("timestamp"))
     if kind == "message":
-        told = _message(key, mapping(entry.get("message")), at, skipped)
+        told = _message(key, mapping(entry.get("message")), at, reading)
         return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
     if kind in ("compaction", "branch_summary") and text(entry.get("summary")):
         return [message("user", entry["summary"], at, key, meta={"summary": True})]
@@ -261,11 +256,11 @@ def _messages(key: str, entry: Entry, skipped: Skipped) -> list[Message]:
         here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
         return [message("system", content, at, key, **here)]
     if kind not in (*_BOOKKEEPING, "compaction", "branch_summary", "custom_message"):
-        skipped.unknown[str(kind)] += 1
+        reading.unknown[str(kind)] += 1
     return []
 
 
-def _message(key: str, told: Entry, at: float | None, skipped: Skipped) -> list[Message]:
+def _message(key: str, told: Entry, at: float | None, reading: Reading) -> list[Message]:
     role = told.get("role")
     at = seconds(told.get("timestamp")) or at
     content = _content(told.get("content"))
@@ -289,7 +284,7 @@ def _message(key: str, told: Entry, at: float | None, skipped: Skipped) -> list[
     if role in ("custom", "hookMessage", "developer"):
         return [message("system", content, at, key)] if content else []
     if role != "assistant":
-        skipped.unknown[f"message {role}"] += 1
+        reading.unknown[f"message {role}"] += 1
         return []
     blocks = dicts(told.get("content"))
     calls = [

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
     Conversation,
@@ -17,13 +16,14 @@ from hermes.interop.histories.conversation import (
     dicts,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
     without_cached,
 )  # fmt: skip
 from hermes.interop.histories.gemini import content_of, output_of
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -50,27 +50,22 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.jsonl") if path.parent.name == "chats")
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compressed into."""
-    skipped = Skipped(path, problems)
     entries: dict[str, Entry] = {}
-    position = 0
-    for number, line, at in json_lines(path, skipped):
-        position = at
+    for number, line in json_lines(path, reading):
         if line.get("type") in _KINDS:
             entries.setdefault(text(line.get("uuid")) or f"line-{number}", {**line, "parentId": line.get("parentUuid")})
         else:
-            skipped.unknown[str(line.get("type"))] += 1
-    for made in _conversations(path, entries, skipped):
-        if (session := made.session()) is not None:
-            yield Found(0, session, position)
-    skipped.report()
+            reading.unknown[str(line.get("type"))] += 1
+    yield from _conversations(path, entries, reading)
 
 
 class Trail(BaseTrail):
     """A window can begin with each prompt and each reply."""
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: dict[str, Any]) -> str:
         if not self.follows(record.get("uuid"), record.get("parentUuid")):
             return BREAKS
         if record.get("subtype") == "chat_compression":
@@ -78,7 +73,7 @@ class Trail(BaseTrail):
         return BEGINS if record.get("type") in ("user", "assistant") else ON
 
 
-def _conversations(path: Path, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
+def _conversations(path: Path, entries: dict[str, Entry], reading: Reading) -> Iterator[Conversation]:
     def last(key: str) -> str | None:
         return next((found for one in reversed(entries.values()) if (found := text(one.get(key)))), None)
 
@@ -95,11 +90,11 @@ def _conversations(path: Path, entries: dict[str, Entry], skipped: Skipped) -> I
     for key in shown:
         if entries[key].get("subtype") == "chat_compression":
             parts.append([])
-        told = _messages(key, entries[key], names, skipped)
+        told = _messages(key, entries[key], names, reading)
         parts[-1] += told
         end = said[key] = told[-1]["platform_message_id"] if told else end
     for fork, branch_keys in conversation.left(entries, set(shown)):
-        told = [one for key in branch_keys for one in _messages(key, entries[key], names, skipped)]
+        told = [one for key in branch_keys for one in _messages(key, entries[key], names, reading)]
         if told:
             made.branches.append((said.get(fork or ""), told))
     yield from continued(made, parts)
@@ -110,14 +105,14 @@ def _title(entries: dict[str, Entry]) -> str | None:
     return next(filter(None, titles), None)
 
 
-def _messages(key: str, entry: Entry, names: dict[str, str], skipped: Skipped) -> list[Message]:
+def _messages(key: str, entry: Entry, names: dict[str, str], reading: Reading) -> list[Message]:
     kind, at = entry.get("type"), seconds(entry.get("timestamp"))
     parts = mapping(entry.get("message")).get("parts")
     if kind == "system":
-        return _summary(key, entry, at, skipped)
+        return _summary(key, entry, at, reading)
     if kind == "tool_result":
         return _results(key, entry, at, names)
-    content = content_of(parts, skipped)
+    content = content_of(parts, reading)
     if kind == "user":
         return [message("user", content, at, key)] if content else []
     calls = []
@@ -154,10 +149,10 @@ def _results(key: str, entry: Entry, at: float | None, names: dict[str, str]) ->
     return made
 
 
-def _summary(key: str, entry: Entry, at: float | None, skipped: Skipped) -> list[Message]:
+def _summary(key: str, entry: Entry, at: float | None, reading: Reading) -> list[Message]:
     """The first message of a compressed context: the summary. Other records of the program itself say nothing."""
     if entry.get("subtype") != "chat_compression":
         return []
     history = dicts(mapping(entry.get("systemPayload")).get("compressedHistory"))
-    content = content_of(history[0].get("parts"), skipped) if history else None
+    content = content_of(history[0].get("parts"), reading) if history else None
     return [message("user", content, at, key, meta={"summary": True})] if content else []

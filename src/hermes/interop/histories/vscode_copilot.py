@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
@@ -25,12 +24,13 @@ from hermes.interop.histories.conversation import (
     mapping,
     message,
     opened_folder,
+    reads,
     seconds,
     text,
     tool_call,
     user_folders,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 
 SOURCE = "vscode-copilot"
 _MARK = "responderUsername"
@@ -77,10 +77,10 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in found if path.suffix == ".jsonl" or path.with_suffix(".jsonl") not in found)
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The chat of one file."""
-    skipped = Skipped(path, problems)
-    whole, every = _replayed(path, skipped)
+    whole, every = _replayed(path, reading)
     name = text(whole.get("sessionId")) or next(iter(every), path.stem)
     made = Conversation(
         SOURCE, name, title=text(whole.get("customTitle")), cwd=opened_folder(path.parent.parent),
@@ -88,16 +88,14 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
     )  # fmt: skip
     shown = _requests(whole)
     for key, request in every.items():
-        told = _messages(key, request, skipped)
+        told = _messages(key, request, reading)
         if key not in shown or request.get("isHidden") or request.get("shouldBeRemovedOnSend"):  # undone, or asked anew
             after = made.messages[-1]["platform_message_id"] if made.messages else None
             made.branches += [(after, told)] if told else []
         else:
             made.messages += told
         made.cwd = made.cwd or local_path(_metadata(request).get("cacheKey"))
-    if (session := made.session()) is not None:
-        yield Found(0, session)
-    skipped.report()
+    yield made
 
 
 def _object(path: Path) -> Record:
@@ -109,24 +107,24 @@ def _requests(whole: Record) -> dict[str, Record]:
     return {text(one.get("requestId")) or f"request-{n}": one for n, one in enumerate(dicts(whole.get("requests")))}
 
 
-def _replayed(path: Path, skipped: Skipped) -> tuple[Record, dict[str, Record]]:
+def _replayed(path: Path, reading: Reading) -> tuple[Record, dict[str, Record]]:
     """The chat as it is now, and every request that it has had, in order."""
     whole: Record = {}
     every: dict[str, Record] = {}
     if path.suffix != ".jsonl":
         whole = _object(path)
         return whole, _requests(whole)
-    for number, line, _ in json_lines(path, skipped):
+    for number, line in json_lines(path, reading):
         keys = line.get("k")
         if line.get("kind") == 0:
             whole = mapping(line.get("v"))
         elif line.get("kind") in (1, 2, 3) and isinstance(keys, list) and keys:
             try:
-                _change(whole, keys, dict(line))
+                _change(whole, keys, line)
             except (LookupError, TypeError, AttributeError):
-                skipped.damaged(number, "changes something that is not there")
+                reading.damaged(number, "changes something that is not there")
         else:
-            skipped.unknown[f"kind {line.get('kind')}"] += 1
+            reading.unknown[f"kind {line.get('kind')}"] += 1
         every |= _requests(whole)
     return whole, every
 
@@ -153,7 +151,7 @@ def _metadata(request: Record) -> Record:
     return mapping(mapping(request.get("result")).get("metadata"))
 
 
-def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
+def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     at, asked = seconds(request.get("timestamp")), request.get("message")
     said = text(asked) or text(mapping(asked).get("text"))
     parts = [*([said] if said else []), *_attached(mapping(request.get("variableData")))]
@@ -163,7 +161,7 @@ def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
     failed = text(mapping(mapping(request.get("result")).get("errorDetails")).get("message"))
     rounds = [
         one
-        for one in _rounds(metadata, dicts(request.get("response")), skipped)
+        for one in _rounds(metadata, dicts(request.get("response")), reading)
         if one.said.strip() or one.thoughts or one.calls
     ]
     if failed and not rounds:
@@ -198,9 +196,9 @@ def _attached(data: Record) -> Iterator[Any]:
             yield f"[file {text(one.get('name')) or local_path(value)}]"
 
 
-def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[_Round]:
+def _rounds(metadata: Record, response: list[Record], reading: Reading) -> list[_Round]:
     """The replies to a request: as the model gave them, with what only the editor shows of them."""
-    shown = _shown(response, skipped)
+    shown = _shown(response, reading)
     results = mapping(metadata.get("toolCallResults"))
     found = []
     for one in dicts(metadata.get("toolCallRounds")):
@@ -217,7 +215,7 @@ def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[
     return found or shown
 
 
-def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
+def _shown(response: list[Record], reading: Reading) -> list[_Round]:
     """The replies as the editor shows them; words after a tool's call begin another one."""
     rounds = [_Round()]
     for part in response:
@@ -244,7 +242,7 @@ def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
                 ("", "edit_file", {"filePath": local_path(part.get("uri")), "edits": changes}, None)
             )
         elif kind not in _BOOKKEEPING:
-            skipped.unknown[f"part {kind}"] += 1
+            reading.unknown[f"part {kind}"] += 1
     return rounds
 
 

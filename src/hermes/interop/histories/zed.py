@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     FAILED,
     Conversation,
@@ -20,11 +19,12 @@ from hermes.interop.histories.conversation import (
     joined,
     mapping,
     message,
+    reads,
     seconds,
     text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, decoded, unpacked
+from hermes.interop.json_reading import Reading, decoded, unpacked
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "zed"
@@ -54,23 +54,21 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("threads*.db") if path.is_file())
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of a database."""
-    skipped = Skipped(path, problems)
     with ForeignDatabase(path) as database:
         for row in database.rows("threads", order=("updated_at", "id")):
             data = row["data"].encode() if isinstance(row["data"], str) else bytes(row["data"] or b"")
             try:
                 whole = decoded(unpacked(data) if row["data_type"] == "zstd" else data)
             except ValueError as error:
-                skipped.damaged(0, f"thread {row['id']}: {error}")
+                reading.damaged(0, f"thread {row['id']}: {error}")
                 continue
-            if (session := _conversation(row, mapping(whole), skipped).session()) is not None:
-                yield Found(0, session)
-    skipped.report()
+            yield _conversation(row, mapping(whole), reading)
 
 
-def _conversation(row: Record, whole: Record, skipped: Skipped) -> Conversation:
+def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     """A row's conversation. Only two times are known: when it was first saved, and when something was said last."""
     first, last = seconds(row.get("created_at")), seconds(row.get("updated_at"))
     trees = dicts(mapping(whole.get("initial_project_snapshot")).get("worktree_snapshots"))
@@ -88,19 +86,19 @@ def _conversation(row: Record, whole: Record, skipped: Skipped) -> Conversation:
         kind, told = next(iter(_newer(one).items()), ("nothing", None))
         if kind == "User" and isinstance(told, dict):
             asked, replies = text(told.get("id")) or f"{asked}+", 0
-            content = joined([_user_part(part, skipped) for part in dicts(told.get("content"))])
+            content = joined([_user_part(part, reading) for part in dicts(told.get("content"))])
             made.messages += [message("user", content, None, asked)] if content else []
         elif kind == "Agent" and isinstance(told, dict):
             replies += 1
-            made.messages += _reply(told, f"{asked}-{replies}", skipped)
+            made.messages += _reply(told, f"{asked}-{replies}", reading)
         elif kind not in ("Resume", "System"):  # a button that lets the model go on; the program's own words
-            skipped.unknown[f"message {kind}"] += 1
+            reading.unknown[f"message {kind}"] += 1
     for later in made.messages[1:]:
         later["timestamp"] = last
     return made
 
 
-def _user_part(part: Record, skipped: Skipped) -> Any:
+def _user_part(part: Record, reading: Reading) -> Any:
     """A part of a question: words, a picture, or a file (or alike) that it mentions, with its text."""
     if text(part.get("Text")):
         return part["Text"]
@@ -110,7 +108,7 @@ def _user_part(part: Record, skipped: Skipped) -> Any:
     kind, about = next(iter(mapping(mention.get("uri")).items()), ("Text", {}))
     label = next((found for found in mapping(about).values() if text(found)), kind)
     if not mention and "Text" not in part:
-        skipped.unknown[f"content {next(iter(part), None)}"] += 1
+        reading.unknown[f"content {next(iter(part), None)}"] += 1
     return f"[{kind.lower()} {label}]\n{mention.get('content') or ''}".strip() if mention else ""
 
 
@@ -119,7 +117,7 @@ def _picture(part: Record) -> Any:
     return image_part(source, "image/png") if source else None
 
 
-def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
+def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     """A reply, and what its tools gave back."""
     texts, thoughts, calls = list[str](), list[str](), dict[str, str]()
     asked = []
@@ -136,7 +134,7 @@ def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
                 tool_call(call, calls[call], _arguments(used.get("input"), mapping(results.get(call)).get("output")))
             )
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
-            skipped.unknown[f"content {next(iter(part), None)}"] += 1
+            reading.unknown[f"content {next(iter(part), None)}"] += 1
     said, thought = "\n\n".join(texts) or None, "\n\n".join(thoughts) or None
     made = (
         [message("assistant", said, None, name, reasoning=thought, tool_calls=asked or None)]
