@@ -18,6 +18,7 @@ from typing import IO, Any
 import msgspec
 
 from hermes.interop.formats import Problem
+from hermes.interop.records import Record
 from hermes.texts import counted
 
 LONGEST = 128 << 20  # bytes of a line or an element: reading one takes several times as much memory
@@ -64,7 +65,7 @@ class Reading:
             self.problems.append(Problem(0, note, self._path, unknown=kind, times=times))
 
 
-def json_lines(path: Path, reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(path: Path, reading: Reading) -> Iterator[tuple[int, Record]]:
     """Each object of a JSON-lines file with its line number; a damaged line costs that line.
 
     A last line without an end may still be being written: it is not damaged, it comes with the next import.
@@ -91,9 +92,7 @@ class Window(PosixPath):
     end: int | None = None
 
 
-def json_lines_of(
-    stream: Any, reading: Reading, lines: int = 0, position: int = 0
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines_of(stream: Any, reading: Reading, lines: int = 0, position: int = 0) -> Iterator[tuple[int, Record]]:
     """Each object of an open JSON-lines file; objects that are written over several lines, too.
 
     The stream stands after so many `lines`, at `position`.
@@ -116,7 +115,7 @@ def json_lines_of(
                 reading.damaged(number, str(error))
             continue
         if isinstance(value, dict):
-            yield number, value
+            yield number, Record(value)
         else:
             reading.damaged(number, "not an object")
 
@@ -127,11 +126,11 @@ def is_spread(stream: Any) -> bool:
     return bool(begin[:1] == b"[") or bool(begin.partition(b"\n")[0].strip() == b"{")
 
 
-def _spread_objects(stream: Any, reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
+def _spread_objects(stream: Any, reading: Reading) -> Iterator[tuple[int, Record]]:
     try:
         for number, (value, reading.position) in enumerate(elements(stream), 1):
             if isinstance(value, dict):
-                yield number, value
+                yield number, Record(value)
             else:
                 reading.damaged(0, value.reason if isinstance(value, Damaged) else "not an object")
     except ValueError as error:
@@ -218,31 +217,31 @@ class _Unpacked(io.RawIOBase):
         return count
 
 
-def json_object(path: Path, key: str | None = None) -> dict[str, Any]:
+def json_object(path: Path, key: str | None = None) -> Record:
     """The object that a JSON file is; {} when it is none, or has no such key at its beginning.
 
     Only a file that can be such an object is read as a whole: exports of other programs have gigabytes.
     """
     if not path.is_file():  # a pipe would wait for who writes into it
-        return {}
+        return Record()
     try:
         with path.open("rb") as stream:
             begin = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
             if not begin.startswith(b"{") or (key is not None and f'"{key}"'.encode() not in begin):
-                return {}
+                return Record()
             stream.seek(0)
             value = decoded(stream.read().removeprefix(b"\xef\xbb\xbf"))
-            return value if isinstance(value, dict) else {}
+            return Record.of(value)
     except (OSError, ValueError):
-        return {}
+        return Record()
 
 
-def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[dict[str, Any]]:
+def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[Record]:
     """The first objects of a JSON-lines file, for telling its format; [] when it is none.
 
     With `while_type` only those before the first one of another type. A damaged line costs that line, here too.
     """
-    found: list[dict[str, Any]] = []
+    found: list[Record] = []
     if not path.is_file():  # a pipe would wait for who writes into it
         return found
     try:
@@ -251,7 +250,7 @@ def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> l
                 if isinstance(value, dict):
                     if while_type is not None and value.get("type") != while_type:
                         break
-                    found.append(value)
+                    found.append(Record(value))
                 if len(found) == most:
                     break
     except (OSError, ValueError):

@@ -11,14 +11,11 @@ from hermes.interop.histories.api_messages import ApiMessageReader
 from hermes.interop.histories.conversation import (
     Conversation,
     compact,
-    dicts,
     local_path,
-    mapping,
     reads,
-    seconds,
-    text,
 )
 from hermes.interop.json_reading import Reading, json_object, top_keys
+from hermes.interop.records import Record
 
 SOURCE = "amp"
 
@@ -48,26 +45,26 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     thread = json_object(path)
     if not thread:
         reading.damaged(0, "not JSON")
-    trees = dicts(mapping(mapping(thread.get("env")).get("initial")).get("trees"))
+    trees = thread.object("env").object("initial").objects("trees")
     made = Conversation(
-        SOURCE, text(thread.get("id")) or path.stem, title=text(thread.get("title")), started_at=seconds(thread.get("created")),
+        SOURCE, thread.text("id") or path.stem, title=thread.text("title"), started_at=thread.time("created"),
         cwd=next(filter(None, (local_path(one.get("uri")) for one in trees)), None),
     )  # fmt: skip
     reader = ApiMessageReader(reading)
-    for number, one in enumerate(dicts(thread.get("messages"))):
-        blocks = [_as_result(block) for block in dicts(one.get("content"))]
-        at = seconds(mapping(one.get("meta")).get("sentAt")) or seconds(mapping(one.get("usage")).get("timestamp"))
+    for number, one in enumerate(thread.objects("messages")):
+        blocks = [_as_result(block) for block in one.objects("content")]
+        at = one.object("meta").time("sentAt") or one.object("usage").time("timestamp")
         reader.take({**one, "content": blocks or one.get("content")}, str(one.get("messageId", number)), at)
     made.messages, made.keeps_lost = reader.parts[0], True
     yield made
 
 
-def _as_result(block: dict[str, Any]) -> dict[str, Any]:
+def _as_result(block: Record) -> dict[str, Any]:
     """A tool result as the API has it; Amp tells what the tool's run gave, or why it failed."""
-    run = mapping(block.get("run"))
+    run = block.object("run")
     if block.get("type") != "tool_result" or not run:
         return block
     told = run.get("result")
-    words = next((one for key in ("output", "content", "diff") if (one := text(mapping(told).get(key)))), None)
-    failed = text(mapping(run.get("error")).get("message")) or (f"[{run.get('status')}]" if told is None else None)
+    words = next((one for key in ("output", "content", "diff") if (one := Record.of(told).text(key))), None)
+    failed = run.object("error").text("message") or (f"[{run.get('status')}]" if told is None else None)
     return {**block, "content": failed or words or (told if isinstance(told, str) else compact(told))}

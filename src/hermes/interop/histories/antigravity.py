@@ -6,30 +6,24 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     continued,
-    count,
-    dicts,
     from_json,
-    mapping,
     message,
     reads,
-    seconds,
     tagged,
-    text,
     tool_call,
     without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record, count
 
 SOURCE = "antigravity"
 _MODEL = re.compile(r"setting `Model Selection` from .*? to (.+?)\.(?:\s|$)")
 _BOOKKEEPING = ("CONVERSATION_HISTORY", "EPHEMERAL_MESSAGE", "KNOWLEDGE_ARTIFACTS")
-Step = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -52,10 +46,10 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversation of one transcript, in as many parts as it was compacted into."""
-    steps: dict[int, Step] = {}
+    steps: dict[int, Record] = {}
     for number, line in json_lines(path, reading):
         at = line.get("step_index")
-        before = steps.setdefault(at if isinstance(at, int) else number, {})
+        before = steps.setdefault(at if isinstance(at, int) else number, Record())
         before.update(
             (key, value) for key, value in line.items() if value or key not in before
         )  # it may be written again
@@ -64,15 +58,15 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     yield from continued(made, _parts(made, steps, reading))
 
 
-def _parts(made: Conversation, steps: dict[int, Step], reading: Reading) -> list[list[Message]]:
+def _parts(made: Conversation, steps: dict[int, Record], reading: Reading) -> list[list[Message]]:
     """The messages, cut where a checkpoint put a summary in the place of what was said before."""
     parts: list[list[Message]] = [[]]
     waiting: deque[tuple[str, str]] = deque()  # calls without a result yet: results name none, and come in order
     for number, step in sorted(steps.items()):
         kind, source, name = str(step.get("type")), str(step.get("source")), f"step-{number}"
         at, content = (
-            seconds(step.get("created_at")),
-            text(step.get("content")) or text(mapping(step.get("content")).get("text")),
+            step.time("created_at"),
+            step.text("content") or step.object("content").text("text"),
         )
         if kind == "PLANNER_RESPONSE":
             parts[-1] += _reply(name, step, content, at, waiting)
@@ -93,17 +87,17 @@ def _parts(made: Conversation, steps: dict[int, Step], reading: Reading) -> list
 
 
 def _reply(
-    name: str, step: Step, content: str | None, at: float | None, waiting: deque[tuple[str, str]]
+    name: str, step: Record, content: str | None, at: float | None, waiting: deque[tuple[str, str]]
 ) -> list[Message]:
     calls = []
-    for number, asked in enumerate(dicts(step.get("tool_calls"))):
-        call, tool = text(asked.get("id")) or f"{name}-{number}", str(asked.get("name") or "tool")
+    for number, asked in enumerate(step.objects("tool_calls")):
+        call, tool = asked.text("id") or f"{name}-{number}", str(asked.get("name") or "tool")
         waiting.append((call, tool))
         # each argument is JSON in a text
         calls.append(
-            tool_call(call, tool, {key: from_json(value, value) for key, value in mapping(asked.get("args")).items()})
+            tool_call(call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()})
         )
-    thought, used = text(step.get("thinking")), mapping(step.get("usage"))
+    thought, used = step.text("thinking"), step.object("usage")
     if not content and not calls and not thought:
         return []
     cached = used.get("cached_content_token_count")
@@ -112,6 +106,6 @@ def _reply(
         used.get("output_tokens", used.get("candidates_token_count")),
     )
     return [message(
-        "assistant", content, at, name, model=text(step.get("model")), reasoning=thought, tool_calls=calls or None,
+        "assistant", content, at, name, model=step.text("model"), reasoning=thought, tool_calls=calls or None,
         input_tokens=without_cached(sent, cached), cache_read_tokens=count(cached), output_tokens=count(wrote),
     )]  # fmt: skip

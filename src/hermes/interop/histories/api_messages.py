@@ -9,16 +9,13 @@ from hermes.interop.histories.conversation import (
     FAILED,
     Message,
     block_parts,
-    count,
-    dicts,
     joined,
-    mapping,
     message,
-    text,
     tool_call,
     without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading
+from hermes.interop.records import Record, count
 
 Call = tuple[str, str, Any]  # its id, the tool and the arguments
 _INJECTED = ("<system-reminder>", "<system-notification>")
@@ -32,10 +29,11 @@ class ApiMessageReader:
         self.parts: list[list[Message]] = [[]]
         self._names: dict[str, str] = {}  # of each call, its tool
 
-    def take(self, told: dict[str, Any], name: str, at: float | None) -> None:
+    def take(self, record: dict[str, Any], name: str, at: float | None) -> None:
         """Add a message."""
+        told = Record.of(record)
         role, content = told.get("role"), told.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else dicts(content)
+        blocks = [Record({"type": "text", "text": content})] if isinstance(content, str) else Record.all(content)
         if role == "assistant":
             self._reply(told, blocks, at, name)
         elif role == "user":
@@ -47,17 +45,17 @@ class ApiMessageReader:
         """Begin a part with a summary of what is before it."""
         self.parts.append([message("user", summary, at, name, meta={"summary": True})] if summary else [])
 
-    def _reply(self, told: dict[str, Any], blocks: list[dict[str, Any]], at: float | None, name: str) -> None:
-        texts, thoughts = list[str](), [text(told.get("reasoning_content"))]
+    def _reply(self, told: Record, blocks: list[Record], at: float | None, name: str) -> None:
+        texts, thoughts = list[str](), [told.text("reasoning_content")]
         calls: list[Call] = []
         for block in blocks:
             kind = block.get("type")
             if kind == "text":
                 texts.append(str(block.get("text") or ""))
             elif kind in ("thinking", "reasoning"):
-                thoughts.append(text(block.get("thinking")) or text(block.get("text")))
+                thoughts.append(block.text("thinking") or block.text("text"))
             elif kind == "tool_use":
-                call = text(block.get("id")) or f"{name}-{len(calls)}"
+                call = block.text("id") or f"{name}-{len(calls)}"
                 calls.append((call, str(block.get("name") or "tool"), block.get("input")))
             elif kind != "redacted_thinking":
                 self.reading.unknown[f"block {kind}"] += 1
@@ -74,13 +72,13 @@ class ApiMessageReader:
         """The words of a reply without what is no words in them, the reasoning in them, and all calls."""
         return words.strip(), None, calls
 
-    def _said(self, blocks: list[dict[str, Any]], at: float | None, name: str) -> None:
+    def _said(self, blocks: list[Record], at: float | None, name: str) -> None:
         """The person's words, results of tools, and notes of the program, each as what it is."""
         made: list[Message] = []
         said: list[Any] = []
         for block in blocks:
             if block.get("type") == "tool_result":
-                call = text(block.get("tool_use_id")) or str(block.get("toolUseID"))
+                call = block.text("tool_use_id") or str(block.get("toolUseID"))
                 made.append(self.result(call, joined(block_parts(block.get("content"))), at, f"{name}-{len(made)}"))
                 if block.get("is_error") is True:
                     made[-1]["meta"] = FAILED
@@ -106,14 +104,14 @@ class ApiMessageReader:
         return message("tool", output, at, name, tool_call_id=call, tool_name=self._names.get(call))
 
 
-def _usage(told: dict[str, Any]) -> dict[str, Any]:
+def _usage(told: Record) -> dict[str, Any]:
     """Model, tokens and cost of a reply, by the names that the programs have for them."""
-    model, used = mapping(told.get("modelInfo")), mapping(told.get("metrics")) or mapping(told.get("usage"))
-    tokens, cost = mapping(used.get("tokens")), used.get("cost")
+    model, used = told.object("modelInfo"), told.object("metrics") or told.object("usage")
+    tokens, cost = used.object("tokens"), used.get("cost")
     cached = used.get("cacheReadTokens", used.get("cacheReadInputTokens", tokens.get("cached")))
     sent = used.get("inputTokens", tokens.get("prompt"))
     return {
-        "model": text(model.get("id")) or text(model.get("modelId")) or text(used.get("model")),
+        "model": model.text("id") or model.text("modelId") or used.text("model"),
         # Amp tells the tokens that are not from the cache; the others tell all of them.
         "input_tokens": count(sent) if "cacheReadInputTokens" in used else without_cached(sent, cached),
         "cache_read_tokens": count(cached),

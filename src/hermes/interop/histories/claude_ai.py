@@ -11,16 +11,14 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     compact,
-    dicts,
     joined,
     message,
     reads,
-    seconds,
-    text,
     tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
 from hermes.interop.json_reading import Reading
+from hermes.interop.records import Record
 
 SOURCE = "claude-ai"
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
@@ -48,18 +46,18 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     return read_conversations(path, reading, _conversation)
 
 
-def _conversation(told: dict[str, Any], export: ExportFiles, reading: Reading) -> Conversation | None:
+def _conversation(told: Record, export: ExportFiles, reading: Reading) -> Conversation | None:
     if not isinstance(told.get("chat_messages"), list):
         return None
     made = Conversation(
-        SOURCE, text(told.get("uuid")) or str(told.get("created_at")), title=text(told.get("name")),
-        started_at=seconds(told.get("created_at")),
+        SOURCE, told.text("uuid") or str(told.get("created_at")), title=told.text("name"),
+        started_at=told.time("created_at"),
     )  # fmt: skip
-    if text(told.get("summary")):
+    if told.text("summary"):
         made.meta["summary"] = told["summary"]
-    if text(told.get("project_uuid")):
+    if told.text("project_uuid"):
         made.meta["project"] = told["project_uuid"]
-    records = dicts(told["chat_messages"])
+    records = Record.all(told["chat_messages"])
     shown, left = _paths(records, told.get("current_leaf_message_uuid"))
     made.messages = [one for record in shown for one in _messages(record, reading)]
     stored = {one["platform_message_id"] for one in made.messages}
@@ -70,9 +68,7 @@ def _conversation(told: dict[str, Any], export: ExportFiles, reading: Reading) -
     return made
 
 
-def _paths(
-    records: list[dict[str, Any]], leaf: Any
-) -> tuple[list[dict[str, Any]], list[tuple[str | None, list[dict[str, Any]]]]]:
+def _paths(records: list[Record], leaf: Any) -> tuple[list[Record], list[tuple[str | None, list[Record]]]]:
     """The messages that are shown, and the versions beside them. Exports without parents are one path, in their order."""
     by_name = {record["uuid"]: record for record in records if isinstance(record.get("uuid"), str)}
     parents = {name: record.get("parent_message_uuid") for name, record in by_name.items()}
@@ -89,7 +85,7 @@ def _paths(
         on_path[at] = None
         at = parents[at]
     path = [*reversed(on_path)]
-    groups: dict[str, tuple[str | None, list[dict[str, Any]]]] = {}
+    groups: dict[str, tuple[str | None, list[Record]]] = {}
     root_of: dict[str, str] = {}
     for name, record in by_name.items():
         if name in on_path:
@@ -120,18 +116,18 @@ class _Step:
         return [reply, *self.results]
 
 
-def _messages(record: dict[str, Any], reading: Reading) -> list[Message]:
-    name, at = text(record.get("uuid")), seconds(record.get("created_at"))
+def _messages(record: Record, reading: Reading) -> list[Message]:
+    name, at = record.text("uuid"), record.time("created_at")
     steps = _steps(record, name, at, reading)
     last = steps[-1]
     if not any(step.texts for step in steps):
-        if text(record.get("text")):
+        if record.text("text"):
             last.texts.append(record["text"])
         elif record.get("text") is not None and not isinstance(record["text"], str):
             reading.unknown["message whose text is no text"] += 1
-    for attached in (*dicts(record.get("attachments")), *dicts(record.get("files"))):
-        held = text(attached.get("extracted_content"))
-        label = text(attached.get("file_name")) or "file"
+    for attached in (*record.objects("attachments"), *record.objects("files")):
+        held = attached.text("extracted_content")
+        label = attached.text("file_name") or "file"
         last.texts.append(f"[file {label}]" + (f"\n{held}" if held else ""))
     if record.get("sender") == "human":
         content = joined([one for step in steps for one in step.texts])
@@ -143,11 +139,11 @@ def _messages(record: dict[str, Any], reading: Reading) -> list[Message]:
     ]
 
 
-def _steps(record: dict[str, Any], name: str | None, at: float | None, reading: Reading) -> list[_Step]:
+def _steps(record: Record, name: str | None, at: float | None, reading: Reading) -> list[_Step]:
     steps = [_Step()]
     made: list[str] = []  # the ids of all calls
     answered = 0
-    for number, block in enumerate(dicts(record.get("content"))):
+    for number, block in enumerate(record.objects("content")):
         kind, step = block.get("type"), steps[-1]
         if (
             kind in ("text", "voice_note", "thinking", "tool_use")
@@ -156,18 +152,18 @@ def _steps(record: dict[str, Any], name: str | None, at: float | None, reading: 
         ):
             step = _Step()
             steps.append(step)
-        if kind in ("text", "voice_note") and text(block.get("text")):
+        if kind in ("text", "voice_note") and block.text("text"):
             step.texts.append(block["text"])
-        elif kind == "thinking" and text(block.get("thinking")):
+        elif kind == "thinking" and block.text("thinking"):
             step.thoughts.append(block["thinking"])
         elif kind == "tool_use":
-            made.append(text(block.get("id")) or f"{name}-{len(made)}")
+            made.append(block.text("id") or f"{name}-{len(made)}")
             step.calls.append(tool_call(made[-1], str(block.get("name") or "tool"), block.get("input")))
         elif kind == "tool_result":
-            asked = text(block.get("tool_use_id")) or (made[answered] if answered < len(made) else None)
+            asked = block.text("tool_use_id") or (made[answered] if answered < len(made) else None)
             answered += 1
             step.results.append(message("tool", _result(block.get("content")), at, f"{name}-result-{number}",
-                                        tool_call_id=asked, tool_name=text(block.get("name"))))  # fmt: skip
+                                        tool_call_id=asked, tool_name=block.text("name")))  # fmt: skip
         elif kind not in _KNOWN:
             reading.unknown[f"block {kind}"] += 1
     return [step for step in steps if step.texts or step.thoughts or step.calls or step.results] or steps
@@ -176,5 +172,5 @@ def _steps(record: dict[str, Any], name: str | None, at: float | None, reading: 
 def _result(content: Any) -> str | None:
     if isinstance(content, str):
         return content
-    told = [text(one.get("text")) for one in dicts(content)]
+    told = [one.text("text") for one in Record.all(content)]
     return "\n".join(filter(None, told)) or (compact(content) if content else None)

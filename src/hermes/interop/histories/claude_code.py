@@ -33,12 +33,11 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     as_uuid,
-    mapping,
     reads,
     session_id,
-    text,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, Window, first_objects, json_lines, json_object
+from hermes.interop.records import Record
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -78,7 +77,7 @@ def expiring(until: float) -> Iterator[str]:
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Claude Code. Qwen Code's lines look alike, but have Gemini's messages inside."""
     first = first_objects(path)
-    if any("parts" in mapping(one.get("message")) or "systemPayload" in one for one in first):
+    if any("parts" in one.object("message") or "systemPayload" in one for one in first):
         return False
     return any(("sessionId" in one and ("parentUuid" in one or one.get("type") in ("summary", *_BOOKKEEPING)))
                or (one.get("type") == "summary" and "leafUuid" in one) for one in first)  # fmt: skip
@@ -112,46 +111,46 @@ class Trail(BaseTrail):
     _reply: str | None = None
     _open: frozenset[Any] = frozenset()  # calls without a result
 
-    def take(self, record: dict[str, Any]) -> str:
-        line, kind = dict(record), record.get("type")
-        told = mapping(line.get("compactMetadata"))
+    def take(self, record: Record) -> str:
+        kind = record.get("type")
+        told = record.object("compactMetadata")
         named = [
             *_preserved(told),
-            *(mapping(told.get("preservedSegment")).get(key) for key in ("headUuid", "tailUuid")),
+            *(told.object("preservedSegment").get(key) for key in ("headUuid", "tailUuid")),
         ]
-        named.append(line.get("leafUuid"))
-        is_known = self.follows(line.get("uuid"), line.get("parentUuid") or line.get("logicalParentUuid"))
-        calls = [block.get("id") for block in blocks(line) if block.get("type") == "tool_use"]
+        named.append(record.get("leafUuid"))
+        is_known = self.follows(record.get("uuid"), record.get("parentUuid") or record.get("logicalParentUuid"))
+        calls = [block.get("id") for block in blocks(record) if block.get("type") == "tool_use"]
         if (
             not is_known
             or not all(map(self.knows, named))
             or None in calls
-            or line.get("isSidechain")
-            or SESSION in line
+            or record.get("isSidechain")
+            or SESSION in record
         ):
             return BREAKS
-        if is_boundary(line) or line.get("isCompactSummary"):
+        if is_boundary(record) or record.get("isCompactSummary"):
             return CUTS
         if kind == "assistant":
-            name = text(mapping(line.get("message")).get("id"))
+            name = record.object("message").text("id")
             begins = not self._open and (name is None or name != self._reply)
             self._reply, self._open = name, self._open.union(calls)
             return BEGINS if begins else ON
-        if is_result(line):
-            self._open -= {block.get("tool_use_id") for block in blocks(line)}
-        elif kind == "user" and not line.get("isMeta") and not is_injected(line):
+        if is_result(record):
+            self._open -= {block.get("tool_use_id") for block in blocks(record)}
+        elif kind == "user" and not record.get("isMeta") and not is_injected(record):
             self._reply, self._open = None, frozenset()
             return BEGINS
         return ON
 
 
-def _preserved(told: dict[str, Any]) -> list[str]:
+def _preserved(told: Record) -> list[str]:
     """The lines that stay in the context after a compaction, where it lists them."""
     named = told.get("preservedMessages")
-    listed = mapping(named).get("uuids") or mapping(named).get("allUuids") or named
+    listed = Record.of(named).get("uuids") or Record.of(named).get("allUuids") or named
     if not isinstance(listed, list):
         return []
-    return [one if isinstance(one, str) else str(mapping(one).get("uuid")) for one in listed]
+    return [one if isinstance(one, str) else str(Record.of(one).get("uuid")) for one in listed]
 
 
 def _found(reader: _SessionFileReader, name: str, parent: str | None) -> Iterator[Conversation]:
@@ -165,7 +164,7 @@ def _started_by(path: Path) -> str | None:
     """The session that a sub-agent's own file belongs to; older versions put the file beside the session's."""
     if not path.name.startswith("agent-"):
         return None
-    first = next((one for one in first_objects(path) if text(one.get("sessionId")) and one.get("isSidechain")), None)
+    first = next((one for one in first_objects(path) if one.text("sessionId") and one.get("isSidechain")), None)
     return first["sessionId"] if first is not None else None
 
 
@@ -179,7 +178,7 @@ def _summaries(folder: Path, changed: int) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in folder.glob("*.jsonl"):
         for line in first_objects(path, 50, while_type="summary"):
-            if text(line.get("summary")) and isinstance(line.get("leafUuid"), str):
+            if line.text("summary") and isinstance(line.get("leafUuid"), str):
                 found[line["leafUuid"]] = line["summary"]
     return found
 
@@ -193,7 +192,7 @@ class _SessionFileReader:
         self._before: dict[str, str] = {}  # the line of the same conversation that stands before a line
         self._last: dict[bool, str] = {}
         self._session: str | None = None
-        self._lines: dict[str, dict[str, Any]] = {}
+        self._lines: dict[str, Record] = {}
         self._order: list[str] = []
         self._places: dict[str, int] = {}
         self._names: dict[str, str] = {}  # of each line of a reply, the name under which the reply is stored
@@ -208,27 +207,27 @@ class _SessionFileReader:
         for number, line in json_lines(path, reading):
             self._take(line, number)
 
-    def _take(self, line: dict[str, Any], number: int) -> None:
+    def _take(self, line: Record, number: int) -> None:
         kind = line.get("type")
         if isinstance(line.get("cwd"), str) and self._cwd is None:
             self._cwd = line["cwd"]
-        self._branch = text(line.get("gitBranch")) or self._branch
-        self._origin = text(line.get(SESSION)) or self._origin
+        self._branch = line.text("gitBranch") or self._branch
+        self._origin = line.text(SESSION) or self._origin
         if kind in _SPOKEN or kind in ("system", "attachment"):
             self._keep(line, number)
         else:
             self._take_other(line, kind)
 
-    def _keep(self, line: dict[str, Any], number: int) -> None:
-        uuid = text(line.get("uuid")) or f"line-{number}"
+    def _keep(self, line: Record, number: int) -> None:
+        uuid = line.text("uuid") or f"line-{number}"
         if uuid in self._lines:
             return
         aside = bool(line.get("isSidechain"))
         if line.get("type") in _SPOKEN and not aside:
             self._leaf = None
-            self._session = text(line.get("sessionId")) or self._session
-        kept = self._lines[uuid] = {key: line[key] for key in _NEEDED & line.keys()}
-        if told := mapping(line.get("message")):
+            self._session = line.text("sessionId") or self._session
+        kept = self._lines[uuid] = Record({key: line[key] for key in _NEEDED & line.keys()})
+        if told := line.object("message"):
             kept["message"] = slim(told)
         self._places[uuid] = len(self._order)
         self._order.append(uuid)
@@ -240,30 +239,30 @@ class _SessionFileReader:
                 uuid, kept, line, self._linked(kept.get("parentUuid")), self._names
             )
         elif is_boundary(line):
-            self._boundaries.append((uuid, self._preserved(mapping(line.get("compactMetadata")))))
+            self._boundaries.append((uuid, self._preserved(line.object("compactMetadata"))))
 
-    def _preserved(self, told: dict[str, Any]) -> list[str]:
+    def _preserved(self, told: Record) -> list[str]:
         """The lines that stay in the context after a compaction."""
         names = _preserved(told)
-        if not names and (segment := mapping(told.get("preservedSegment"))):
+        if not names and (segment := told.object("preservedSegment")):
             first, last = (self._places.get(str(segment.get(key))) for key in ("headUuid", "tailUuid"))
             names = self._order[first : last + 1] if first is not None and last is not None else []
         return [one for one in names if one in self._lines]
 
-    def _take_other(self, line: dict[str, Any], kind: Any) -> None:
+    def _take_other(self, line: Record, kind: Any) -> None:
         if isinstance(line.get("uuid"), str):
             self._links.setdefault(line["uuid"], line.get("parentUuid"))
         if kind in ("custom-title", "ai-title"):
-            title = text(line.get({"custom-title": "customTitle", "ai-title": "aiTitle"}[kind]))
+            title = line.text({"custom-title": "customTitle", "ai-title": "aiTitle"}[kind])
             if title is not None:
                 self._titles[kind] = title
         elif kind == "summary":
             # One that names a message is the title of the session with that message.
-            if text(line.get("summary")) and (line.get("leafUuid") is None or line["leafUuid"] in self._lines):
+            if line.text("summary") and (line.get("leafUuid") is None or line["leafUuid"] in self._lines):
                 self._titles[kind] = line["summary"]
         elif str(kind) not in _BOOKKEEPING:
             self._reading.unknown[str(kind)] += 1
-        if kind == "relocated" and text(line.get("relocatedCwd")):
+        if kind == "relocated" and line.text("relocatedCwd"):
             self._cwd = line["relocatedCwd"]
         if kind == "last-prompt" and isinstance(line.get("leafUuid"), str):
             self._leaf = line["leafUuid"]
@@ -280,7 +279,7 @@ class _SessionFileReader:
 
     def _title(self) -> str | None:
         if self._is_agent:
-            return text(json_object(self._path_of_file.with_suffix(".meta.json")).get("description"))
+            return json_object(self._path_of_file.with_suffix(".meta.json")).text("description")
         titles = self._titles
         return titles.get("custom-title") or titles.get("ai-title") or titles.get("summary") or self._told_elsewhere()
 

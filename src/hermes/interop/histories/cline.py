@@ -20,18 +20,14 @@ from hermes.interop.histories.conversation import (
     block_parts,
     compact,
     continued,
-    count,
-    dicts,
     from_json,
     joined,
-    mapping,
     message,
     reads,
-    seconds,
-    text,
     user_folders,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object, top_keys
+from hermes.interop.records import Record, seconds
 
 _HISTORY, _SESSION = "api_conversation_history.json", ".messages.json"
 _EXTENSIONS = {
@@ -90,9 +86,9 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The task of one file, in as many parts as it was condensed into."""
-    whole = json_object(path) if _is_session(path) else {}
+    whole = json_object(path) if _is_session(path) else Record()
     made = _session(path, whole) if whole else _task(path)
-    told = dicts(whole.get("messages")) if whole else [line for _, line in json_lines(path, reading)]
+    told = whole.objects("messages") if whole else [line for _, line in json_lines(path, reading)]
     reader = _MessageReader(reading)
     for number, one in enumerate(told):
         reader.add(one, number)
@@ -102,16 +98,16 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     yield from continued(made, reader.parts)
 
 
-def _session(path: Path, whole: dict[str, Any]) -> Conversation:
+def _session(path: Path, whole: Record) -> Conversation:
     """A session of the terminal program; the file `<id>.json` beside it tells the rest."""
-    name, origin = str(whole.get("sessionId")), mapping(whole.get("origin"))
+    name, origin = str(whole.get("sessionId")), whole.object("origin")
     about = json_object(path.with_name(path.name.removesuffix(_SESSION) + ".json"))
-    above = text(origin.get("parentThreadId"))
-    lead = about or (json_object(path.with_name(f"{above}.json")) if above else {})
+    above = origin.text("parentThreadId")
+    lead = about or (json_object(path.with_name(f"{above}.json")) if above else Record())
     return Conversation(
-        "cline", name, title=text(mapping(about.get("metadata")).get("title")), cwd=text(lead.get("cwd")),
-        model=text(about.get("model")), started_at=seconds(about.get("started_at")), parent=above,
-        kind="subagent" if whole.get("agent") == "subagent" else "branch", system_prompt=text(whole.get("system_prompt")),
+        "cline", name, title=about.object("metadata").text("title"), cwd=lead.text("cwd"),
+        model=about.text("model"), started_at=about.time("started_at"), parent=above,
+        kind="subagent" if whole.get("agent") == "subagent" else "branch", system_prompt=whole.text("system_prompt"),
     )  # fmt: skip
 
 
@@ -119,20 +115,20 @@ def _task(path: Path) -> Conversation:
     """A task of an extension: Roo Code tells about it beside the messages, Cline in the list of all tasks."""
     source = next((_EXTENSIONS[part] for part in path.parts if part in _EXTENSIONS), "cline")
     name = path.parent.name if path.name == _HISTORY else path.stem
-    about = json_object(path.with_name("history_item.json")) or _listed(path.parent.parent.parent).get(name, {})
-    used = dicts(json_object(path.with_name("task_metadata.json")).get("model_usage"))
-    models = [text(about.get("modelId")), *(text(one.get("model_id")) for one in reversed(used))]
+    about = json_object(path.with_name("history_item.json")) or _listed(path.parent.parent.parent).get(name, Record())
+    used = json_object(path.with_name("task_metadata.json")).objects("model_usage")
+    models = [about.text("modelId"), *(one.text("model_id") for one in reversed(used))]
     cost = about.get("totalCost")
     return Conversation(
-        source, name, title=text(about.get("task")), model=next(filter(None, models), None),
-        cwd=text(about.get("workspace")) or text(about.get("cwdOnTaskInitialization")),
+        source, name, title=about.text("task"), model=next(filter(None, models), None),
+        cwd=about.text("workspace") or about.text("cwdOnTaskInitialization"),
         started_at=seconds(int(name)) if name.isdecimal() else None,
-        parent=text(about.get("parentTaskId")), kind="subagent", cost=cost if isinstance(cost, (int, float)) and cost else None,
-        tokens={to: told for to, key in _TOKENS.items() if (told := count(about.get(key)))},
+        parent=about.text("parentTaskId"), kind="subagent", cost=cost if isinstance(cost, (int, float)) and cost else None,
+        tokens={to: told for to, key in _TOKENS.items() if (told := about.count(key))},
     )  # fmt: skip
 
 
-def _listed(storage: Path) -> dict[str, dict[str, Any]]:
+def _listed(storage: Path) -> dict[str, Record]:
     """The title, folder and time of each task, from Cline's own list."""
     path = storage / "state" / "taskHistory.json"
     try:
@@ -142,7 +138,7 @@ def _listed(storage: Path) -> dict[str, dict[str, Any]]:
 
 
 @lru_cache(maxsize=8)
-def _read_list(path: Path, changed: int) -> dict[str, dict[str, Any]]:
+def _read_list(path: Path, changed: int) -> dict[str, Record]:
     return {str(one.get("id")): one for _, one in json_lines(path, Reading(path))}
 
 
@@ -155,9 +151,9 @@ def _add_requests(path: Path, reader: _MessageReader) -> None:
     if len(shown) != len(replies):
         return
     for reply, one in zip(replies, shown, strict=True):
-        used = mapping(from_json(one.get("text")))
-        reply["timestamp"] = seconds(one.get("ts"))
-        reply |= {to: told for to, key in _TOKENS.items() if (told := count(used.get(key))) is not None}
+        used = Record.of(from_json(one.get("text")))
+        reply["timestamp"] = one.time("ts")
+        reply |= {to: told for to, key in _TOKENS.items() if (told := used.count(key)) is not None}
 
 
 class _MessageReader(ApiMessageReader):
@@ -169,16 +165,16 @@ class _MessageReader(ApiMessageReader):
         self._seen: set[str] = set()
         self._open: list[str] = []  # calls in the text that have no result yet
 
-    def add(self, told: dict[str, Any], number: int) -> None:
+    def add(self, told: Record, number: int) -> None:
         """Add a message; its number in the file names it where it has neither an id nor a time."""
         role = told.get("role")
-        name = text(told.get("id")) or (f"{told['ts']}-{role}" if told.get("ts") else str(number))
+        name = told.text("id") or (f"{told['ts']}-{role}" if told.get("ts") else str(number))
         name = f"{name}-{number}" if name in self._seen else name
         self._seen.add(name)
         if told.get("isSummary"):
-            self.summarize(joined(block_parts(told.get("content"))), name, seconds(told.get("ts")))
+            self.summarize(joined(block_parts(told.get("content"))), name, told.time("ts"))
         elif told.get("type") != "reasoning":  # encrypted
-            self.take(told, name, seconds(told.get("ts")))
+            self.take(told, name, told.time("ts"))
 
     def understood(self, words: str, calls: list[Call], name: str) -> tuple[str, str | None, list[Call]]:
         thought = None
@@ -190,7 +186,7 @@ class _MessageReader(ApiMessageReader):
                 calls.append((f"{name}-{place}", found[1], arguments))
             self._open = [call for call, _, _ in calls]
             words = _CALL.sub("", words)
-        answers = [text(mapping(given).get(_ANSWERS[tool])) for _, tool, given in calls if tool in _ANSWERS]
+        answers = [Record.of(given).text(_ANSWERS[tool]) for _, tool, given in calls if tool in _ANSWERS]
         return "\n\n".join(filter(None, (words.strip(), *answers))), thought, calls
 
     def heard(self, words: str, said: list[Any], made: list[Message], at: float | None, name: str) -> None:

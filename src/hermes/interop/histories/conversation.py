@@ -26,6 +26,7 @@ import msgspec
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.json_reading import Reading, decoded, json_object
+from hermes.interop.records import FIRST, LAST, Record, count, text
 from hermes.interop.training import data_url
 from hermes.texts import shortened
 
@@ -37,8 +38,6 @@ Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
 FAILED = {"failed": True}  # `meta` of a tool's result that is an error, or was declined
-_MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
-_FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
 
 
@@ -308,10 +307,10 @@ def image_part(data: str, mime: str) -> dict[str, Any]:
 def block_parts(content: Any) -> list[Any]:
     """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
     parts: list[Any] = [content] if text(content) else []
-    for block in dicts(content):
-        source = mapping(block.get("source"))
+    for block in Record.all(content):
+        source = block.object("source")
         if block.get("type") == "text":
-            parts += [block["text"]] if text(block.get("text")) else []
+            parts += [block["text"]] if block.text("text") else []
         elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
             parts.append(
                 image_part(source["data"], str(source.get("media_type") or source.get("mediaType") or "image/png"))
@@ -341,28 +340,6 @@ def compact(value: Any) -> str:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
         return json.dumps(value, ensure_ascii=True)
-
-
-def seconds(value: Any) -> float | None:
-    """A time in seconds since 1970 from ISO text, seconds or milliseconds; None when it is none of them.
-
-    A time outside the years 1 to 9999 is none: no program could write it again.
-    """
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, (int, float)):
-        at = value / 1000 if value > _MILLISECONDS else value
-        return float(at) if _FIRST <= at <= _LAST else None
-    if not isinstance(value, str):
-        return None
-    try:
-        when = datetime.fromisoformat(value)
-    except ValueError:
-        try:
-            return seconds(float(value))
-        except ValueError:
-            return None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def from_json(value: Any, otherwise: Any = None) -> Any:
@@ -399,9 +376,7 @@ def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, st
 def iso(at: float) -> str:
     """A time as other programs write it; the first or the last one they have for what is before or after."""
     return (
-        datetime.fromtimestamp(min(max(at, _FIRST), _LAST), UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
+        datetime.fromtimestamp(min(max(at, FIRST), LAST), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     )
 
 
@@ -415,22 +390,10 @@ def as_uuid(name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
 
 
-def count(value: Any) -> int | None:
-    """A number of tokens, or None."""
-    return (
-        int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
-    )
-
-
 def without_cached(sent: Any, cached: Any) -> int | None:
     """The tokens that a model read and that did not come from its cache, where a program counts both as sent."""
     whole = count(sent)
     return None if whole is None else max(0, whole - (count(cached) or 0))
-
-
-def text(value: Any) -> str | None:
-    """A text that says something, or None."""
-    return value if isinstance(value, str) and value.strip() else None
 
 
 def tagged(value: str, *tags: str) -> str:
@@ -440,16 +403,6 @@ def tagged(value: str, *tags: str) -> str:
         if opened:
             value = rest.partition(f"</{tag}>")[0].strip()
     return value
-
-
-def dicts(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list; [] when it is no list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """An object, or an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 HOSTS = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
@@ -477,10 +430,7 @@ def opened_folder(storage: Path) -> str | None:
     return local_path(json_object(storage / "workspace.json").get("folder"))
 
 
-Entry = dict[str, Any]
-
-
-def relink(entries: dict[str, Entry], may_begin: Callable[[Entry], bool]) -> None:
+def relink(entries: dict[str, Record], may_begin: Callable[[Record], bool]) -> None:
     """Mend a chain: if the entry that another one follows is damaged or not named, the one before it in the file takes its place.
 
     One that names none begins another conversation if `may_begin` says so.
@@ -494,7 +444,7 @@ def relink(entries: dict[str, Entry], may_begin: Callable[[Entry], bool]) -> Non
         before = key
 
 
-def path(entries: dict[str, Entry]) -> list[str]:
+def path(entries: dict[str, Record]) -> list[str]:
     """From the first entry to the last of the file: what the program would go on with."""
     found: dict[str, None] = {}
     at: Any = next(reversed(entries), None)
@@ -504,7 +454,7 @@ def path(entries: dict[str, Entry]) -> list[str]:
     return [*reversed(found)]
 
 
-def left(entries: dict[str, Entry], on_path: set[str]) -> Iterator[tuple[str | None, list[str]]]:
+def left(entries: dict[str, Record], on_path: set[str]) -> Iterator[tuple[str | None, list[str]]]:
     """Each branch beside the path: the entry of the path that it follows, and its entries."""
     groups: dict[str, tuple[str | None, list[str]]] = {}
     root_of: dict[str, str] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, continued, count, mapping, reads, seconds, text
+from hermes.interop.histories.conversation import Conversation, continued, reads
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 
 SOURCE = "droid"
@@ -35,19 +35,19 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compacted into."""
     reader, made = ApiMessageReader(reading), Conversation(SOURCE, path.stem)
     settings = json_object(path.with_suffix(".settings.json"))
-    made.model = text(settings.get("model"))
-    used = mapping(settings.get("tokenUsage"))
-    made.tokens = {to: told for to, key in _TOKENS.items() if (told := count(used.get(key)))}
+    made.model = settings.text("model")
+    used = settings.object("tokenUsage")
+    made.tokens = {to: told for to, key in _TOKENS.items() if (told := used.count(key))}
     for number, line in json_lines(path, reading):
-        kind, at = line.get("type"), seconds(line.get("timestamp"))
-        name = text(line.get("id")) or f"line-{number}"
+        kind, at = line.get("type"), line.time("timestamp")
+        name = line.text("id") or f"line-{number}"
         if kind == "session_start" and number == 1:
-            made.foreign_id, made.title, made.cwd = name, text(line.get("title")), text(line.get("cwd"))
-            made.parent, made.kind = text(line.get("parent")), "subagent"
+            made.foreign_id, made.title, made.cwd = name, line.text("title"), line.text("cwd")
+            made.parent, made.kind = line.text("parent"), "subagent"
         elif kind == "message":
-            reader.take(mapping(line.get("message")), name, at)
+            reader.take(line.object("message"), name, at)
         elif kind == "compaction_state":
-            reader.summarize(text(line.get("summaryText")), name, at)
+            reader.summarize(line.text("summaryText"), name, at)
         elif kind not in (*_BOOKKEEPING, "session_start"):
             reading.unknown[str(kind)] += 1
     yield from continued(made, reader.parts)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, dicts, from_json, mapping, reads, seconds, text
+from hermes.interop.histories.conversation import Conversation, from_json, reads
 from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record, text
 
 SOURCE = "dsh"
 _SAID = ("user/message", "assistant/message", "tool/result")
@@ -50,14 +51,14 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file."""
     reader, made = ApiMessageReader(reading), Conversation(SOURCE, path.parent.name)
     for number, line in json_lines(path, reading):
-        kind, data = str(line.get("type")), mapping(line.get("data"))
+        kind, data = str(line.get("type")), line.object("data")
         if kind == "session" and number == 1:
-            made.foreign_id, made.cwd = text(line.get("id")) or made.foreign_id, text(line.get("cwd"))
-            made.started_at = seconds(line.get("createdAt"))
+            made.foreign_id, made.cwd = line.text("id") or made.foreign_id, line.text("cwd")
+            made.started_at = line.time("createdAt")
         elif kind == "session/title":
-            made.title = text(data.get("title")) or made.title
+            made.title = data.text("title") or made.title
         elif kind in _SAID:
-            told = mapping(data.get("message")) or data
+            told = data.object("message") or data
             role = "assistant" if kind == "assistant/message" else "user"
             said = {
                 "role": role,
@@ -65,30 +66,30 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
                 "usage": data.get("usage"),
                 "modelInfo": _model(told),
             }
-            if kind != "user/message" or mapping(told.get("source")).get("kind") in (None, "user"):
-                reader.take(said, text(told.get("id")) or f"seq-{line.get('seq', number)}", seconds(line.get("time")))
+            if kind != "user/message" or told.object("source").get("kind") in (None, "user"):
+                reader.take(said, told.text("id") or f"seq-{line.get('seq', number)}", line.time("time"))
         elif kind != "session" and not kind.startswith(_OTHER):
             reading.unknown[kind] += 1
     made.messages = reader.parts[0]
     yield made
 
 
-def _model(told: dict[str, Any]) -> dict[str, Any]:
-    return {"id": mapping(told.get("source")).get("model")}
+def _model(told: Record) -> dict[str, Any]:
+    return {"id": told.object("source").get("model")}
 
 
-def _blocks(told: dict[str, Any], reading: Reading) -> list[dict[str, Any]]:
+def _blocks(told: Record, reading: Reading) -> list[dict[str, Any]]:
     """The blocks of a message, as the Anthropic API has them."""
     content = told.get("content")
     found: list[dict[str, Any]] = [{"type": "text", "text": content}] if text(content) else []
-    for block in dicts(content):
+    for block in Record.all(content):
         kind = block.get("type")
         if kind == "text":
             found.append(block)
         elif kind in ("reasoning", "thinking"):
             found.append({"type": "thinking", "thinking": block.get("text") or block.get("thinking")})
         elif kind == "tool-call":
-            call = text(block.get("id")) or text(block.get("toolCallId"))
+            call = block.text("id") or block.text("toolCallId")
             found.append(
                 {"type": "tool_use", "id": call, "name": block.get("name"), "input": from_json(block.get("arguments"))}
             )

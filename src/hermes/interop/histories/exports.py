@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from hermes.interop.histories.conversation import Conversation
 from hermes.interop.json_reading import Damaged, Reading, decoded, elements, json_lines_of
+from hermes.interop.records import Record
 
 _HEAD = 200_000
 _LARGEST_ASSET = 50_000_000
@@ -26,7 +27,7 @@ class ExportFiles:
     def __init__(self, path: Path, archive: zipfile.ZipFile | None) -> None:
         self._path, self._archive = path, archive
 
-    def conversations(self, reading: Reading) -> Iterator[dict[str, Any]]:
+    def conversations(self, reading: Reading) -> Iterator[Record]:
         """Each conversation."""
         for name in self.names():
             where = "" if self._archive is None else f"{name}: "
@@ -34,7 +35,7 @@ class ExportFiles:
                 with self._open(name) as stream:
                     for value in _values(name, stream, reading):
                         if isinstance(value, dict):
-                            yield value
+                            yield Record(value)
                         else:
                             reason = value.reason if isinstance(value, Damaged) else "not an object"
                             reading.damaged(0, f"{where}{reason}")
@@ -87,7 +88,7 @@ def opened(path: Path) -> Iterator[ExportFiles]:
 
 
 def read_conversations(
-    path: Path, reading: Reading, made: Callable[[dict[str, Any], ExportFiles, Reading], Conversation | None]
+    path: Path, reading: Reading, made: Callable[[Record, ExportFiles, Reading], Conversation | None]
 ) -> Iterator[Conversation]:
     """The conversations of an export, one by one; `made` reads one, and gives None for what is none."""
     with opened(path) as export:

@@ -13,19 +13,15 @@ from hermes.interop.histories.conversation import (
     Message,
     compact,
     continued,
-    count,
-    dicts,
     from_json,
     image_part,
     joined,
-    mapping,
     message,
     reads,
-    seconds,
-    text,
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record, count, seconds, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "goose"
@@ -66,12 +62,12 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
         with ForeignDatabase(path) as database:
             for row in database.rows("sessions", order=("created_at", "id")):
                 rows = database.rows("messages", {"session_id": row["id"]}, ("created_timestamp", "id"))
-                parts = _parts(rows, reading)
+                parts = _parts(map(Record, rows), reading)
                 _name_tools(parts)
-                yield from continued(_conversation(str(row["id"]), row), parts)
+                yield from continued(_conversation(str(row["id"]), Record(row)), parts)
 
 
-def _parts(rows: Iterable[dict[str, Any]], reading: Reading) -> list[list[Message]]:
+def _parts(rows: Iterable[Record], reading: Reading) -> list[list[Message]]:
     """The messages of a session, cut where a compaction put its summary.
 
     A compaction keeps what was said for the person only, and adds a summary that only the model reads. The next compaction
@@ -80,7 +76,7 @@ def _parts(rows: Iterable[dict[str, Any]], reading: Reading) -> list[list[Messag
     parts: list[list[Message]] = [[]]
     inside = compacted = False  # inside a summary; whether what came last is kept from the model
     for row in rows:
-        seen = mapping(from_json(row.get("metadata_json")))
+        seen = Record.of(from_json(row.get("metadata_json")))
         for_person, for_model = seen.get("userVisible") is not False, seen.get("agentVisible") is not False
         if not for_person and not inside and compacted:
             parts.append([])
@@ -98,9 +94,9 @@ def _name_tools(parts: list[list[Message]]) -> None:
             one["tool_name"] = names[one["tool_call_id"]]
 
 
-def _conversation(name: str, row: dict[str, Any]) -> Conversation:
+def _conversation(name: str, row: Record) -> Conversation:
     title = text(row.get("name")) or text(row.get("description"))
-    model = mapping(from_json(row.get("model_config_json"))).get("model_name")
+    model = Record.of(from_json(row.get("model_config_json"))).get("model_name")
     made = Conversation(
         SOURCE, name, title=None if title == name else title, cwd=text(row.get("working_dir")), model=text(model),
         started_at=seconds(row.get("created_at")),
@@ -126,36 +122,36 @@ def _file(path: Path, reading: Reading) -> Iterator[Conversation]:
         yield made
 
 
-def _stored(row: dict[str, Any], reading: Reading) -> list[Message]:
+def _stored(row: Record, reading: Reading) -> list[Message]:
     name = text(row.get("message_id")) or str(row.get("id"))
     content = from_json(row.get("content_json"))
     if not isinstance(content, list):
         reading.damaged(0, f"message {name}: no JSON list")
-    record = {"role": row.get("role"), "content": content, "created": row.get("created_timestamp")}
+    record = Record({"role": row.get("role"), "content": content, "created": row.get("created_timestamp")})
     made = _messages(record, name, reading)
     if row.get("role") == "assistant" and made and (used := count(row.get("tokens"))):
         made[0]["output_tokens"] = used
     return made
 
 
-def _messages(record: dict[str, Any], name: str, reading: Reading) -> list[Message]:
-    at, role = seconds(record.get("created")), record.get("role")
+def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
+    at, role = record.time("created"), record.get("role")
     parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
-    for block in dicts(record.get("content")):
+    for block in record.objects("content"):
         kind = block.get("type")
         if kind == "text":
-            parts += [block["text"]] if text(block.get("text")) else []
+            parts += [block["text"]] if block.text("text") else []
         elif kind == "image" and isinstance(block.get("data"), str):
             parts.append(image_part(block["data"], str(block.get("mimeType") or "image/png")))
         elif kind == "thinking":
-            thoughts += [block["thinking"]] if text(block.get("thinking")) else []
+            thoughts += [block["thinking"]] if block.text("thinking") else []
         elif kind in ("toolRequest", "frontendToolRequest"):
-            asked = mapping(mapping(block.get("toolCall")).get("value"))
+            asked = block.object("toolCall").object("value")
             calls.append(tool_call(str(block.get("id")), str(asked.get("name") or "tool"), asked.get("arguments")))
         elif kind == "toolResponse":
             call = str(block.get("id"))
-            told = mapping(block.get("toolResult"))
-            is_error = told.get("status") == "error" or mapping(told.get("value")).get("isError") is True
+            told = block.object("toolResult")
+            is_error = told.get("status") == "error" or told.object("value").get("isError") is True
             results.append(
                 message(
                     "tool", _result(told), at, f"{call}-result", tool_call_id=call, meta=FAILED if is_error else None
@@ -174,12 +170,12 @@ def _messages(record: dict[str, Any], name: str, reading: Reading) -> list[Messa
     return [*results, *([message("user", content, at, name)] if content else [])]
 
 
-def _result(result: dict[str, Any]) -> Any:
+def _result(result: Record) -> Any:
     if result.get("status") == "error" or "error" in result:
         return text(result.get("error")) or compact(result)
     value = result.get("value")
-    blocks = dicts(mapping(value).get("content")) or dicts(value)
-    told = [text(one.get("text")) or text(mapping(one.get("resource")).get("text")) for one in blocks]
+    blocks = Record.of(value).objects("content") or Record.all(value)
+    told = [one.text("text") or one.object("resource").text("text") for one in blocks]
     pictures = [
         image_part(one["data"], str(one.get("mimeType") or "image/png"))
         for one in blocks

@@ -11,19 +11,15 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     continued,
-    count,
-    dicts,
     joined,
-    mapping,
     message,
     picture,
     reads,
-    seconds,
-    text,
     tool_call,
     without_copies,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
+from hermes.interop.records import Record, text
 
 SOURCE = "kimi"
 _BOOKKEEPING = (
@@ -41,7 +37,7 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is what an agent of Kimi Code wrote."""
     return any(
-        (one.get("type") == "context.append_message" and isinstance(mapping(one.get("message")).get("content"), list))
+        (one.get("type") == "context.append_message" and isinstance(one.object("message").get("content"), list))
         or one.get("type") == "context.append_loop_event"
         for one in first_objects(path, 20)
     )  # fmt: skip
@@ -67,14 +63,14 @@ def _conversation(path: Path) -> Conversation:
     is_placed = path.parent.parent.name == "agents"
     folder = path.parents[2] if is_placed else path.parent
     state = json_object(folder / "state.json")
-    name = text(state.get("id")) or (folder.name if is_placed else path.stem)
+    name = state.text("id") or (folder.name if is_placed else path.stem)
     made = Conversation(
-        SOURCE, name, title=text(state.get("title")), cwd=text(state.get("cwd")) or text(state.get("workDir")),
-        started_at=seconds(state.get("createdAt")), parent=text(state.get("forkedFrom")), kind="branch",
-        archived_at=seconds(state.get("updatedAt")) if state.get("archived") is True else None,
+        SOURCE, name, title=state.text("title"), cwd=state.text("cwd") or state.text("workDir"),
+        started_at=state.time("createdAt"), parent=state.text("forkedFrom"), kind="branch",
+        archived_at=state.time("updatedAt") if state.get("archived") is True else None,
     )  # fmt: skip
     if is_placed and path.parent.name != "main":
-        above = text(mapping(mapping(state.get("agents")).get(path.parent.name)).get("parentAgentId")) or "main"
+        above = state.object("agents").object(path.parent.name).text("parentAgentId") or "main"
         made.foreign_id, made.title, made.archived_at, made.started_at = f"{name}-{path.parent.name}", None, None, None
         made.parent, made.kind = name if above == "main" else f"{name}-{above}", "subagent"
     return made
@@ -93,67 +89,65 @@ class _WireReader:
         self._names: dict[str, str] = {}  # of each call, its tool
         self._steps: dict[str, Message] = {}
         for number, line in json_lines(path, reading):
-            self._take(str(line.get("type")), line, seconds(line.get("time")), f"line-{number}")
+            self._take(str(line.get("type")), line, line.time("time"), f"line-{number}")
 
-    def _take(self, kind: str, line: dict[str, Any], at: float | None, name: str) -> None:
+    def _take(self, kind: str, line: Record, at: float | None, name: str) -> None:
         if kind == "context.append_message":
-            self._say(mapping(line.get("message")), at, name)
+            self._say(line.object("message"), at, name)
         elif kind == "context.append_loop_event":
-            self._step(mapping(line.get("event")), at, name)
-        elif kind == "context.apply_compaction" and text(line.get("summary")):
+            self._step(line.object("event"), at, name)
+        elif kind == "context.apply_compaction" and line.text("summary"):
             self.parts.append([message("user", line["summary"], at, name, meta={"summary": True})])
         elif kind == "context.undo":
-            self._undo(count(line.get("count")) or 0)
+            self._undo(line.count("count") or 0)
         elif kind == "forked":
             self.copied = {one["platform_message_id"] for part in self.parts for one in part}
         elif kind.startswith(_BOOKKEEPING):
-            self._model = text(line.get("model")) or text(line.get("modelAlias")) or self._model
-            self.system_prompt = self.system_prompt or text(line.get("systemPrompt"))
+            self._model = line.text("model") or line.text("modelAlias") or self._model
+            self.system_prompt = self.system_prompt or line.text("systemPrompt")
         else:
             self._reading.unknown[kind] += 1
 
-    def _say(self, told: dict[str, Any], at: float | None, name: str) -> None:
+    def _say(self, told: Record, at: float | None, name: str) -> None:
         role, content = told.get("role"), self._content(told.get("content"))
-        name = text(told.get("id")) or name
+        name = told.text("id") or name
         if role == "tool":
             self._result(told.get("toolCallId"), content, at, name)
         elif role == "assistant":
             reply = self._reply(name, at)
             reply["content"] = content
-            for part in dicts(told.get("content")):
+            for part in told.objects("content"):
                 self._think(reply, part)
-            for call in dicts(told.get("toolCalls")):
+            for call in told.objects("toolCalls"):
                 self._call(reply, call.get("id"), call.get("name"), call.get("arguments"), name)
         elif content:
-            is_injected = mapping(told.get("origin")).get("kind") == "injection"
+            is_injected = told.object("origin").get("kind") == "injection"
             self.parts[-1].append(message("system" if is_injected else str(role or "user"), content, at, name))
 
-    def _step(self, event: dict[str, Any], at: float | None, name: str) -> None:
+    def _step(self, event: Record, at: float | None, name: str) -> None:
         """One event of a reply: its beginning and end, its parts, a tool call, the result of one."""
         kind = event.get("type")
-        step = text(event.get("stepUuid")) or text(event.get("uuid")) or name
+        step = event.text("stepUuid") or event.text("uuid") or name
         if kind == "content.part":
-            reply, part = self._reply(step, at), mapping(event.get("part"))
+            reply, part = self._reply(step, at), event.object("part")
             self._think(reply, part)
             if content := self._content([part]):
                 reply["content"] = joined([*_parts(reply["content"]), *_parts(content)])
         elif kind == "tool.call":
             self._call(self._reply(step, at), event.get("toolCallId"), event.get("name"), event.get("args"), name)
         elif kind == "tool.result":
-            told = mapping(event.get("result"))
+            told = event.object("result")
             output = told.get("output")
             self._result(
                 event.get("toolCallId"), output if isinstance(output, str) else self._content(output), at, name
             )
         elif kind == "step.end" and step in self._steps:
-            used = mapping(event.get("usage"))
+            used = event.object("usage")
             names = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
                      "cache_write_tokens": "inputCacheCreation"}  # fmt: skip
-            self._steps[step] |= {
-                to: number for to, key in names.items() if (number := count(used.get(key))) is not None
-            }
+            self._steps[step] |= {to: number for to, key in names.items() if (number := used.count(key)) is not None}
             ended = {"tool_use": "tool_calls", "end_turn": "stop"}
-            if finish := text(event.get("finishReason")):
+            if finish := event.text("finishReason"):
                 self._steps[step]["finish_reason"] = ended.get(finish, finish)
         elif kind not in ("step.begin", "step.end"):
             self._reading.unknown[f"event {kind}"] += 1
@@ -164,8 +158,8 @@ class _WireReader:
             self.parts[-1].append(self._steps[name])
         return self._steps[name]
 
-    def _think(self, reply: Message, part: dict[str, Any]) -> None:
-        if part.get("type") == "think" and text(part.get("think")):
+    def _think(self, reply: Message, part: Record) -> None:
+        if part.get("type") == "think" and part.text("think"):
             reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), part["think"])))
 
     def _call(self, reply: Message, call: Any, tool: Any, arguments: Any, name: str) -> None:
@@ -189,11 +183,11 @@ class _WireReader:
 
     def _content(self, content: Any) -> Any:
         parts: list[Any] = [content] if text(content) else []
-        for part in dicts(content):
+        for part in Record.all(content):
             if part.get("type") == "text":
-                parts += [part["text"]] if text(part.get("text")) else []
+                parts += [part["text"]] if part.text("text") else []
             elif part.get("type") == "image_url":
-                parts.append(picture(mapping(part.get("imageUrl") or part.get("image_url")).get("url")))
+                parts.append(picture(Record.of(part.get("imageUrl") or part.get("image_url")).get("url")))
             elif part.get("type") != "think":
                 self._reading.unknown[f"part {part.get('type')}"] += 1
         return joined(parts) if parts else None

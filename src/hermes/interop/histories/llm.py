@@ -13,18 +13,15 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     compact,
-    count,
     from_json,
     image_part,
     joined,
-    mapping,
     message,
     reads,
-    seconds,
-    text,
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading
+from hermes.interop.records import Record, count, seconds, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "llm"
@@ -62,40 +59,40 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 
 def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
     """The older schema: a response holds a prompt and what came back."""
-    for row in database.rows("conversations", order=("id",)):
+    for row in map(Record, database.rows("conversations", order=("id",))):
         made = Conversation(SOURCE, str(row["id"]), title=text(row.get("name")), model=text(row.get("model")))
-        for response in database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id")):
+        for response in map(Record, database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id"))):
             made.system_prompt = made.system_prompt or _system(database, response)
             made.messages += _response(database, response)
         yield made
-    for response in database.rows("responses", {"conversation_id": None}, ("datetime_utc", "id")):
+    for response in map(Record, database.rows("responses", {"conversation_id": None}, ("datetime_utc", "id"))):
         made = Conversation(SOURCE, str(response["id"]), model=text(response.get("model")))
         made.system_prompt = _system(database, response)
         made.messages += _response(database, response)
         yield made
 
 
-def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Message]:
+def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
     name, asked = str(row["id"]), seconds(row.get("datetime_utc"))
     answered = asked + (row.get("duration_ms") or 0) / 1000 if asked is not None else None
-    for number, result in enumerate(database.rows("tool_results", {"response_id": row["id"]}, ("id",))):
+    for number, result in enumerate(map(Record, database.rows("tool_results", {"response_id": row["id"]}, ("id",)))):
         call = text(result.get("tool_call_id")) or f"{name}-{number}"
         yield message("tool", text(result.get("output")) or text(result.get("exception")), asked, f"{name}-result-{number}",
                       tool_call_id=call, tool_name=text(result.get("name")))  # fmt: skip
     parts: list[Any] = _fragments(database, "prompt_fragments", row["id"])
     parts += [row["prompt"]] if text(row.get("prompt")) else []
-    for link in database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",)):
-        for held in database.rows("attachments", {"id": link.get("attachment_id")}):
+    for link in map(Record, database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",))):
+        for held in map(Record, database.rows("attachments", {"id": link.get("attachment_id")})):
             parts.append(_attachment(held))
     if parts:
         yield message("user", joined(parts), asked, f"{name}-prompt")
     calls = [
         tool_call(
-            text(call.get("tool_call_id")) or f"{name}-{number}",
+            call.text("tool_call_id") or f"{name}-{number}",
             str(call.get("name") or "tool"),
             from_json(call.get("arguments"), call.get("arguments")),
         )
-        for number, call in enumerate(database.rows("tool_calls", {"response_id": row["id"]}, ("id",)))
+        for number, call in enumerate(map(Record, database.rows("tool_calls", {"response_id": row["id"]}, ("id",))))
     ]
     if text(row.get("response")) or calls:
         yield message(
@@ -105,7 +102,7 @@ def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Messag
         )  # fmt: skip
 
 
-def _system(database: ForeignDatabase, row: dict[str, Any]) -> str | None:
+def _system(database: ForeignDatabase, row: Record) -> str | None:
     parts = [*_fragments(database, "system_fragments", row["id"]), text(row.get("system"))]
     return "\n\n".join(filter(None, parts)) or None
 
@@ -117,7 +114,7 @@ def _fragments(database: ForeignDatabase, table: str, response: Any) -> list[Any
     return [row["content"] for row in held if text(row.get("content"))]
 
 
-def _attachment(row: dict[str, Any]) -> Any:
+def _attachment(row: Record) -> Any:
     data = row.get("content")
     if isinstance(data, bytes) and data:
         return image_part(base64.b64encode(data).decode(), text(row.get("type")) or "application/octet-stream")
@@ -128,13 +125,14 @@ def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversati
     """The newer schema: messages linked by hash; a thread names its last one."""
     if "threads" not in database.columns:
         return
-    for thread in database.rows("threads", order=("datetime_utc", "id")):
+    for thread in map(Record, database.rows("threads", order=("datetime_utc", "id"))):
         made = Conversation(
-            SOURCE, str(thread["id"]), title=text(thread.get("name")), started_at=seconds(thread.get("datetime_utc")),
-            parent=text(thread.get("forked_from")), kind="branch",
+            SOURCE, str(thread["id"]), title=thread.text("name"), started_at=thread.time("datetime_utc"),
+            parent=thread.text("forked_from"), kind="branch",
         )  # fmt: skip
         turns = {
-            row.get("tip_message_hash"): row for row in database.rows("turns", {"thread_id": thread["id"]}, ("id",))
+            row.get("tip_message_hash"): row
+            for row in map(Record, database.rows("turns", {"thread_id": thread["id"]}, ("id",)))
         }
         waiting: list[Message] = []
         for row in _chain(database, thread.get("tip_message_hash")):
@@ -142,14 +140,14 @@ def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversati
             turn = turns.get(row["hash"])
             if turn is None:
                 continue
-            at = seconds(turn.get("datetime_utc"))
+            at = turn.time("datetime_utc")
             for one in waiting:
                 one["timestamp"] = one["timestamp"] or at
                 if one["role"] == "assistant":
-                    one["model"] = text(turn.get("resolved_model")) or text(turn.get("model"))
+                    one["model"] = turn.text("resolved_model") or turn.text("model")
             last = waiting[-1] if waiting else {}
             for key in ("input_tokens", "output_tokens"):
-                if last.get("role") == "assistant" and (used := count(turn.get(key))) is not None:
+                if last.get("role") == "assistant" and (used := turn.count(key)) is not None:
                     last[key] = used
             made.messages += waiting
             waiting = []
@@ -157,12 +155,12 @@ def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversati
         yield made
 
 
-def _chain(database: ForeignDatabase, tip: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _chain(database: ForeignDatabase, tip: Any) -> list[Record]:
+    found: list[Record] = []
     seen: set[Any] = set()
     while tip is not None and tip not in seen:
         seen.add(tip)
-        row = next(database.rows("messages", {"hash": tip}), None)
+        row = next(map(Record, database.rows("messages", {"hash": tip})), None)
         if row is None:
             break
         found.append(row)
@@ -170,27 +168,31 @@ def _chain(database: ForeignDatabase, tip: Any) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _message(database: ForeignDatabase, row: dict[str, Any], reading: Reading) -> list[Message]:
+def _message(database: ForeignDatabase, row: Record, reading: Reading) -> list[Message]:
     name, role = str(row["hash"]), str(row.get("role"))
     parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
-    for number, part in enumerate(database.rows("parts", {"message_hash": row["hash"]}, ("position",))):
-        kind, told = str(part.get("type")), mapping(from_json(part.get("payload")))
+    for number, part in enumerate(map(Record, database.rows("parts", {"message_hash": row["hash"]}, ("position",)))):
+        kind, told = str(part.get("type")), Record.of(from_json(part.get("payload")))
         if kind == "text":
-            parts += [part["text"]] if text(part.get("text")) else []
+            parts += [part["text"]] if part.text("text") else []
         elif kind == "reasoning":
-            thoughts += [part["text"]] if text(part.get("text")) else []
+            thoughts += [part["text"]] if part.text("text") else []
         elif kind == "tool_call":
-            call = text(told.get("tool_call_id")) or text(told.get("id")) or f"{name}-{number}"
+            call = told.text("tool_call_id") or told.text("id") or f"{name}-{number}"
             calls.append(tool_call(call, str(part.get("tool_name") or "tool"), told.get("arguments")))
         elif kind == "tool_result":
-            made_by = text(told.get("tool_call_id")) or text(told.get("id"))
-            output = text(part.get("text")) or told.get("output")
+            made_by = told.text("tool_call_id") or told.text("id")
+            output = part.text("text") or told.get("output")
             results.append(message("tool", output if isinstance(output, str) else compact(output), None, f"{name}-{number}",
-                                   tool_call_id=made_by, tool_name=text(part.get("tool_name"))))  # fmt: skip
+                                   tool_call_id=made_by, tool_name=part.text("tool_name")))  # fmt: skip
         elif kind == "attachment":
-            told = mapping(told.get("attachment")) or told  # so since 0.36
+            told = told.object("attachment") or told  # so since 0.36
             name_there = told.get("attachment_id") or told.get("id")
-            held = next(database.rows("attachments", {"id": name_there}), None) if name_there is not None else None
+            held = (
+                next(map(Record, database.rows("attachments", {"id": name_there})), None)
+                if name_there is not None
+                else None
+            )
             parts.append(_attachment(held if held is not None else told))
         else:
             reading.unknown[f"part {kind}"] += 1

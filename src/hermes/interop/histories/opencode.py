@@ -15,23 +15,18 @@ from hermes.interop.histories.conversation import (
     Message,
     compact,
     continued,
-    count,
-    dicts,
     from_json,
     joined,
-    mapping,
     message,
     reads,
-    seconds,
-    text,
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, decoded, json_object
+from hermes.interop.records import Record, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
 _BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask"))
-Record = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -45,7 +40,7 @@ def sniff(path: Path) -> bool:
     if path.is_dir():
         return (path / "session").is_dir() and (path / "message").is_dir()
     if whole := json_object(path, "info"):
-        return str(mapping(whole.get("info")).get("id")).startswith("ses") and isinstance(whole.get("messages"), list)
+        return str(whole.object("info").get("id")).startswith("ses") and isinstance(whole.get("messages"), list)
     return {"session", "message", "part"} <= tables_of(path)
 
 
@@ -64,8 +59,8 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     if path.is_dir():
         yield from _tree(path, reading)
     elif whole := json_object(path, "info"):
-        told = [(mapping(one.get("info")), dicts(one.get("parts"))) for one in dicts(whole.get("messages"))]
-        yield from _found(mapping(whole.get("info")), told, reading)
+        told = [(one.object("info"), one.objects("parts")) for one in whole.objects("messages")]
+        yield from _found(whole.object("info"), told, reading)
     else:
         with ForeignDatabase(path) as database:
             yield from _database(database, reading)
@@ -99,10 +94,10 @@ def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversat
             "parentID": session.get("parent_id"),
             "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
         }
-        yield from _found(info, told, reading)
+        yield from _found(Record(info), told, reading)
 
 
-def _data(row: Record, reading: Reading) -> Record | None:
+def _data(row: dict[str, Any], reading: Reading) -> Record | None:
     """The message or part in a row; None where it is damaged."""
     try:
         value = decoded(row["data"].encode() if isinstance(row["data"], str) else bytes(row["data"] or b""))
@@ -111,7 +106,7 @@ def _data(row: Record, reading: Reading) -> Record | None:
     if not isinstance(value, dict):
         reading.damaged(0, f"{row.get('id')}: no JSON object")
         return None
-    return {**value, "id": row["id"]}
+    return Record({**value, "id": row["id"]})
 
 
 def _tree(path: Path, reading: Reading) -> Iterator[Conversation]:
@@ -126,7 +121,7 @@ def _tree(path: Path, reading: Reading) -> Iterator[Conversation]:
 
     for file in sorted((path / "session").rglob("*.json")):
         info = json_object(file)
-        if not text(info.get("id")):
+        if not info.text("id"):
             reading.damaged(0, f"{file.name}: not a session")
             continue
         told = sorted(below(path / "message" / info["id"]), key=_created)
@@ -134,20 +129,20 @@ def _tree(path: Path, reading: Reading) -> Iterator[Conversation]:
 
 
 def _created(record: Record) -> tuple[float, str]:
-    return seconds(mapping(record.get("time")).get("created")) or 0.0, str(record.get("id"))
+    return record.object("time").time("created") or 0.0, str(record.get("id"))
 
 
 def _conversation(
     info: Record, told: list[tuple[Record, list[Record]]], reading: Reading
 ) -> tuple[Conversation, set[str]]:
     """A session as one conversation, and the ids of the messages that are summaries made by a compaction."""
-    times = mapping(info.get("time"))
+    times = info.object("time")
     made = Conversation(
-        SOURCE, str(info.get("id")), title=text(info.get("title")), cwd=text(info.get("directory")),
-        started_at=seconds(times.get("created")), archived_at=seconds(times.get("archived")),
-        parent=text(info.get("parentID")), kind="subagent",
+        SOURCE, str(info.get("id")), title=info.text("title"), cwd=info.text("directory"),
+        started_at=times.time("created"), archived_at=times.time("archived"),
+        parent=info.text("parentID"), kind="subagent",
     )  # fmt: skip
-    cut = text(mapping(from_json(info.get("revert"))).get("messageID"))
+    cut = Record.of(from_json(info.get("revert"))).text("messageID")
     shown = made.messages
     summaries: set[str] = set()
     for record, parts in told:
@@ -164,13 +159,11 @@ def _conversation(
 
 
 def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Message]:
-    name, at = str(record.get("id")), seconds(mapping(record.get("time")).get("created"))
+    name, at = str(record.get("id")), record.object("time").time("created")
     texts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
     kinds: dict[str, Callable[[Record], None]] = {
-        "text": lambda part: (
-            texts.append(part["text"]) if text(part.get("text")) and not part.get("synthetic") else None
-        ),
-        "reasoning": lambda part: thoughts.append(part["text"]) if text(part.get("text")) else None,
+        "text": lambda part: texts.append(part["text"]) if part.text("text") and not part.get("synthetic") else None,
+        "reasoning": lambda part: thoughts.append(part["text"]) if part.text("text") else None,
         "file": lambda part: texts.append(_file(part)),
         "compaction": lambda part: None,
     }
@@ -185,33 +178,33 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
     content = joined(texts) if texts else None
     if record.get("role") == "user":
         return [message("user", content, at, name)] if content else []
-    failed = mapping(record.get("error"))
+    failed = record.object("error")
     if content is None and not thoughts and not calls and not failed:
         return []
-    used = mapping(record.get("tokens"))
-    cache = mapping(used.get("cache"))
+    used = record.object("tokens")
+    cache = used.object("cache")
     reply = message(
-        "assistant", content, at, name, model=text(record.get("modelID")), tool_calls=calls or None,
-        reasoning="\n\n".join(thoughts) or None, output_tokens=count(used.get("output")),
-        input_tokens=count(used.get("input")), reasoning_tokens=count(used.get("reasoning")),
-        cache_read_tokens=count(cache.get("read")), cache_write_tokens=count(cache.get("write")),
+        "assistant", content, at, name, model=record.text("modelID"), tool_calls=calls or None,
+        reasoning="\n\n".join(thoughts) or None, output_tokens=used.count("output"),
+        input_tokens=used.count("input"), reasoning_tokens=used.count("reasoning"),
+        cache_read_tokens=cache.count("read"), cache_write_tokens=cache.count("write"),
         cost_usd=record["cost"] if isinstance(record.get("cost"), (int, float)) else None,
-        finish_reason="error" if failed else text(record.get("finish")),
+        finish_reason="error" if failed else record.text("finish"),
     )  # fmt: skip
     if failed and content is None:
-        reply["content"] = text(mapping(failed.get("data")).get("message")) or text(failed.get("name"))
+        reply["content"] = failed.object("data").text("message") or failed.text("name")
     return [reply, *results]
 
 
 def _tool(part: Record, at: float | None, calls: list[Any], results: list[Message]) -> None:
-    state = mapping(part.get("state"))
-    call, name = text(part.get("callID")) or str(part.get("id")), str(part.get("tool") or "tool")
+    state = part.object("state")
+    call, name = part.text("callID") or str(part.get("id")), str(part.get("tool") or "tool")
     calls.append(tool_call(call, name, state.get("input")))
     if state.get("status") in ("completed", "error"):
         output = state.get("output") if state.get("status") == "completed" else state.get("error")
-        if files := [_file(one) for one in dicts(state.get("attachments"))]:
+        if files := [_file(one) for one in state.objects("attachments")]:
             output = joined([*([output] if text(output) else []), *files])
-        ended = seconds(mapping(state.get("time")).get("end")) or at
+        ended = state.object("time").time("end") or at
         results.append(
             message("tool", output if isinstance(output, (str, list)) else compact(output), ended, f"{call}-result",
                     tool_call_id=call, tool_name=name, meta=FAILED if state.get("status") == "error" else None)
@@ -220,10 +213,10 @@ def _tool(part: Record, at: float | None, calls: list[Any], results: list[Messag
 
 def _file(part: Record) -> Any:
     """A file of a message: its text where it is one (as `-f` adds it), else the bytes that the part has, else its name."""
-    url, label = text(part.get("url")) or "", text(part.get("filename"))
+    url, label = part.text("url") or "", part.text("filename")
     held = _text_of(url) if url.startswith("data:text/") else None
     if held is None:
-        told = text(mapping(mapping(part.get("source")).get("text")).get("value"))
+        told = part.object("source").object("text").text("value")
         held = (
             told if told is not None and not told.startswith("@") else None
         )  # @name: where the prompt mentions the file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
@@ -12,24 +11,19 @@ from hermes.interop.histories.conversation import (
     Message,
     compact,
     continued,
-    count,
-    dicts,
-    mapping,
     message,
     reads,
-    seconds,
-    text,
     tool_call,
     without_cached,
 )  # fmt: skip
 from hermes.interop.histories.gemini import content_of, output_of
 from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record, count
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "qwen"
 _KINDS = ("user", "assistant", "tool_result", "system")
-Entry = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -40,7 +34,7 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Qwen Code."""
     return any(
-        "sessionId" in one and one.get("type") in _KINDS and isinstance(mapping(one.get("message")).get("parts"), list)
+        "sessionId" in one and one.get("type") in _KINDS and isinstance(one.object("message").get("parts"), list)
         for one in first_objects(path, 10)
     )
 
@@ -53,10 +47,12 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compressed into."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, Record] = {}
     for number, line in json_lines(path, reading):
         if line.get("type") in _KINDS:
-            entries.setdefault(text(line.get("uuid")) or f"line-{number}", {**line, "parentId": line.get("parentUuid")})
+            entries.setdefault(
+                line.text("uuid") or f"line-{number}", Record({**line, "parentId": line.get("parentUuid")})
+            )
         else:
             reading.unknown[str(line.get("type"))] += 1
     yield from _conversations(path, entries, reading)
@@ -65,7 +61,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 class Trail(BaseTrail):
     """A window can begin with each prompt and each reply."""
 
-    def take(self, record: dict[str, Any]) -> str:
+    def take(self, record: Record) -> str:
         if not self.follows(record.get("uuid"), record.get("parentUuid")):
             return BREAKS
         if record.get("subtype") == "chat_compression":
@@ -73,13 +69,13 @@ class Trail(BaseTrail):
         return BEGINS if record.get("type") in ("user", "assistant") else ON
 
 
-def _conversations(path: Path, entries: dict[str, Entry], reading: Reading) -> Iterator[Conversation]:
+def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> Iterator[Conversation]:
     def last(key: str) -> str | None:
-        return next((found for one in reversed(entries.values()) if (found := text(one.get(key)))), None)
+        return next((found for one in reversed(entries.values()) if (found := one.text(key))), None)
 
     conversation.relink(entries, lambda entry: False)
     shown = conversation.path(entries)
-    cwd = next((found for one in entries.values() if (found := text(one.get("cwd")))), None)
+    cwd = next((found for one in entries.values() if (found := one.text("cwd"))), None)
     made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
     if branch := last("gitBranch"):
         made.meta["git_branch"] = branch
@@ -100,14 +96,14 @@ def _conversations(path: Path, entries: dict[str, Entry], reading: Reading) -> I
     yield from continued(made, parts)
 
 
-def _title(entries: dict[str, Entry]) -> str | None:
-    titles = (text(mapping(one.get("systemPayload")).get("customTitle")) for one in reversed(entries.values()))
+def _title(entries: dict[str, Record]) -> str | None:
+    titles = (one.object("systemPayload").text("customTitle") for one in reversed(entries.values()))
     return next(filter(None, titles), None)
 
 
-def _messages(key: str, entry: Entry, names: dict[str, str], reading: Reading) -> list[Message]:
-    kind, at = entry.get("type"), seconds(entry.get("timestamp"))
-    parts = mapping(entry.get("message")).get("parts")
+def _messages(key: str, entry: Record, names: dict[str, str], reading: Reading) -> list[Message]:
+    kind, at = entry.get("type"), entry.time("timestamp")
+    parts = entry.object("message").get("parts")
     if kind == "system":
         return _summary(key, entry, at, reading)
     if kind == "tool_result":
@@ -116,43 +112,43 @@ def _messages(key: str, entry: Entry, names: dict[str, str], reading: Reading) -
     if kind == "user":
         return [message("user", content, at, key)] if content else []
     calls = []
-    for number, part in enumerate(dicts(parts)):
-        if asked := mapping(part.get("functionCall")):
-            call = text(asked.get("id")) or f"{key}-{number}"
+    for number, part in enumerate(Record.all(parts)):
+        if asked := part.object("functionCall"):
+            call = asked.text("id") or f"{key}-{number}"
             names[call] = str(asked.get("name") or "tool")
             calls.append(tool_call(call, names[call], asked.get("args")))
-    thoughts = [part["text"] for part in dicts(parts) if part.get("thought") and text(part.get("text"))]
+    thoughts = [part["text"] for part in Record.all(parts) if part.get("thought") and part.text("text")]
     if not content and not calls and not thoughts:
         return []
-    used = mapping(entry.get("usageMetadata"))
+    used = entry.object("usageMetadata")
     cached = used.get("cachedContentTokenCount")
     return [message(
-        "assistant", content, at, key, model=text(entry.get("model")), reasoning="\n\n".join(thoughts) or None,
+        "assistant", content, at, key, model=entry.text("model"), reasoning="\n\n".join(thoughts) or None,
         tool_calls=calls or None, input_tokens=without_cached(used.get("promptTokenCount"), cached),
-        cache_read_tokens=count(cached), output_tokens=count(used.get("candidatesTokenCount")),
-        reasoning_tokens=count(used.get("thoughtsTokenCount")),
+        cache_read_tokens=count(cached), output_tokens=used.count("candidatesTokenCount"),
+        reasoning_tokens=used.count("thoughtsTokenCount"),
     )]  # fmt: skip
 
 
-def _results(key: str, entry: Entry, at: float | None, names: dict[str, str]) -> list[Message]:
+def _results(key: str, entry: Record, at: float | None, names: dict[str, str]) -> list[Message]:
     """Each result of a line, joined to its call; the line names the call where the result does not."""
-    beside = mapping(entry.get("toolCallResult"))
+    beside = entry.object("toolCallResult")
     made = []
-    for number, part in enumerate(dicts(mapping(entry.get("message")).get("parts"))):
-        if answer := mapping(part.get("functionResponse")):
-            call = text(answer.get("id")) or text(beside.get("callId"))
-            output = output_of([part]) or text(beside.get("resultDisplay")) or compact(answer.get("response"))
-            name = text(answer.get("name")) or names.get(call or "")
+    for number, part in enumerate(entry.object("message").objects("parts")):
+        if answer := part.object("functionResponse"):
+            call = answer.text("id") or beside.text("callId")
+            output = output_of([part]) or beside.text("resultDisplay") or compact(answer.get("response"))
+            name = answer.text("name") or names.get(call or "")
             made.append(
                 message("tool", output, at, key if not number else f"{key}-{number}", tool_call_id=call, tool_name=name)
             )
     return made
 
 
-def _summary(key: str, entry: Entry, at: float | None, reading: Reading) -> list[Message]:
+def _summary(key: str, entry: Record, at: float | None, reading: Reading) -> list[Message]:
     """The first message of a compressed context: the summary. Other records of the program itself say nothing."""
     if entry.get("subtype") != "chat_compression":
         return []
-    history = dicts(mapping(entry.get("systemPayload")).get("compressedHistory"))
+    history = entry.object("systemPayload").objects("compressedHistory")
     content = content_of(history[0].get("parts"), reading) if history else None
     return [message("user", content, at, key, meta={"summary": True})] if content else []
