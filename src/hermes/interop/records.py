@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,6 +48,14 @@ class Record(dict[str, Any]):
     def count(self, key: str) -> int | None:
         """A number of tokens, or None."""
         return count(self.get(key))
+
+    def counts(self, names: Mapping[str, str], *, with_cached: bool = False) -> dict[str, int]:
+        """The numbers of tokens that are known, by our names of theirs. `with_cached`: the program counts what the model's
+        cache had as sent, too."""
+        found = {ours: number for ours, theirs in names.items() if (number := self.count(theirs)) is not None}
+        if with_cached and "input_tokens" in found:
+            found["input_tokens"] = max(0, found["input_tokens"] - found.get("cache_read_tokens", 0))
+        return found
 
 
 def text(value: Any) -> str | None:

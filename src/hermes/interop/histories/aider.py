@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from hermes.interop.histories.conversation import Conversation, reads
+from hermes.interop.histories.conversation import (
+    Conversation,
+    reads,
+)  # fmt: skip
 from hermes.interop.json_reading import Reading
 
 SOURCE = "aider"

@@ -13,7 +13,7 @@ from hermes.interop.histories.conversation import (
     compact,
     local_path,
     reads,
-)
+)  # fmt: skip
 from hermes.interop.json_reading import Reading, json_object, top_keys
 from hermes.interop.records import Record
 

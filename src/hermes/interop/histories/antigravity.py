@@ -10,19 +10,27 @@ from pathlib import Path
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     continued,
     from_json,
     message,
     reads,
+    spoken,
+    summary,
     tagged,
     tool_call,
-    without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record, count
+from hermes.interop.records import Record
 
 SOURCE = "antigravity"
 _MODEL = re.compile(r"setting `Model Selection` from .*? to (.+?)\.(?:\s|$)")
+_NAMES = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cached_content_token_count",
+}
+_OLDER_NAMES = {**_NAMES, "input_tokens": "prompt_token_count", "output_tokens": "candidates_token_count"}
 _BOOKKEEPING = ("CONVERSATION_HISTORY", "EPHEMERAL_MESSAGE", "KNOWLEDGE_ARTIFACTS")
 
 
@@ -73,12 +81,12 @@ def _parts(made: Conversation, steps: dict[int, Record], reading: Reading) -> li
         elif kind == "USER_INPUT" or source.startswith("USER"):
             chosen = _MODEL.search(content or "")
             made.model = chosen[1] if chosen else made.model
-            parts[-1] += [message("user", tagged(content, "USER_REQUEST"), at, name)] if content else []
+            parts[-1] += spoken("user", content and tagged(content, "USER_REQUEST"), at, name)
         elif source == "MODEL":
             call, tool = waiting.popleft() if waiting else (None, kind.lower())
-            parts[-1].append(message("tool", content, at, name, tool_call_id=call, tool_name=tool))
+            parts[-1].append(answer(content, at, name, call, tool))
         elif kind == "CHECKPOINT" and content:
-            parts.append([message("user", content, at, name, meta={"summary": True})])
+            parts.append(summary(content, at, name))
         elif kind == "SYSTEM_MESSAGE" and content:
             parts[-1].append(message("system", tagged(content, "SYSTEM_MESSAGE"), at, name))
         elif kind not in (*_BOOKKEEPING, "CHECKPOINT", "SYSTEM_MESSAGE"):
@@ -97,15 +105,8 @@ def _reply(
         calls.append(
             tool_call(call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()})
         )
-    thought, used = step.text("thinking"), step.object("usage")
-    if not content and not calls and not thought:
-        return []
-    cached = used.get("cached_content_token_count")
-    sent, wrote = (
-        used.get("input_tokens", used.get("prompt_token_count")),
-        used.get("output_tokens", used.get("candidates_token_count")),
-    )
-    return [message(
-        "assistant", content, at, name, model=step.text("model"), reasoning=thought, tool_calls=calls or None,
-        input_tokens=without_cached(sent, cached), cache_read_tokens=count(cached), output_tokens=count(wrote),
-    )]  # fmt: skip
+    names = _NAMES if "input_tokens" in step.object("usage") else _OLDER_NAMES
+    return spoken(
+        "assistant", content, at, name, thoughts=[step.text("thinking")], calls=calls, model=step.text("model"),
+        **step.object("usage").counts(names, with_cached=True),
+    )  # fmt: skip

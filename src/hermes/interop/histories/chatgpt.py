@@ -197,7 +197,7 @@ def _content(content: Record, export: ExportFiles, reading: Reading) -> Any:
                 parts += [part] if part.strip() else []
             elif isinstance(part, dict):
                 parts.append(_pointer(Record(part), export))
-        return joined(parts) if parts else None
+        return joined(parts)
     if kind == "code":
         return _fenced(content.get("text"), content.text("language"))
     if kind == "execution_output":

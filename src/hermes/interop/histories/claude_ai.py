@@ -10,10 +10,11 @@ from typing import Any
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     compact,
     joined,
-    message,
     reads,
+    spoken,
     tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
@@ -107,13 +108,8 @@ class _Step:
     results: list[Message] = field(default_factory=list)
 
     def messages(self, at: float | None, name: str | None) -> list[Message]:
-        content = joined(self.texts) if self.texts else None
-        if content is None and not self.thoughts and not self.calls:
-            return self.results
-        reply = message(
-            "assistant", content, at, name, reasoning="\n\n".join(self.thoughts) or None, tool_calls=self.calls or None
-        )
-        return [reply, *self.results]
+        reply = spoken("assistant", joined(self.texts), at, name, thoughts=self.thoughts, calls=self.calls)
+        return [*reply, *self.results]
 
 
 def _messages(record: Record, reading: Reading) -> list[Message]:
@@ -130,8 +126,7 @@ def _messages(record: Record, reading: Reading) -> list[Message]:
         label = attached.text("file_name") or "file"
         last.texts.append(f"[file {label}]" + (f"\n{held}" if held else ""))
     if record.get("sender") == "human":
-        content = joined([one for step in steps for one in step.texts])
-        return [message("user", content, at, name)] if content else []
+        return spoken("user", joined([one for step in steps for one in step.texts]), at, name)
     return [
         one
         for number, step in enumerate(steps)
@@ -162,8 +157,8 @@ def _steps(record: Record, name: str | None, at: float | None, reading: Reading)
         elif kind == "tool_result":
             asked = block.text("tool_use_id") or (made[answered] if answered < len(made) else None)
             answered += 1
-            step.results.append(message("tool", _result(block.get("content")), at, f"{name}-result-{number}",
-                                        tool_call_id=asked, tool_name=block.text("name")))  # fmt: skip
+            result = _result(block.get("content"))
+            step.results.append(answer(result, at, f"{name}-result-{number}", asked, block.text("name")))
         elif kind not in _KNOWN:
             reading.unknown[f"block {kind}"] += 1
     return [step for step in steps if step.texts or step.thoughts or step.calls or step.results] or steps

@@ -19,9 +19,9 @@ from typing import Any
 
 from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING
 from hermes.interop.histories.conversation import (
-    FAILED,
     HERE,
     Message,
+    answer,
     as_uuid,
     block_parts,
     joined,
@@ -188,17 +188,8 @@ def _user_line(line: Record, uuid: str, at: float | None, names: dict[str, str],
     for block in blocks(line):
         if block.get("type") == "tool_result":
             call = str(block.get("tool_use_id"))
-            made.append(
-                message(
-                    "tool",
-                    joined(block_parts(block.get("content"))),
-                    at,
-                    call,
-                    tool_call_id=call,
-                    tool_name=names.get(call),
-                    meta=FAILED if block.get("is_error") is True else None,
-                )
-            )
+            output, failed = joined(block_parts(block.get("content"))), block.get("is_error") is True
+            made.append(answer(output, at, call, call, names.get(call), failed=failed))
         else:
             parts += block_parts([block])
     context = [part for part in parts if _injected(part)]

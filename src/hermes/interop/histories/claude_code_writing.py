@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories.conversation import as_uuid, iso, only_session, written_parts
+from hermes.interop.histories.conversation import (
+    as_uuid,
+    iso,
+    only_session,
+    written_parts,
+)  # fmt: skip
 from hermes.interop.json_reading import decoded
 from hermes.interop.jsonl import encoded
 from hermes.interop.records import Record

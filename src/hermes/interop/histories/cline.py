@@ -124,7 +124,7 @@ def _task(path: Path) -> Conversation:
         cwd=about.text("workspace") or about.text("cwdOnTaskInitialization"),
         started_at=seconds(int(name)) if name.isdecimal() else None,
         parent=about.text("parentTaskId"), kind="subagent", cost=cost if isinstance(cost, (int, float)) and cost else None,
-        tokens={to: told for to, key in _TOKENS.items() if (told := about.count(key))},
+        tokens=about.counts(_TOKENS),
     )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def _add_requests(path: Path, reader: _MessageReader) -> None:
     for reply, one in zip(replies, shown, strict=True):
         used = Record.of(from_json(one.get("text")))
         reply["timestamp"] = one.time("ts")
-        reply |= {to: told for to, key in _TOKENS.items() if (told := used.count(key)) is not None}
+        reply |= used.counts(_TOKENS)
 
 
 class _MessageReader(ApiMessageReader):

@@ -18,6 +18,7 @@ from hermes.interop.histories.conversation import (
     HERE,
     Conversation,
     Message,
+    answer,
     as_uuid,
     compact,
     image_part,
@@ -27,7 +28,6 @@ from hermes.interop.histories.conversation import (
     only_session,
     reads,
     tool_call,
-    without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.jsonl import encoded
@@ -51,6 +51,8 @@ _INJECTED = (
     "<skill>",
     "<subagent_notification>",
 )
+_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens", "cache_read_tokens": "cached_input_tokens",
+           "reasoning_tokens": "reasoning_output_tokens"}  # fmt: skip
 _FROM_EDITOR = "# Context from my IDE setup:"
 _REQUEST = "## My request for Codex:"
 _THREAD = re.compile(r"rollout-[\dT-]{19}-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})")
@@ -178,8 +180,8 @@ class _RolloutReader:
             self._called(item, at, name, kind)
         elif kind in _RESULTS:
             call = str(item.get("call_id"))
-            self._add(message("tool", _output(item.get("output", item.get("tools"))), at, f"{call}-result",
-                              tool_call_id=call, tool_name=self._names.get(call)))  # fmt: skip
+            output = _output(item.get("output", item.get("tools")))
+            self._add(answer(output, at, f"{call}-result", call, self._names.get(call)))
         elif kind not in _KNOWN_ITEMS:
             self._reading.unknown[f"response_item {kind}"] += 1
 
@@ -221,8 +223,7 @@ class _RolloutReader:
             self._add(message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
         if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
-            self._add(message("tool", [image_part(item["result"], "image/png")], at, f"{call}-result",
-                              tool_call_id=call, tool_name=self._names[call]))  # fmt: skip
+            self._add(answer([image_part(item["result"], "image/png")], at, f"{call}-result", call, self._names[call]))
 
     def _event(self, event: Record) -> None:
         kind = event.get("type")
@@ -230,13 +231,7 @@ class _RolloutReader:
             used = event.object("info").object("last_token_usage")
             last = next((one for one in reversed(self._parts[-1]) if one["role"] == "assistant"), None)
             if used and last is not None and "output_tokens" not in last:
-                found = {
-                    "input_tokens": without_cached(used.get("input_tokens"), used.get("cached_input_tokens")),
-                    "output_tokens": used.count("output_tokens"),
-                    "cache_read_tokens": used.count("cached_input_tokens"),
-                    "reasoning_tokens": used.count("reasoning_output_tokens"),
-                }  # fmt: skip
-                last.update({key: value for key, value in found.items() if value is not None})
+                last.update(used.counts(_TOKENS, with_cached=True))
         elif kind == "thread_name_updated":
             self._title = event.text("thread_name") or event.text("name") or self._title
         elif kind == "thread_rolled_back":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import wraps
@@ -26,7 +26,7 @@ import msgspec
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.json_reading import Reading, decoded, json_object
-from hermes.interop.records import FIRST, LAST, Record, count, text
+from hermes.interop.records import FIRST, LAST, Record, text
 from hermes.interop.training import data_url
 from hermes.texts import shortened
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
-FAILED = {"failed": True}  # `meta` of a tool's result that is an error, or was declined
 _LONGEST_ID = 200
 
 
@@ -217,6 +216,38 @@ def message(role: str, content: Any, at: float | None, foreign_id: str | None, *
     return {name: value for name, value in made.items() if value is not None or name in ("content", "timestamp")}
 
 
+def spoken(
+    role: str, content: Any, at: float | None, foreign_id: str | None, *, thoughts: Iterable[str | None] = (),
+    calls: list[dict[str, Any]] | None = None, **fields: Any,
+) -> list[Message]:  # fmt: skip
+    """A message with these thoughts and calls, in a list; an empty list where nothing is said, thought or called."""
+    thought = "\n\n".join(filter(None, thoughts)) or None
+    if not (content or thought or calls):
+        return []
+    return [message(role, content or None, at, foreign_id, reasoning=thought, tool_calls=calls or None, **fields)]
+
+
+def summary(content: Any, at: float | None, foreign_id: str | None) -> list[Message]:
+    """The summary with which a conversation goes on after a compaction, as a message in a list; an empty list without one."""
+    return spoken("user", content, at, foreign_id, meta={"summary": True})
+
+
+def answer(
+    content: Any, at: float | None, foreign_id: str | None, call: str | None, tool: str | None, *, failed: bool = False
+) -> Message:
+    """The result of a call of a tool; `failed`: it is an error, or the call was declined."""
+    meta = {"failed": True} if failed else None
+    return message("tool", content, at, foreign_id, tool_call_id=call, tool_name=tool, meta=meta)
+
+
+def add_call(messages: list[Message], call: dict[str, Any], at: float | None, foreign_id: str, **fields: Any) -> None:
+    """Add a call to the reply that messages end with, or as a reply of its own."""
+    if messages and messages[-1]["role"] == "assistant":
+        messages[-1].setdefault("tool_calls", []).append(call)
+    else:
+        messages.append(message("assistant", None, at, foreign_id, tool_calls=[call], **fields))
+
+
 def session_id(source: str, foreign_id: str) -> str:
     """The id a conversation has here: the program and the id it had there."""
     clean = "".join(c if c.isprintable() and c != " " else "_" for c in foreign_id)
@@ -304,17 +335,22 @@ def image_part(data: str, mime: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
 
 
+def picture_in(block: Record) -> dict[str, Any] | None:
+    """The picture whose bytes a block has in base64; None where it has none."""
+    data = block.get("data")
+    mime = block.text("mimeType") or block.text("media_type") or block.text("mediaType") or "image/png"
+    return image_part(data, mime) if isinstance(data, str) else None
+
+
 def block_parts(content: Any) -> list[Any]:
     """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
     parts: list[Any] = [content] if text(content) else []
     for block in Record.all(content):
-        source = block.object("source")
+        shown = picture_in(block.object("source"))
         if block.get("type") == "text":
             parts += [block["text"]] if block.text("text") else []
-        elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
-            parts.append(
-                image_part(source["data"], str(source.get("media_type") or source.get("mediaType") or "image/png"))
-            )
+        elif block.get("type") in ("image", "document") and shown:
+            parts.append(shown)
         elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
             parts.append(compact(block))
     return parts
@@ -328,7 +364,8 @@ def picture(url: Any) -> Any:
 
 
 def joined(parts: list[Any]) -> Any:
-    """Parts of a message: one text where all are texts, else the list of parts."""
+    """Parts of a message: one text where all are texts, else the list of parts. None is no part."""
+    parts = [part for part in parts if part is not None]
     if all(isinstance(part, str) for part in parts):
         return "\n\n".join(parts) or None
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
@@ -388,12 +425,6 @@ def as_uuid(name: str) -> str:
         return str(uuid.UUID(name))
     except ValueError:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
-
-
-def without_cached(sent: Any, cached: Any) -> int | None:
-    """The tokens that a model read and that did not come from its cache, where a program counts both as sent."""
-    whole = count(sent)
-    return None if whole is None else max(0, whole - (count(cached) or 0))
 
 
 def tagged(value: str, *tags: str) -> str:

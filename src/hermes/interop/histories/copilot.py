@@ -7,23 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    add_call,
+    answer,
     compact,
     continued,
-    message,
+    joined,
     reads,
+    spoken,
+    summary,
     tool_call,
-    without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record, count
+from hermes.interop.records import Record
 from hermes.interop.windows import BEGINS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "copilot"
 _SAID = ("user.message", "assistant.message")
+_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "cache_read_tokens": "cacheReadTokens",
+           "cache_write_tokens": "cacheWriteTokens"}  # fmt: skip
 _BOOKKEEPING = ("session.", "assistant.", "tool.", "hook.", "subagent.", "skill.", "permission.", "abort")
 
 
@@ -118,7 +122,7 @@ class _Talk:
         elif kind == "session.model_change":
             self._model = data.text("newModel") or self._model
         elif kind == "session.compaction_complete" and data.text("summaryContent"):
-            self.parts.append([message("user", data["summaryContent"], at, name, meta={"summary": True})])
+            self.parts.append(summary(data["summaryContent"], at, name))
         elif kind in _SAID:
             self._say(kind.partition(".")[0], data, at, name)
         elif kind == "system.message":
@@ -134,23 +138,19 @@ class _Talk:
         content = data.text("content")
         if role != "assistant":
             named = [one.text("displayName") or one.text("path") for one in data.objects("attachments")]
-            content = "\n\n".join(filter(None, (content, *(f"[file {one}]" for one in named if one)))) or None
-            self.parts[-1] += [message(role, content, at, name)] if content else []
+            content = joined([content, *(f"[file {one}]" for one in named if one)])
+            self.parts[-1] += spoken(role, content, at, name)
             return
         calls = []
         for number, asked in enumerate(data.objects("toolRequests")):
             call = asked.text("toolCallId") or f"{name}-{number}"
             self._names[call] = str(asked.get("name") or "tool")
             calls.append(tool_call(call, self._names[call], asked.get("arguments")))
-        thought, used = data.text("reasoningText"), self._used.get(str(data.get("apiCallId")), Record())
-        cached = used.get("cacheReadTokens")
-        if content or calls or thought:
-            self.parts[-1].append(message(
-                "assistant", content, at, name, model=data.text("model") or self._model, reasoning=thought,
-                tool_calls=calls or None, output_tokens=count(data.get("outputTokens", used.get("outputTokens"))),
-                input_tokens=without_cached(used.get("inputTokens"), cached), cache_read_tokens=count(cached),
-                cache_write_tokens=used.count("cacheWriteTokens"),
-            ))  # fmt: skip
+        used = self._used.get(str(data.get("apiCallId")), Record()) | data
+        self.parts[-1] += spoken(
+            "assistant", content, at, name, model=data.text("model") or self._model, calls=calls,
+            thoughts=[data.text("reasoningText")], **Record(used).counts(_TOKENS, with_cached=True),
+        )  # fmt: skip
 
     def _begin(self, data: Record, at: float | None, name: str) -> None:
         call = data.text("toolCallId") or f"{name}-call"
@@ -159,11 +159,7 @@ class _Talk:
             return
         self._names[call] = str(data.get("toolName") or "tool")
         made = tool_call(call, self._names[call], data.get("arguments"))
-        last = self.parts[-1][-1] if self.parts[-1] else None
-        if last is not None and last["role"] == "assistant":
-            last.setdefault("tool_calls", []).append(made)
-        else:
-            self.parts[-1].append(message("assistant", None, at, call, model=self._model, tool_calls=[made]))
+        add_call(self.parts[-1], made, at, call, model=self._model)
 
     def _end(self, data: Record, at: float | None, name: str) -> None:
         call = data.text("toolCallId") or (self._open[0] if self._open else None)
@@ -173,8 +169,7 @@ class _Talk:
         told = Record.of(result).text("content") or data.object("error").text("message")
         output = told or (compact(result) if result else None)
         tool = self._names.get(call or "") or data.text("toolName")
-        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool,
-                                      meta=FAILED if data.get("success") is False else None))  # fmt: skip
+        self.parts[-1].append(answer(output, at, name, call, tool, failed=data.get("success") is False))
 
     def conversation(self, name: str, parent: Conversation | None = None) -> Conversation:
         """The session, or the one of a sub-agent, without its messages."""

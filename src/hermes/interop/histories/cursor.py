@@ -14,18 +14,18 @@ from typing import Any
 
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     changed_lines,
     compact,
     from_json,
     image_part,
     joined,
     local_path,
-    message,
     opened_folder,
     reads,
+    spoken,
     tagged,
     tool_call,
     user_folders,
@@ -38,6 +38,7 @@ SOURCE = "cursor"
 _TABLE = "cursorDiskKV"
 _OLD_CHATS = "workbench.panel.aichat.view.aichat.chatdata"
 _USER = (1, "user")  # the type of a person's message, in the newer and the older form
+_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
 _TRANSCRIPTS = "agent-transcripts"
 _TIME = re.compile(r"<timestamp>\w+, (\w+ \d+, \d+, \d+:\d+ [AP]M) \(UTC([+-]\d+)?(?::(\d+))?\)</timestamp>")
 
@@ -166,18 +167,13 @@ class _Editor:
         model = _model(bubble.get("modelInfo")) or bubble.text("modelType")
         if bubble.get("type") in _USER:
             parts = [*([said] if said else []), *_attached(bubble)]
-            return [message("user", joined(parts), at, name)] if parts else []
+            return spoken("user", joined(parts), at, name)
         thought = bubble.get("thinking")
         reasoning = text(thought) or Record.of(thought).text("text")
-        used = bubble.object("tokenCount")
         asked = bubble.object("toolFormerData")
         calls, results = self._tool(name, asked, at) if asked.text("name") else ([], [])
-        if not said and not reasoning and not calls:
-            return []
-        return [message(
-            "assistant", said, at, name, model=model, reasoning=reasoning, tool_calls=calls or None,
-            input_tokens=used.count("inputTokens") or None, output_tokens=used.count("outputTokens") or None,
-        ), *results]  # fmt: skip
+        used = {name: told for name, told in bubble.object("tokenCount").counts(_TOKENS).items() if told}
+        return [*spoken("assistant", said, at, name, thoughts=[reasoning], calls=calls, model=model, **used), *results]
 
     def _tool(self, name: str, asked: Record, at: float | None) -> tuple[list[Any], list[Message]]:
         """A bubble's tool call with its arguments, and its result where there is one yet."""
@@ -188,10 +184,8 @@ class _Editor:
             arguments = {**arguments, **self._changed_lines(Record.of(from_json(result)))}
         told = text(result) or asked.text("error") or (compact(result) if result else None)
         is_error = asked.get("status") in ("error", "cancelled", "rejected")
-        answer = message(
-            "tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool, meta=FAILED if is_error else None
-        )
-        return [tool_call(call, tool, arguments)], [answer] if told else []
+        answered = [answer(told, at, f"{name}-result", call, tool, failed=is_error)] if told else []
+        return [tool_call(call, tool, arguments)], answered
 
     def _changed_lines(self, result: Record) -> dict[str, str]:
         """The lines that an edit changed: its call names the file alone, and its result the file's text before and after."""

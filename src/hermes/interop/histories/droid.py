@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, continued, reads
+from hermes.interop.histories.conversation import (
+    Conversation,
+    continued,
+    reads,
+)  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 
 SOURCE = "droid"
@@ -37,7 +41,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     settings = json_object(path.with_suffix(".settings.json"))
     made.model = settings.text("model")
     used = settings.object("tokenUsage")
-    made.tokens = {to: told for to, key in _TOKENS.items() if (told := used.count(key))}
+    made.tokens = used.counts(_TOKENS)
     for number, line in json_lines(path, reading):
         kind, at = line.get("type"), line.time("timestamp")
         name = line.text("id") or f"line-{number}"

@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, from_json, reads
+from hermes.interop.histories.conversation import (
+    Conversation,
+    from_json,
+    reads,
+)  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.records import Record, text
 

@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hermes.interop.histories.conversation import Conversation
+from hermes.interop.histories.conversation import (
+    Conversation,
+)  # fmt: skip
 from hermes.interop.json_reading import Damaged, Reading, decoded, elements, json_lines_of
 from hermes.interop.records import Record
 

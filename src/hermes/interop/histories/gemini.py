@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     compact,
-    image_part,
     joined,
     message,
+    picture_in,
     reads,
+    spoken,
     tool_call,
-    without_cached,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 from hermes.interop.records import Record, text
@@ -26,6 +26,12 @@ from hermes.interop.windows import BEGINS, BREAKS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "gemini"
+_TOKENS = {
+    "input_tokens": "input",
+    "output_tokens": "output",
+    "cache_read_tokens": "cached",
+    "reasoning_tokens": "thoughts",
+}
 _BOOKKEEPING = ("info", "error", "warning")
 _SET_ONCE = ("sessionId", "startTime")  # which session it is, and when it began, no later line changes
 _CALLS = frozenset(("functionCall", "functionResponse", "thoughtSignature"))  # as the API has them: also in `toolCalls`
@@ -172,7 +178,7 @@ def _messages(record: Record, reading: Reading) -> list[Message]:
     if kind == "user":
         content = content_of(record.get("content"), reading)
         role = "system" if isinstance(content, str) and content.lstrip().startswith("<session_context>") else "user"
-        return [message(role, content, at, name)] if content else []
+        return spoken(role, content, at, name)
     if kind == "gemini":
         return _reply(record, at, name, reading)
     if kind not in _BOOKKEEPING:
@@ -181,7 +187,6 @@ def _messages(record: Record, reading: Reading) -> list[Message]:
 
 
 def _reply(record: Record, at: float | None, name: str | None, reading: Reading) -> list[Message]:
-    used = record.object("tokens")
     thoughts = [
         ": ".join(filter(None, (one.text("subject"), one.text("description")))) for one in record.objects("thoughts")
     ] or [part.text("text") or "" for part in record.objects("content") if part.get("thought")]
@@ -190,14 +195,12 @@ def _reply(record: Record, at: float | None, name: str | None, reading: Reading)
         call_id = call.text("id") or f"{name}-{number}"
         calls.append(tool_call(call_id, str(call.get("name") or "tool"), call.get("args")))
         if call.get("result") is not None or call.text("resultDisplay"):
-            results.append(message("tool", _result(call), call.time("timestamp") or at, f"{call_id}-result",
-                                   tool_call_id=call_id, tool_name=call.text("name"),
-                                   meta=FAILED if call.get("status") in ("error", "cancelled") else None))  # fmt: skip
+            failed, ended = call.get("status") in ("error", "cancelled"), call.time("timestamp") or at
+            results.append(answer(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed))
     reply = message(
         "assistant", content_of(record.get("content"), reading), at, name, model=record.text("model"),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
-        input_tokens=without_cached(used.get("input"), used.get("cached")), output_tokens=used.count("output"),
-        cache_read_tokens=used.count("cached"), reasoning_tokens=used.count("thoughts"),
+        **record.object("tokens").counts(_TOKENS, with_cached=True),
     )  # fmt: skip
     return [reply, *results]
 
@@ -225,11 +228,10 @@ def content_of(content: Any, reading: Reading) -> Any:
             parts += [part] if part else []
         elif isinstance(part, dict) and not part.get("thought"):
             part = Record(part)
-            held = part.object("inlineData")
             if part.text("text"):
                 parts.append(part["text"])
-            elif isinstance(held.get("data"), str):
-                parts.append(image_part(held["data"], str(held.get("mimeType") or "image/png")))
+            elif held := picture_in(part.object("inlineData")):
+                parts.append(held)
             elif part.object("fileData").text("fileUri"):
                 parts.append(f"[file {part['fileData']['fileUri']}]")
             else:

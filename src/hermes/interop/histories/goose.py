@@ -8,23 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     compact,
     continued,
     from_json,
-    image_part,
     joined,
-    message,
+    picture_in,
     reads,
+    spoken,
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record, count, seconds, text
+from hermes.interop.records import Record, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "goose"
+_TOKENS = {"input_tokens": "accumulated_input_tokens", "output_tokens": "accumulated_output_tokens"}
 _BOOKKEEPING = frozenset(("toolConfirmationRequest", "actionRequired", "systemNotification", "redactedThinking"))
 
 
@@ -95,14 +96,13 @@ def _name_tools(parts: list[list[Message]]) -> None:
 
 
 def _conversation(name: str, row: Record) -> Conversation:
-    title = text(row.get("name")) or text(row.get("description"))
+    title = row.text("name") or row.text("description")
     model = Record.of(from_json(row.get("model_config_json"))).get("model_name")
     made = Conversation(
-        SOURCE, name, title=None if title == name else title, cwd=text(row.get("working_dir")), model=text(model),
-        started_at=seconds(row.get("created_at")),
+        SOURCE, name, title=None if title == name else title, cwd=row.text("working_dir"), model=text(model),
+        started_at=row.time("created_at"),
     )  # fmt: skip
-    counted = {"input_tokens": "accumulated_input_tokens", "output_tokens": "accumulated_output_tokens"}
-    made.tokens = {name: used for name, column in counted.items() if (used := count(row.get(column)))}
+    made.tokens = row.counts(_TOKENS)
     cost = row.get("accumulated_cost")
     made.cost = float(cost) if isinstance(cost, (int, float)) else None
     if row.get("session_type") == "sub_agent":
@@ -123,28 +123,28 @@ def _file(path: Path, reading: Reading) -> Iterator[Conversation]:
 
 
 def _stored(row: Record, reading: Reading) -> list[Message]:
-    name = text(row.get("message_id")) or str(row.get("id"))
+    name = row.text("message_id") or str(row.get("id"))
     content = from_json(row.get("content_json"))
     if not isinstance(content, list):
         reading.damaged(0, f"message {name}: no JSON list")
     record = Record({"role": row.get("role"), "content": content, "created": row.get("created_timestamp")})
     made = _messages(record, name, reading)
-    if row.get("role") == "assistant" and made and (used := count(row.get("tokens"))):
+    if row.get("role") == "assistant" and made and (used := row.count("tokens")):
         made[0]["output_tokens"] = used
     return made
 
 
 def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
     at, role = record.time("created"), record.get("role")
-    parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
+    parts, thoughts, calls, results = list[Any](), list[str | None](), list[Any](), list[Message]()
     for block in record.objects("content"):
         kind = block.get("type")
         if kind == "text":
-            parts += [block["text"]] if block.text("text") else []
-        elif kind == "image" and isinstance(block.get("data"), str):
-            parts.append(image_part(block["data"], str(block.get("mimeType") or "image/png")))
+            parts.append(block.text("text"))
+        elif kind == "image" and (shown := picture_in(block)):
+            parts.append(shown)
         elif kind == "thinking":
-            thoughts += [block["thinking"]] if block.text("thinking") else []
+            thoughts.append(block.text("thinking"))
         elif kind in ("toolRequest", "frontendToolRequest"):
             asked = block.object("toolCall").object("value")
             calls.append(tool_call(str(block.get("id")), str(asked.get("name") or "tool"), asked.get("arguments")))
@@ -152,35 +152,20 @@ def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
             call = str(block.get("id"))
             told = block.object("toolResult")
             is_error = told.get("status") == "error" or told.object("value").get("isError") is True
-            results.append(
-                message(
-                    "tool", _result(told), at, f"{call}-result", tool_call_id=call, meta=FAILED if is_error else None
-                )
-            )
+            results.append(answer(_result(told), at, f"{call}-result", call, None, failed=is_error))
         elif str(kind) not in _BOOKKEEPING:
             reading.unknown[f"content {kind}"] += 1
-    content = joined(parts) if parts else None
     if role == "assistant":
-        if content is None and not thoughts and not calls:
-            return results
-        reply = message(
-            "assistant", content, at, name, reasoning="\n\n".join(thoughts) or None, tool_calls=calls or None
-        )
-        return [reply, *results]
-    return [*results, *([message("user", content, at, name)] if content else [])]
+        return [*spoken("assistant", joined(parts), at, name, thoughts=thoughts, calls=calls), *results]
+    return [*results, *spoken("user", joined(parts), at, name)]
 
 
 def _result(result: Record) -> Any:
     if result.get("status") == "error" or "error" in result:
-        return text(result.get("error")) or compact(result)
+        return result.text("error") or compact(result)
     value = result.get("value")
     blocks = Record.of(value).objects("content") or Record.all(value)
     told = [one.text("text") or one.object("resource").text("text") for one in blocks]
-    pictures = [
-        image_part(one["data"], str(one.get("mimeType") or "image/png"))
-        for one in blocks
-        if one.get("type") == "image" and isinstance(one.get("data"), str)
-    ]
-    if pictures:
-        return joined([*filter(None, told), *pictures])
+    if pictures := [shown for one in blocks if one.get("type") == "image" and (shown := picture_in(one))]:
+        return joined([*told, *pictures])
     return "\n".join(filter(None, told)) or compact(value)

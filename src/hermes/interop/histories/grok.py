@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    add_call,
+    answer,
     compact,
     continued,
-    image_part,
     joined,
     message,
+    picture_in,
     reads,
+    summary,
     tool_call,
-    without_cached,
     without_copies,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
-from hermes.interop.records import Record, count
+from hermes.interop.records import Record
 
 SOURCE = "grok"
 _CHUNKS = {"user_message_chunk": "user", "agent_message_chunk": "assistant", "agent_thought_chunk": "assistant"}
@@ -30,6 +31,8 @@ _BOOKKEEPING = (
     "plan", "available_commands_update", "current_mode_update", "config_option_update", "background_tasks",
     "subagent_spawned", "subagent_finished", "auto_compact_completed", "session_info_update", "usage_update",
 )  # fmt: skip
+_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "cache_read_tokens": "cachedReadTokens",
+           "cache_write_tokens": "cacheCreationTokens", "reasoning_tokens": "reasoningTokens"}  # fmt: skip
 _SUMMARY = "compaction_meta"
 
 
@@ -143,11 +146,7 @@ class _UpdateReader:
         tool = update.object("_meta").object("x.ai/tool").text("name") or update.text("title")
         made = tool_call(call, tool or "tool", update.get("rawInput"))
         self._calls[call] = (tool or "tool", made)
-        last = self.parts[-1][-1] if self.parts[-1] else {}
-        if last.get("role") == "assistant":
-            last.setdefault("tool_calls", []).append(made)
-        else:
-            self.parts[-1].append(message("assistant", None, at, name, model=self._model, tool_calls=[made]))
+        add_call(self.parts[-1], made, at, name, model=self._model)
 
     def _result(self, update: Record, at: float | None, name: str) -> None:
         """The end of a tool call; updates before it only repeat its arguments in other words."""
@@ -159,8 +158,7 @@ class _UpdateReader:
         parts = [_part(one.object("content")) if one.get("type") == "content" else compact(one) for one in blocks]
         raw = update.get("rawOutput")
         output = joined([part for part in parts if part]) or (compact(raw) if raw is not None else None)
-        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool,
-                                      meta=FAILED if update["status"] == "failed" else None))  # fmt: skip
+        self.parts[-1].append(answer(output, at, name, call, tool, failed=update["status"] == "failed"))
 
     def _end(self, update: Record) -> None:
         """The end of a turn. Its tokens are counted together: the last reply has them."""
@@ -169,11 +167,7 @@ class _UpdateReader:
         used = update.object("usage")
         if reply is None or not used or "output_tokens" in reply:
             return
-        cached = used.get("cachedReadTokens")
-        told = {"input_tokens": without_cached(used.get("inputTokens"), cached), "cache_read_tokens": count(cached),
-                "cache_write_tokens": used.count("cacheCreationTokens"), "output_tokens": used.count("outputTokens"),
-                "reasoning_tokens": used.count("reasoningTokens")}  # fmt: skip
-        reply |= {key: value for key, value in told.items() if value is not None}
+        reply |= used.counts(_TOKENS, with_cached=True)
 
     def _compact(self, update: Record, at: float | None, name: str) -> None:
         """A compaction: the summary stands in a file of its own."""
@@ -182,12 +176,11 @@ class _UpdateReader:
         history = json_object(beside).objects("compacted_history")
         notes = [one for one in history if one.get("synthetic_reason") == _SUMMARY]
         told = [block.text("text") for one in notes[-1:] for block in one.objects("content")]
-        summary = next(filter(None, told), None)
-        self.parts.append([message("user", summary, at, name, meta={"summary": True})] if summary else [])
+        self.parts.append(summary(next(filter(None, told), None), at, name))
 
 
 def _part(content: Record) -> Any:
-    if content.get("type") == "image" and isinstance(content.get("data"), str):
-        return image_part(content["data"], str(content.get("mimeType") or "image/png"))
+    if content.get("type") == "image" and (shown := picture_in(content)):
+        return shown
     resource = content.object("resource")
     return content.text("text") or resource.text("text") or content.text("uri") or compact(content)

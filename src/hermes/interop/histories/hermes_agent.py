@@ -14,7 +14,9 @@ from typing import Any
 
 from hermes.home import get_hermes_home
 from hermes.interop.formats import Found, Problem
-from hermes.interop.histories.conversation import from_json
+from hermes.interop.histories.conversation import (
+    from_json,
+)  # fmt: skip
 from hermes.interop.records import Record
 
 NAME = "hermes-agent"

@@ -10,11 +10,13 @@ from typing import Any
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     continued,
     joined,
     message,
     picture,
     reads,
+    summary,
     tool_call,
     without_copies,
 )  # fmt: skip
@@ -22,6 +24,8 @@ from hermes.interop.json_reading import Reading, first_objects, json_lines, json
 from hermes.interop.records import Record, text
 
 SOURCE = "kimi"
+_TOKENS = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
+           "cache_write_tokens": "inputCacheCreation"}  # fmt: skip
 _BOOKKEEPING = (
     "agent.", "config.", "context.clear", "cron.", "file_history.", "full_compaction.", "goal.", "llm.", "metadata",
     "micro_compaction.", "permission.", "plan", "plugin.", "profile.", "prompt.", "runtime.", "skill.", "subagent.", "swarm",
@@ -97,7 +101,7 @@ class _WireReader:
         elif kind == "context.append_loop_event":
             self._step(line.object("event"), at, name)
         elif kind == "context.apply_compaction" and line.text("summary"):
-            self.parts.append([message("user", line["summary"], at, name, meta={"summary": True})])
+            self.parts.append(summary(line["summary"], at, name))
         elif kind == "context.undo":
             self._undo(line.count("count") or 0)
         elif kind == "forked":
@@ -142,10 +146,7 @@ class _WireReader:
                 event.get("toolCallId"), output if isinstance(output, str) else self._content(output), at, name
             )
         elif kind == "step.end" and step in self._steps:
-            used = event.object("usage")
-            names = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
-                     "cache_write_tokens": "inputCacheCreation"}  # fmt: skip
-            self._steps[step] |= {to: number for to, key in names.items() if (number := used.count(key)) is not None}
+            self._steps[step] |= event.object("usage").counts(_TOKENS)
             ended = {"tool_use": "tool_calls", "end_turn": "stop"}
             if finish := event.text("finishReason"):
                 self._steps[step]["finish_reason"] = ended.get(finish, finish)
@@ -168,9 +169,7 @@ class _WireReader:
         reply.setdefault("tool_calls", []).append(tool_call(call, self._names[call], arguments))
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
-        self.parts[-1].append(
-            message("tool", output, at, name, tool_call_id=text(call), tool_name=self._names.get(str(call)))
-        )
+        self.parts[-1].append(answer(output, at, name, text(call), self._names.get(str(call))))
 
     def _undo(self, turns: int) -> None:
         """Put the last turns of the person aside."""
@@ -185,12 +184,12 @@ class _WireReader:
         parts: list[Any] = [content] if text(content) else []
         for part in Record.all(content):
             if part.get("type") == "text":
-                parts += [part["text"]] if part.text("text") else []
+                parts.append(part.text("text"))
             elif part.get("type") == "image_url":
                 parts.append(picture(Record.of(part.get("imageUrl") or part.get("image_url")).get("url")))
             elif part.get("type") != "think":
                 self._reading.unknown[f"part {part.get('type')}"] += 1
-        return joined(parts) if parts else None
+        return joined(parts)
 
 
 def _parts(content: Any) -> list[Any]:

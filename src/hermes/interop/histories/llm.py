@@ -12,19 +12,21 @@ from typing import Any
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     compact,
     from_json,
     image_part,
     joined,
-    message,
     reads,
+    spoken,
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading
-from hermes.interop.records import Record, count, seconds, text
+from hermes.interop.records import Record, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "llm"
+_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 
 
 def usual_places() -> list[Path]:
@@ -60,32 +62,31 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
     """The older schema: a response holds a prompt and what came back."""
     for row in map(Record, database.rows("conversations", order=("id",))):
-        made = Conversation(SOURCE, str(row["id"]), title=text(row.get("name")), model=text(row.get("model")))
+        made = Conversation(SOURCE, str(row["id"]), title=row.text("name"), model=row.text("model"))
         for response in map(Record, database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id"))):
             made.system_prompt = made.system_prompt or _system(database, response)
             made.messages += _response(database, response)
         yield made
     for response in map(Record, database.rows("responses", {"conversation_id": None}, ("datetime_utc", "id"))):
-        made = Conversation(SOURCE, str(response["id"]), model=text(response.get("model")))
+        made = Conversation(SOURCE, str(response["id"]), model=response.text("model"))
         made.system_prompt = _system(database, response)
         made.messages += _response(database, response)
         yield made
 
 
 def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
-    name, asked = str(row["id"]), seconds(row.get("datetime_utc"))
+    name, asked = str(row["id"]), row.time("datetime_utc")
     answered = asked + (row.get("duration_ms") or 0) / 1000 if asked is not None else None
     for number, result in enumerate(map(Record, database.rows("tool_results", {"response_id": row["id"]}, ("id",)))):
-        call = text(result.get("tool_call_id")) or f"{name}-{number}"
-        yield message("tool", text(result.get("output")) or text(result.get("exception")), asked, f"{name}-result-{number}",
-                      tool_call_id=call, tool_name=text(result.get("name")))  # fmt: skip
+        call = result.text("tool_call_id") or f"{name}-{number}"
+        output = result.text("output") or result.text("exception")
+        yield answer(output, asked, f"{name}-result-{number}", call, result.text("name"))
     parts: list[Any] = _fragments(database, "prompt_fragments", row["id"])
-    parts += [row["prompt"]] if text(row.get("prompt")) else []
+    parts.append(row.text("prompt"))
     for link in map(Record, database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",))):
         for held in map(Record, database.rows("attachments", {"id": link.get("attachment_id")})):
             parts.append(_attachment(held))
-    if parts:
-        yield message("user", joined(parts), asked, f"{name}-prompt")
+    yield from spoken("user", joined(parts), asked, f"{name}-prompt")
     calls = [
         tool_call(
             call.text("tool_call_id") or f"{name}-{number}",
@@ -94,16 +95,15 @@ def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
         )
         for number, call in enumerate(map(Record, database.rows("tool_calls", {"response_id": row["id"]}, ("id",))))
     ]
-    if text(row.get("response")) or calls:
-        yield message(
-            "assistant", text(row.get("response")), answered, name, tool_calls=calls or None,
-            model=text(row.get("resolved_model")) or text(row.get("model")), reasoning=text(row.get("reasoning")),
-            input_tokens=count(row.get("input_tokens")), output_tokens=count(row.get("output_tokens")),
+    if row.text("response") or calls:
+        yield from spoken(
+            "assistant", row.text("response"), answered, name, thoughts=[row.text("reasoning")], calls=calls,
+            model=row.text("resolved_model") or row.text("model"), **row.counts(_TOKENS),
         )  # fmt: skip
 
 
 def _system(database: ForeignDatabase, row: Record) -> str | None:
-    parts = [*_fragments(database, "system_fragments", row["id"]), text(row.get("system"))]
+    parts = [*_fragments(database, "system_fragments", row["id"]), row.text("system")]
     return "\n\n".join(filter(None, parts)) or None
 
 
@@ -117,8 +117,8 @@ def _fragments(database: ForeignDatabase, table: str, response: Any) -> list[Any
 def _attachment(row: Record) -> Any:
     data = row.get("content")
     if isinstance(data, bytes) and data:
-        return image_part(base64.b64encode(data).decode(), text(row.get("type")) or "application/octet-stream")
-    return f"[file {text(row.get('path')) or text(row.get('url')) or row.get('id')}]"
+        return image_part(base64.b64encode(data).decode(), row.text("type") or "application/octet-stream")
+    return f"[file {row.text('path') or row.text('url') or row.get('id')}]"
 
 
 def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversation]:
@@ -146,9 +146,8 @@ def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversati
                 if one["role"] == "assistant":
                     one["model"] = turn.text("resolved_model") or turn.text("model")
             last = waiting[-1] if waiting else {}
-            for key in ("input_tokens", "output_tokens"):
-                if last.get("role") == "assistant" and (used := turn.count(key)) is not None:
-                    last[key] = used
+            if last.get("role") == "assistant":
+                last |= turn.counts(_TOKENS)
             made.messages += waiting
             waiting = []
         made.messages += waiting
@@ -170,37 +169,28 @@ def _chain(database: ForeignDatabase, tip: Any) -> list[Record]:
 
 def _message(database: ForeignDatabase, row: Record, reading: Reading) -> list[Message]:
     name, role = str(row["hash"]), str(row.get("role"))
-    parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
+    parts, thoughts, calls, results = list[Any](), list[str | None](), list[Any](), list[Message]()
     for number, part in enumerate(map(Record, database.rows("parts", {"message_hash": row["hash"]}, ("position",)))):
         kind, told = str(part.get("type")), Record.of(from_json(part.get("payload")))
         if kind == "text":
-            parts += [part["text"]] if part.text("text") else []
+            parts.append(part.text("text"))
         elif kind == "reasoning":
-            thoughts += [part["text"]] if part.text("text") else []
+            thoughts.append(part.text("text"))
         elif kind == "tool_call":
             call = told.text("tool_call_id") or told.text("id") or f"{name}-{number}"
             calls.append(tool_call(call, str(part.get("tool_name") or "tool"), told.get("arguments")))
         elif kind == "tool_result":
             made_by = told.text("tool_call_id") or told.text("id")
             output = part.text("text") or told.get("output")
-            results.append(message("tool", output if isinstance(output, str) else compact(output), None, f"{name}-{number}",
-                                   tool_call_id=made_by, tool_name=part.text("tool_name")))  # fmt: skip
+            output = output if isinstance(output, str) else compact(output)
+            results.append(answer(output, None, f"{name}-{number}", made_by, part.text("tool_name")))
         elif kind == "attachment":
             told = told.object("attachment") or told  # so since 0.36
             name_there = told.get("attachment_id") or told.get("id")
-            held = (
-                next(map(Record, database.rows("attachments", {"id": name_there})), None)
-                if name_there is not None
-                else None
-            )
-            parts.append(_attachment(held if held is not None else told))
+            rows = database.rows("attachments", {"id": name_there}) if name_there is not None else ()
+            parts.append(_attachment(next(map(Record, rows), told)))
         else:
             reading.unknown[f"part {kind}"] += 1
-    content = joined(parts) if parts else None
     if role == "assistant":
-        made = message(
-            "assistant", content, None, name, reasoning="\n\n".join(thoughts) or None, tool_calls=calls or None
-        )
-        return [made, *results] if content or calls or thoughts else results
-    said = [message(role if role in ("user", "system") else "user", content, None, name)] if content else []
-    return [*results, *said]
+        return [*spoken("assistant", joined(parts), None, name, thoughts=thoughts, calls=calls), *results]
+    return [*results, *spoken(role if role in ("user", "system") else "user", joined(parts), None, name)]

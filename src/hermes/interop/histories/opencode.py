@@ -10,15 +10,16 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     compact,
     continued,
     from_json,
     joined,
     message,
     reads,
+    spoken,
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, decoded, json_object
@@ -175,9 +176,9 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
             kinds[str(kind)](part)
         elif kind not in _BOOKKEEPING:
             reading.unknown[f"part {kind}"] += 1
-    content = joined(texts) if texts else None
+    content = joined(texts)
     if record.get("role") == "user":
-        return [message("user", content, at, name)] if content else []
+        return spoken("user", content, at, name)
     failed = record.object("error")
     if content is None and not thoughts and not calls and not failed:
         return []
@@ -203,12 +204,10 @@ def _tool(part: Record, at: float | None, calls: list[Any], results: list[Messag
     if state.get("status") in ("completed", "error"):
         output = state.get("output") if state.get("status") == "completed" else state.get("error")
         if files := [_file(one) for one in state.objects("attachments")]:
-            output = joined([*([output] if text(output) else []), *files])
+            output = joined([text(output), *files])
         ended = state.object("time").time("end") or at
-        results.append(
-            message("tool", output if isinstance(output, (str, list)) else compact(output), ended, f"{call}-result",
-                    tool_call_id=call, tool_name=name, meta=FAILED if state.get("status") == "error" else None)
-        )  # fmt: skip
+        output = output if isinstance(output, (str, list)) else compact(output)
+        results.append(answer(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error"))
 
 
 def _file(part: Record) -> Any:

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any
 from hermes.interop.formats import Export
 from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
-    FAILED,
     HERE,
     Conversation,
     Message,
+    answer,
     as_uuid,
     compact,
     from_json,
-    image_part,
     iso,
     joined,
     message,
     only_session,
+    picture_in,
     reads,
+    spoken,
+    summary,
     tool_call,
     written_parts,
 )  # fmt: skip
@@ -113,6 +115,8 @@ _SOURCES = {".openclaw": "openclaw", ".omp": "omp"}  # by the folder that a file
 _BOOKKEEPING = frozenset((
     "model_change", "thinking_level_change", "custom", "label", "session_info", "session_init", "mode_change", "ttsr_injection",
 ))  # fmt: skip
+_TOKENS = {"input_tokens": "input", "output_tokens": "output", "cache_read_tokens": "cacheRead",
+           "cache_write_tokens": "cacheWrite"}  # fmt: skip
 _BLOB = "blob:sha256:"  # Oh My Pi keeps large pictures beside the sessions
 
 
@@ -246,7 +250,7 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
         told = _message(key, entry.object("message"), at, reading)
         return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
     if kind in ("compaction", "branch_summary") and entry.text("summary"):
-        return [message("user", entry["summary"], at, key, meta={"summary": True})]
+        return summary(entry["summary"], at, key)
     if kind == "custom_message" and (content := _content(entry.get("content"))):
         here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
         return [message("system", content, at, key, **here)]
@@ -260,24 +264,15 @@ def _message(key: str, told: Record, at: float | None, reading: Reading) -> list
     at = told.time("timestamp") or at
     content = _content(told.get("content"))
     if role == "user":
-        return [message("user", content, at, key)] if content else []
+        return spoken("user", content, at, key)
     if role == "toolResult":
-        return [
-            message(
-                "tool",
-                content,
-                at,
-                key,
-                tool_call_id=told.text("toolCallId"),
-                tool_name=told.text("toolName"),
-                meta=FAILED if told.get("isError") is True else None,
-            )
-        ]
+        failed = told.get("isError") is True
+        return [answer(content, at, key, told.text("toolCallId"), told.text("toolName"), failed=failed)]
     if role in ("bashExecution", "pythonExecution"):
         typed = f"$ {told.get('command')}" if role == "bashExecution" else f">>> {told.get('code')}"
         return [message("user", f"{typed}\n{told.get('output') or ''}", at, key)]
     if role in ("custom", "hookMessage", "developer"):
-        return [message("system", content, at, key)] if content else []
+        return spoken("system", content, at, key)
     if role != "assistant":
         reading.unknown[f"message {role}"] += 1
         return []
@@ -288,17 +283,14 @@ def _message(key: str, told: Record, at: float | None, reading: Reading) -> list
         if block.get("type") == "toolCall"
     ]
     thoughts = [b["thinking"] for b in blocks if b.get("type") == "thinking" and b.text("thinking")]
-    used = told.object("usage")
-    cost = used.object("cost").get("total")
-    fresh, cached, written = (used.count(name) for name in ("input", "cacheRead", "cacheWrite"))
+    cost = told.object("usage").object("cost").get("total")
     finish = {"toolUse": "tool_calls", "aborted": "interrupted"}.get(
         str(told.get("stopReason")), told.text("stopReason")
     )
     return [message(
         "assistant", content or told.text("errorMessage"), at, key, model=told.text("model"), tool_calls=calls or None,
-        reasoning="\n\n".join(thoughts) or None, finish_reason=finish, output_tokens=used.count("output"),
-        input_tokens=fresh, cache_read_tokens=cached,
-        cache_write_tokens=written, cost_usd=cost if isinstance(cost, (int, float)) else None,
+        reasoning="\n\n".join(thoughts) or None, finish_reason=finish, **told.object("usage").counts(_TOKENS),
+        cost_usd=cost if isinstance(cost, (int, float)) else None,
     )]  # fmt: skip
 
 
@@ -309,8 +301,8 @@ def _content(content: Any) -> Any:
     for block in Record.all(content):
         if block.get("type") == "text" and block.text("text"):
             parts.append(block["text"])
-        elif block.get("type") == "image" and isinstance(block.get("data"), str):
-            parts.append(image_part(block["data"], str(block.get("mimeType") or "image/png")))
+        elif block.get("type") == "image" and (shown := picture_in(block)):
+            parts.append(shown)
         elif block.get("type") not in ("text", "thinking", "toolCall"):
             parts.append(compact(block))
-    return joined(parts) if parts else None
+    return joined(parts)

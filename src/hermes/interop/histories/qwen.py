@@ -9,20 +9,23 @@ from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     compact,
     continued,
-    message,
     reads,
+    spoken,
+    summary,
     tool_call,
-    without_cached,
 )  # fmt: skip
 from hermes.interop.histories.gemini import content_of, output_of
 from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record, count
+from hermes.interop.records import Record
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "qwen"
+_TOKENS = {"input_tokens": "promptTokenCount", "output_tokens": "candidatesTokenCount",
+           "cache_read_tokens": "cachedContentTokenCount", "reasoning_tokens": "thoughtsTokenCount"}  # fmt: skip
 _KINDS = ("user", "assistant", "tool_result", "system")
 
 
@@ -110,24 +113,16 @@ def _messages(key: str, entry: Record, names: dict[str, str], reading: Reading) 
         return _results(key, entry, at, names)
     content = content_of(parts, reading)
     if kind == "user":
-        return [message("user", content, at, key)] if content else []
+        return spoken("user", content, at, key)
     calls = []
     for number, part in enumerate(Record.all(parts)):
         if asked := part.object("functionCall"):
             call = asked.text("id") or f"{key}-{number}"
             names[call] = str(asked.get("name") or "tool")
             calls.append(tool_call(call, names[call], asked.get("args")))
-    thoughts = [part["text"] for part in Record.all(parts) if part.get("thought") and part.text("text")]
-    if not content and not calls and not thoughts:
-        return []
-    used = entry.object("usageMetadata")
-    cached = used.get("cachedContentTokenCount")
-    return [message(
-        "assistant", content, at, key, model=entry.text("model"), reasoning="\n\n".join(thoughts) or None,
-        tool_calls=calls or None, input_tokens=without_cached(used.get("promptTokenCount"), cached),
-        cache_read_tokens=count(cached), output_tokens=used.count("candidatesTokenCount"),
-        reasoning_tokens=used.count("thoughtsTokenCount"),
-    )]  # fmt: skip
+    thoughts = [part.text("text") for part in Record.all(parts) if part.get("thought")]
+    used = entry.object("usageMetadata").counts(_TOKENS, with_cached=True)
+    return spoken("assistant", content, at, key, thoughts=thoughts, calls=calls, model=entry.text("model"), **used)
 
 
 def _results(key: str, entry: Record, at: float | None, names: dict[str, str]) -> list[Message]:
@@ -135,13 +130,11 @@ def _results(key: str, entry: Record, at: float | None, names: dict[str, str]) -
     beside = entry.object("toolCallResult")
     made = []
     for number, part in enumerate(entry.object("message").objects("parts")):
-        if answer := part.object("functionResponse"):
-            call = answer.text("id") or beside.text("callId")
-            output = output_of([part]) or beside.text("resultDisplay") or compact(answer.get("response"))
-            name = answer.text("name") or names.get(call or "")
-            made.append(
-                message("tool", output, at, key if not number else f"{key}-{number}", tool_call_id=call, tool_name=name)
-            )
+        if told := part.object("functionResponse"):
+            call = told.text("id") or beside.text("callId")
+            output = output_of([part]) or beside.text("resultDisplay") or compact(told.get("response"))
+            name = told.text("name") or names.get(call or "")
+            made.append(answer(output, at, key if not number else f"{key}-{number}", call, name))
     return made
 
 
@@ -151,4 +144,4 @@ def _summary(key: str, entry: Record, at: float | None, reading: Reading) -> lis
         return []
     history = entry.object("systemPayload").objects("compressedHistory")
     content = content_of(history[0].get("parts"), reading) if history else None
-    return [message("user", content, at, key, meta={"summary": True})] if content else []
+    return summary(content, at, key)

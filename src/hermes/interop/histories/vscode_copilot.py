@@ -15,6 +15,7 @@ from typing import Any
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     from_json,
     image_part,
     joined,
@@ -22,6 +23,7 @@ from hermes.interop.histories.conversation import (
     message,
     opened_folder,
     reads,
+    spoken,
     tool_call,
     user_folders,
 )  # fmt: skip
@@ -150,7 +152,7 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     at, asked = request.time("timestamp"), request.get("message")
     said = text(asked) or Record.of(asked).text("text")
     parts = [*([said] if said else []), *_attached(request.object("variableData"))]
-    made = [message("user", joined(parts), at, name)] if parts else []
+    made = spoken("user", joined(parts), at, name)
     metadata, used = _metadata(request), {**request, **request.object("usage")}
     model = metadata.text("resolvedModel") or (request.text("modelId") or "").rpartition("/")[2]
     failed = request.object("result").object("errorDetails").text("message")
@@ -172,9 +174,7 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
             output_tokens=count(metadata.get("outputTokens") or used.get("completionTokens")) if is_last else None,
         ))  # fmt: skip
         made += [
-            message("tool", result, one.at or at, f"{call}-result", tool_call_id=call, tool_name=tool)
-            for call, tool, _, result in calls
-            if result
+            answer(result, one.at or at, f"{call}-result", call, tool) for call, tool, _, result in calls if result
         ]
     return made
 
@@ -264,7 +264,7 @@ def _result(result: Any) -> Any:
             parts.append(image_part(one["data"]["$base64"], str(one.get("mimeType") or "image/png")))
         elif told := value if isinstance(value, str) else _leaves(Record.of(value).get("node")):
             parts.append(told)
-    return joined(parts) if parts else None
+    return joined(parts)
 
 
 def _leaves(node: Any) -> str:

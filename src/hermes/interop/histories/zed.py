@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     changed_lines,
     compact,
     image_part,
     joined,
-    message,
     reads,
+    spoken,
     tool_call,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, decoded, unpacked
@@ -75,7 +75,7 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
         parent=text(row.get("parent_id")), kind="subagent",
     )  # fmt: skip
     used = whole.object("cumulative_token_usage")
-    made.tokens = {name: number for name, key in _TOKENS.items() if (number := used.count(key))}
+    made.tokens = used.counts(_TOKENS)
     asked, replies = "thread", 0
     for one in whole["messages"] if isinstance(whole.get("messages"), list) else ():
         kind, value = next(iter(_newer(one).items()), ("nothing", None))
@@ -83,7 +83,7 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
         if kind == "User" and told:
             asked, replies = told.text("id") or f"{asked}+", 0
             content = joined([_user_part(part, reading) for part in told.objects("content")])
-            made.messages += [message("user", content, None, asked)] if content else []
+            made.messages += spoken("user", content, None, asked)
         elif kind == "Agent" and told:
             replies += 1
             made.messages += _reply(told, f"{asked}-{replies}", reading)
@@ -115,7 +115,7 @@ def _picture(part: Record) -> Any:
 
 def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     """A reply, and what its tools gave back."""
-    texts, thoughts, calls = list[str](), list[str](), dict[str, str]()
+    texts, thoughts, calls = list[Any](), list[str](), dict[str, str]()
     asked = []
     results = agent.object("tool_results")
     for part in agent.objects("content"):
@@ -131,17 +131,11 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
             )
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
             reading.unknown[f"content {next(iter(part), None)}"] += 1
-    said, thought = "\n\n".join(texts) or None, "\n\n".join(thoughts) or None
-    made = (
-        [message("assistant", said, None, name, reasoning=thought, tool_calls=asked or None)]
-        if said or thought or asked
-        else []
-    )
-    for call, result in results.items():
-        tool = Record.of(result).text("tool_name") or calls.get(call)
-        content = _output(Record.of(result).get("content"))
-        failed = FAILED if Record.of(result).get("is_error") is True else None
-        made.append(message("tool", content, None, f"{call}-result", tool_call_id=call, tool_name=tool, meta=failed))
+    made = spoken("assistant", joined(texts), None, name, thoughts=thoughts, calls=asked)
+    for call in results:
+        result = results.object(call)
+        tool, failed = result.text("tool_name") or calls.get(call), result.get("is_error") is True
+        made.append(answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed))
     return made
 
 
