@@ -19,6 +19,7 @@ from hermes.interop.histories.conversation import (
     image_part,
     joined,
     message,
+    path_to,
     reads,
     tool_call,
 )  # fmt: skip
@@ -95,11 +96,7 @@ def _path(nodes: dict[str, Record], leaf: Any) -> list[str]:
     """The nodes from the root to the leaf that is shown."""
     if leaf not in nodes:
         leaf = next((name for name in reversed(nodes) if not nodes[name].get("children")), None)
-    path: dict[str, None] = {}
-    while isinstance(leaf, str) and leaf in nodes and leaf not in path:
-        path[leaf] = None
-        leaf = nodes[leaf].get("parent")
-    return [*reversed(path)]
+    return path_to(leaf, lambda name: parent if (parent := nodes[name].text("parent")) in nodes else None)
 
 
 def _branches(nodes: dict[str, Record], path: list[str]) -> Iterator[tuple[int, list[str]]]:

@@ -13,7 +13,10 @@ from hermes.interop.histories.conversation import (
     answer,
     compact,
     joined,
+    left,
+    path_to,
     reads,
+    relink,
     spoken,
     tool_call,
 )  # fmt: skip
@@ -59,10 +62,10 @@ def _conversation(told: Record, export: ExportFiles, reading: Reading) -> Conver
     if told.text("project_uuid"):
         made.meta["project"] = told["project_uuid"]
     records = Record.all(told["chat_messages"])
-    shown, left = _paths(records, told.get("current_leaf_message_uuid"))
+    shown, beside = _paths(records, told.get("current_leaf_message_uuid"))
     made.messages = [one for record in shown for one in _messages(record, reading)]
     stored = {one["platform_message_id"] for one in made.messages}
-    for after, branch in left:
+    for after, branch in beside:
         entries = [one for record in branch for one in _messages(record, reading)]
         if entries:
             made.branches.append((after if after in stored else None, entries))
@@ -75,27 +78,11 @@ def _paths(records: list[Record], leaf: Any) -> tuple[list[Record], list[tuple[s
     parents = {name: record.get("parent_message_uuid") for name, record in by_name.items()}
     if not any(parent in by_name for parent in parents.values()):
         return records, []
-    before = None
-    for name, parent in parents.items():
-        if parent not in by_name and parent not in (None, _ROOT):  # the export lacks it
-            parents[name] = before
-        before = name
-    at: Any = leaf if leaf in by_name else next(reversed(by_name))
-    on_path: dict[str, None] = {}
-    while at in by_name and at not in on_path:
-        on_path[at] = None
-        at = parents[at]
-    path = [*reversed(on_path)]
-    groups: dict[str, tuple[str | None, list[Record]]] = {}
-    root_of: dict[str, str] = {}
-    for name, record in by_name.items():
-        if name in on_path:
-            continue
-        root = root_of[name] = root_of.get(str(parents[name]), name)
-        if root == name:
-            groups[root] = (parents[name] if parents[name] in on_path else None, [])
-        groups[root][1].append(record)
-    return [by_name[name] for name in path], list(groups.values())
+    parents = {name: None if parent == _ROOT else parent for name, parent in parents.items()}
+    relink(parents, lambda name: True)
+    shown = path_to(leaf if leaf in by_name else next(reversed(by_name)), parents.get)
+    beside = [(after, [by_name[name] for name in names]) for after, names in left(by_name, set(shown), parents.get)]
+    return [by_name[name] for name in shown], beside
 
 
 @dataclass(slots=True)

@@ -33,6 +33,8 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     as_uuid,
+    left,
+    path_to,
     reads,
     session_id,
 )  # fmt: skip
@@ -296,7 +298,7 @@ class _SessionFileReader:
         shown = self._path()
         segments = self._segments(shown)
         title = self._title()
-        left = self._left(shown)
+        branches = self._left(shown)
         copied = self._copied(name)
         earlier: list[Conversation] = []
         for number, part in enumerate(segments, 1):
@@ -320,7 +322,7 @@ class _SessionFileReader:
                     summary = self._summary_of(boundary)
                     made.carry(earlier, self._stored_names(kept), summary if summary in part else None)
             inside = set(part)
-            for after, branch in left:
+            for after, branch in branches:
                 if (after in inside or (after is None and not earlier)) and not copied.keys() >= set(branch):
                     made.branches.append((self._name_of(after), self._made(branch)))
             earlier.append(made)
@@ -360,15 +362,8 @@ class _SessionFileReader:
 
     def _inline_agents(self, name: str) -> Iterator[Conversation]:
         """Sub-agents that older versions wrote into the session's own file: each tree of such lines is one."""
-        roots: dict[str, str] = {}
-        agents: dict[str, list[str]] = {}
-        for uuid in self._order:
-            if self._aside(uuid):
-                parent = self._parent(uuid)
-                root = roots[uuid] = roots.get(parent or "", uuid)
-                agents.setdefault(root, []).append(uuid)
-        for root, uuids in agents.items():
-            made = Conversation(SOURCE, f"{name}-{root}", cwd=self._cwd, parent=name, kind="subagent")
+        for _, uuids in left(filter(self._aside, self._order), (), self._parent):
+            made = Conversation(SOURCE, f"{name}-{uuids[0]}", cwd=self._cwd, parent=name, kind="subagent")
             made.messages = self._made(uuids)
             yield made
 
@@ -406,17 +401,10 @@ class _SessionFileReader:
             spoken = [u for u in self._order if self._lines[u].get("type") in _SPOKEN]
         if not spoken:
             return []
-        path = self._path_to(spoken[-1])
+        path = path_to(spoken[-1], self._parent)
         if self._leaf in self._lines and self._leaf not in path:  # the person went back to another branch at the end
-            path = self._path_to(self._leaf)
-        return self._with_siblings([*path])
-
-    def _path_to(self, leaf: str | None) -> dict[str, None]:
-        path: dict[str, None] = {}
-        while leaf is not None and leaf not in path:
-            path[leaf] = None
-            leaf = self._parent(leaf)
-        return path
+            path = path_to(self._leaf, self._parent)
+        return self._with_siblings(path)
 
     def _aside(self, uuid: str) -> bool:
         return bool(self._lines[uuid].get("isSidechain"))
@@ -450,19 +438,8 @@ class _SessionFileReader:
 
     def _left(self, shown: list[str]) -> list[tuple[str | None, list[str]]]:
         """Paths that were left by a rewind, each with the shown message after which it begins."""
-        on_path = set(shown)
-        groups: dict[str, tuple[str | None, list[str]]] = {}
-        root_of: dict[str, str] = {}
-        for uuid in self._order:
-            if uuid in on_path or (not self._is_agent and self._aside(uuid)):
-                continue
-            parent = self._parent(uuid)
-            root = root_of.get(parent or "", uuid)
-            root_of[uuid] = root
-            if root == uuid:
-                groups[root] = (parent if parent in on_path else None, [])
-            groups[root][1].append(uuid)
-        return [group for group in groups.values() if any(map(self._says, group[1]))]
+        ours = (uuid for uuid in self._order if self._is_agent or not self._aside(uuid))
+        return [group for group in left(ours, set(shown), self._parent) if any(map(self._says, group[1]))]
 
     def _made(self, uuids: list[str]) -> list[Message]:
         return messages_of(self._lines, uuids, self._names)

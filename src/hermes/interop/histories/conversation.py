@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import wraps
@@ -461,40 +461,40 @@ def opened_folder(storage: Path) -> str | None:
     return local_path(json_object(storage / "workspace.json").get("folder"))
 
 
-def relink(entries: dict[str, Record], may_begin: Callable[[Record], bool]) -> None:
+def relink(parents: dict[str, Any], may_begin: Callable[[str], bool] = lambda name: False) -> None:
     """Mend a chain: if the entry that another one follows is damaged or not named, the one before it in the file takes its place.
 
     One that names none begins another conversation if `may_begin` says so.
     """
     before: str | None = None
-    for key, entry in entries.items():
-        parent = entry.get("parentId")
-        begins = parent is None and may_begin(entry)
-        if not begins and not (isinstance(parent, str) and parent in entries):
-            entry["parentId"] = before
-        before = key
+    for name, parent in parents.items():
+        begins = parent is None and may_begin(name)
+        if not begins and not (isinstance(parent, str) and parent in parents):
+            parents[name] = before
+        before = name
 
 
-def path(entries: dict[str, Record]) -> list[str]:
-    """From the first entry to the last of the file: what the program would go on with."""
+def path_to(leaf: Any, parent: Callable[[str], Any]) -> list[str]:
+    """From the first entry to this one."""
     found: dict[str, None] = {}
-    at: Any = next(reversed(entries), None)
-    while at in entries and at not in found:
-        found[at] = None
-        at = entries[at].get("parentId")
+    while leaf is not None and leaf not in found:
+        found[leaf] = None
+        leaf = parent(leaf)
     return [*reversed(found)]
 
 
-def left(entries: dict[str, Record], on_path: set[str]) -> Iterator[tuple[str | None, list[str]]]:
-    """Each branch beside the path: the entry of the path that it follows, and its entries."""
+def left(
+    names: Iterable[str], on_path: Collection[str], parent: Callable[[str], Any]
+) -> Iterator[tuple[str | None, list[str]]]:
+    """Each branch beside a path: the entry of the path that it follows, and its entries."""
     groups: dict[str, tuple[str | None, list[str]]] = {}
     root_of: dict[str, str] = {}
-    for key, entry in entries.items():
-        if key in on_path:
+    for name in names:
+        if name in on_path:
             continue
-        parent = entry.get("parentId")
-        root = root_of[key] = root_of.get(str(parent), key)
-        if root == key:
-            groups[root] = (parent if parent in on_path else None, [])
-        groups[root][1].append(key)
+        above = parent(name)
+        root = root_of[name] = root_of.get(str(above), name)
+        if root == name:
+            groups[root] = (above if above in on_path else None, [])
+        groups[root][1].append(name)
     yield from groups.values()

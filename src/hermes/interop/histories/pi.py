@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
     HERE,
     Conversation,
@@ -22,10 +21,13 @@ from hermes.interop.histories.conversation import (
     from_json,
     iso,
     joined,
+    left,
     message,
     only_session,
+    path_to,
     picture_in,
     reads,
+    relink,
     spoken,
     summary,
     tool_call,
@@ -185,9 +187,9 @@ class Trail(BaseTrail):
 def _conversations(path: Path, header: Record, entries: dict[str, Record], reading: Reading) -> Iterator[Conversation]:
     name = header.text("id") or path.stem
     # A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
-    conversation.relink(entries, lambda entry: "parentId" in entry and str(entry.get("type")) not in _BOOKKEEPING)
-    shown = conversation.path(entries)
-    on_path = set(shown)
+    parents = {key: entry.get("parentId") for key, entry in entries.items()}
+    relink(parents, lambda key: "parentId" in entries[key] and str(entries[key].get("type")) not in _BOOKKEEPING)
+    shown = path_to(next(reversed(entries), None), parents.get)
     named = (one.text("name") for one in reversed(entries.values()) if one.get("type") == "session_info")
     title = next(filter(None, named), None) or header.text("title")
     started = next((one for one in entries.values() if one.get("type") == "session_init"), None)  # of a sub-agent
@@ -196,7 +198,7 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
         if entries[key].get("type") == "compaction" and parts[-1]:
             parts.append([])
         parts[-1].append(key)
-    left = list(conversation.left(entries, on_path))
+    branches = list(left(entries, set(shown), parents.get))
     source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
     earlier: list[Conversation] = []
     for number, part in enumerate(parts, 1):
@@ -221,7 +223,7 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
         last = None
         for key in part:
             last = said[key] = key if key in stored else last
-        for fork, branch in left:
+        for fork, branch in branches:
             if fork in said or (fork is None and number == 1):
                 told = [one for key in branch for one in _messages(key, entries[key], reading)]
                 if told:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     answer,
     compact,
     continued,
+    left,
+    path_to,
     reads,
+    relink,
     spoken,
     summary,
     tool_call,
@@ -53,9 +55,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     entries: dict[str, Record] = {}
     for number, line in json_lines(path, reading):
         if line.get("type") in _KINDS:
-            entries.setdefault(
-                line.text("uuid") or f"line-{number}", Record({**line, "parentId": line.get("parentUuid")})
-            )
+            entries.setdefault(line.text("uuid") or f"line-{number}", line)
         else:
             reading.unknown[str(line.get("type"))] += 1
     yield from _conversations(path, entries, reading)
@@ -76,8 +76,9 @@ def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> 
     def last(key: str) -> str | None:
         return next((found for one in reversed(entries.values()) if (found := one.text(key))), None)
 
-    conversation.relink(entries, lambda entry: False)
-    shown = conversation.path(entries)
+    parents = {key: entry.get("parentUuid") for key, entry in entries.items()}
+    relink(parents)
+    shown = path_to(next(reversed(entries), None), parents.get)
     cwd = next((found for one in entries.values() if (found := one.text("cwd"))), None)
     made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
     if branch := last("gitBranch"):
@@ -92,7 +93,7 @@ def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> 
         told = _messages(key, entries[key], names, reading)
         parts[-1] += told
         end = said[key] = told[-1]["platform_message_id"] if told else end
-    for fork, branch_keys in conversation.left(entries, set(shown)):
+    for fork, branch_keys in left(entries, set(shown), parents.get):
         told = [one for key in branch_keys for one in _messages(key, entries[key], names, reading)]
         if told:
             made.branches.append((said.get(fork or ""), told))
