@@ -21,6 +21,7 @@ from hermes.interop.histories.conversation import (
     answer,
     as_uuid,
     compact,
+    continued,
     image_part,
     iso,
     joined,
@@ -140,6 +141,7 @@ class _RolloutReader:
         self._parts: list[list[Message]] = [[]]
         self._rolled_back: list[tuple[int, str | None, list[Message]]] = []
         self._model: str | None = None
+        self._models: list[str | None] = []  # with which the parts before the last one ended
         self._title: str | None = None
         self._names: dict[str, str] = {}
         self._thought: list[str] = []
@@ -250,6 +252,7 @@ class _RolloutReader:
 
     def _compacted(self, number: int, payload: Record, at: float | None) -> None:
         if self._parts[-1]:
+            self._models.append(self._model)
             self._parts.append([])
             self._user_turns = []
         if payload.text("message"):
@@ -260,27 +263,20 @@ class _RolloutReader:
         name = self._meta.text("id") or self._named()
         started_by = self._meta.text("parent_thread_id") or _spawned_by(self._meta.get("source"))
         forked = started_by or self._meta.text("forked_from_id")
-        parts = [part for part in self._parts if part] or [[]]
-        title = self._title or _indexed_title(self._path, name)
-        for number, part in enumerate(parts, 1):
-            made = Conversation(
-                SOURCE, name if number == 1 else f"{name}.{number}", title=title, cwd=self._meta.text("cwd"),
-                model=self._model, started_at=self._meta.time("timestamp") if number == 1 else None,
-                system_prompt=self._meta.object("base_instructions").text("text")
-                or self._meta.text("instructions"),
-                parent=forked if number == 1 else name if number == 2 else f"{name}.{number - 1}",
-                kind="compression" if number > 1 else "subagent" if started_by else "branch",
-                origin=self._meta.text(_SESSION),
-            )  # fmt: skip
-            if number < len(parts):
-                made.end_reason = "compression"
-            if git := self._meta.object("git"):
-                made.meta["git_branch"] = git.get("branch")
-            if "archived_sessions" in self._path.parts:
-                made.archived_at = self._path.stat().st_mtime
-            made.messages = part
-            made.branches = [(after, branch) for where, after, branch in self._rolled_back if where == number]
-            yield made
+        made = Conversation(
+            SOURCE, name, title=self._title or _indexed_title(self._path, name), cwd=self._meta.text("cwd"),
+            started_at=self._meta.time("timestamp"), parent=forked, kind="subagent" if started_by else "branch",
+            system_prompt=self._meta.object("base_instructions").text("text") or self._meta.text("instructions"),
+            origin=self._meta.text(_SESSION),
+        )  # fmt: skip
+        if git := self._meta.object("git"):
+            made.meta["git_branch"] = git.get("branch")
+        if "archived_sessions" in self._path.parts:
+            made.archived_at = self._path.stat().st_mtime
+        for number, part in enumerate(continued(made, self._parts), 1):
+            part.model = [*self._models, self._model][number - 1]
+            part.branches = [(after, branch) for where, after, branch in self._rolled_back if where == number]
+            yield part
 
     def _named(self) -> str:
         """The thread's id as the name of the file has it, where the first line is damaged."""

@@ -302,7 +302,7 @@ def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conve
             made = Conversation(
                 first.source, f"{name}.{number}", title=first.title, cwd=first.cwd, model=first.model, parent=parent,
                 kind="compression", system_prompt=first.system_prompt, archived_at=first.archived_at, meta=dict(first.meta),
-                keeps_lost=first.keeps_lost,
+                keeps_lost=first.keeps_lost, origin=first.origin,
             )  # fmt: skip
         parent = made.foreign_id
         made.messages = part
