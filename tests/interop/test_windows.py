@@ -51,6 +51,19 @@ def compacted_rollout() -> list[Any]:
     return [*codex.rollout(), summary, *later[:10], other, *later[10:]]
 
 
+def compacted_talk() -> list[Any]:
+    """A session of Copilot CLI that is compacted, and goes on with another model."""
+    later = [
+        copilot.event(number, f"{who}.message", content=f"{who} {number}")
+        for number in range(10, 20)
+        for who in ("user", "assistant")
+    ]
+    later = [{**one, "id": f"late{number}"} for number, one in enumerate(later)]
+    summary = copilot.event(8, "session.compaction_complete", summaryContent="There is one file.")
+    other = copilot.event(9, "session.model_change", newModel="gpt-6")
+    return [*copilot.talk(), summary, *later[:10], other, *later[10:]]
+
+
 LONG = {
     f"{NAME}.jsonl": (claude_code_lines, f"claude-code-{NAME}"),
     f"rollout-2026-03-02T09-00-00-{codex.NAME}.jsonl": (codex_lines, f"codex-{codex.NAME}"),
@@ -141,6 +154,7 @@ SAMPLES: dict[str, Callable[[], list[Any]]] = {
     "parser/chats/session-1.jsonl": lambda: [*gemini.TALK, *gemini.resumed("of the API"), gemini.user("m6", "thanks")],
     f"projects/-work/chats/{qwen.NAME}.jsonl": qwen.talk,
     f"{copilot.NAME}/events.jsonl": copilot.talk,
+    f"compacted/{copilot.NAME}/events.jsonl": compacted_talk,
 }
 
 

@@ -264,7 +264,7 @@ class _RolloutReader:
         started_by = self._meta.text("parent_thread_id") or _spawned_by(self._meta.get("source"))
         forked = started_by or self._meta.text("forked_from_id")
         made = Conversation(
-            SOURCE, name, title=self._title or _indexed_title(self._path, name), cwd=self._meta.text("cwd"),
+            SOURCE, name, title=self._title or _indexed_title(self._path, name), cwd=self._meta.text("cwd"), model=self._model,
             started_at=self._meta.time("timestamp"), parent=forked, kind="subagent" if started_by else "branch",
             system_prompt=self._meta.object("base_instructions").text("text") or self._meta.text("instructions"),
             origin=self._meta.text(_SESSION),
@@ -273,8 +273,7 @@ class _RolloutReader:
             made.meta["git_branch"] = git.get("branch")
         if "archived_sessions" in self._path.parts:
             made.archived_at = self._path.stat().st_mtime
-        for number, part in enumerate(continued(made, self._parts), 1):
-            part.model = [*self._models, self._model][number - 1]
+        for number, part in enumerate(continued(made, self._parts, self._models), 1):
             part.branches = [(after, branch) for where, after, branch in self._rolled_back if where == number]
             yield part
 

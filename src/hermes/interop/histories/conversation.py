@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import wraps
 from itertools import takewhile
@@ -290,25 +290,29 @@ def changed_lines(before: str, after: str) -> dict[str, str]:
     return {"old_string": "".join(old[same : len(old) - rest]), "new_string": "".join(new[same : len(new) - rest])}
 
 
-def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conversation]:
-    """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before."""
-    parts = [part for part in parts if part] or [[]]
-    name, parent = first.foreign_id, first.foreign_id
-    branches, first.branches = first.branches, []
-    held = [{one.get("platform_message_id") for one in part} for part in parts]
-    for number, part in enumerate(parts, 1):
+def continued(
+    first: Conversation, parts: list[list[Message]], models: Iterable[str | None] = ()
+) -> Iterator[Conversation]:
+    """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before.
+
+    `models` are those with which the parts before the last one ended; without them all have the model of the first.
+    """
+    ended = [*models, *[first.model] * len(parts)]
+    parted = [(part, model) for part, model in zip(parts, ended, strict=False) if part] or [([], first.model)]
+    held = [{one.get("platform_message_id") for one in part} for part, _ in parted]
+    later = set().union(*held[1:])
+    branches, before = first.branches, first
+    for number, (part, model) in enumerate(parted, 1):
         made = first
         if number > 1:
-            made = Conversation(
-                first.source, f"{name}.{number}", title=first.title, cwd=first.cwd, model=first.model, parent=parent,
-                kind="compression", system_prompt=first.system_prompt, archived_at=first.archived_at, meta=dict(first.meta),
-                keeps_lost=first.keeps_lost, origin=first.origin,
+            made = replace(
+                first, foreign_id=f"{first.foreign_id}.{number}", parent=before.foreign_id, kind="compression", end_reason=None,
+                started_at=None, cost=None, tokens={}, meta=dict(first.meta), carried=[],
             )  # fmt: skip
-        parent = made.foreign_id
-        made.messages = part
-        if number < len(parts):
+        before = made
+        made.messages, made.model = part, model
+        if number < len(parted):
             made.end_reason = "compression"
-        later = set().union(*held[1:])
         made.branches = [
             branch for branch in branches
             if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)

@@ -66,7 +66,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     first = main.conversation(path.parent.name if path.stem == "events" else path.stem)
     first.title = _workspace(path).text("name")
     for talk, made in [(main, first), *((talk, talk.conversation(agent, first)) for agent, talk in agents.items())]:
-        yield from continued(made, talk.parts)
+        yield from continued(made, talk.parts, talk.models)
 
 
 class Trail(BaseTrail):
@@ -104,6 +104,7 @@ class _Talk:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self.parts: list[list[Message]] = [[]]
+        self.models: list[str | None] = []  # with which the parts before the last one ended
         self._about = Record()
         self._model: str | None = None
         self._prompt: str | None = None
@@ -122,6 +123,7 @@ class _Talk:
         elif kind == "session.model_change":
             self._model = data.text("newModel") or self._model
         elif kind == "session.compaction_complete" and data.text("summaryContent"):
+            self.models.append(self._model)
             self.parts.append(summary(data["summaryContent"], at, name))
         elif kind in _SAID:
             self._say(kind.partition(".")[0], data, at, name)
