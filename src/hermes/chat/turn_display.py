@@ -74,11 +74,11 @@ class TurnDisplay:
         """
         worker: threading.Thread | None = None
         put = self._inbox.put  # safe in a signal handler, too
-        if self._typing is not None:
-            self._typing.begin()
         try:
             wanted = (signal.SIGINT, *ENDING, *([signal.SIGTSTP] if self._typing is not None else []))
             with handled(dict.fromkeys(wanted, lambda got, frame: put(signal.Signals(got)))):
+                if self._typing is not None and self._typing.begin():
+                    put(signal.SIGINT)
                 worker = self._turn.start(put, lambda error: put(_TurnEnded(error)))
                 interrupted = self._listen()
             if number := self._ending():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from hermes.cli.common import find_session, model_option, session_option, yes_option
+from hermes.cli.common import find_session, model_option, session_option, yes_option, yes_to_option
 from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ _CHOOSE = "\0choose"  # -r without a value
     "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With -q: add a text file or a picture to the question; may be repeated.",
 )  # fmt: skip
-@click.option(
-    "--yes-to", metavar="KIND", multiple=True,
-    help="Run such commands without asking: 'git push', pytest, 'npm run *'; may be given several times.",
-)  # fmt: skip
+@yes_to_option("Run such commands without asking: 'git push', pytest, 'npm run *'; may be given several times.")
 @yes_option("Answer every question with yes: every command runs without asking.")
 def command(
     query: str | None,
@@ -86,11 +83,15 @@ def command(
 
     query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
-    config.permissions.allow += [typed(kind) for kind in yes_to]
+    config.permissions.allow += yes_to
     if model_name is not None:
         config.model.default = model_name
     if resumed == _CHOOSE:
         _needs_terminal()
+    if (words := resumed or continued or "").startswith("@"):
+        from hermes.interop.other_programs import named
+
+        named(words[1:])
     piped = piped_text()
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
     if once and not joined(query, piped):
