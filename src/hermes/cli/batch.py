@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import model_option, yes_option, yes_to_option
-from hermes.cli.completers import complete_files
+from hermes.cli.completion import complete_files
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import bar, note, status_line
 from hermes.errors import InvalidInput

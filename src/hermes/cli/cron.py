@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.common import ROWS, json_option, limit_option, model_option
-from hermes.cli.completers import complete_job
+from hermes.cli.completion import complete_job
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import configuration, note, opened, print_rows
 from hermes.cli.table import Column

@@ -133,7 +133,7 @@ def _run(words: list[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # `hermes gateway` alone; click 8.1 does not raise it
             print(error.format_message())
             return 0
-        from hermes.cli.usage_errors import usage_text
+        from hermes.cli.groups import usage_text
 
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
         streams.complain(f"{usage_text(error)}{hint}")

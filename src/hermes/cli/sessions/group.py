@@ -18,7 +18,7 @@ COMMANDS: Commands = {
     "export": ("hermes.cli.sessions.exporting", "Write sessions to a file: JSONL, Markdown, HTML, training data."),
     "import": ("hermes.cli.sessions.importing", "Import an export, another state.db, or another program's history."),
     "watch": ("hermes.cli.sessions.importing", "Follow other programs' histories as they are written."),
-    "open": ("hermes.cli.sessions.continuing", "Continue a session in another program."),
+    "open": ("hermes.cli.sessions.exporting", "Continue a session in another program."),
     "sync": ("hermes.cli.sessions.syncing", "Synchronise with a folder, another machine or another store."),
     "delete": ("hermes.cli.sessions.removing", "Put a session in the trash."),
     "restore": ("hermes.cli.sessions.removing", "Restore a session from the trash."),

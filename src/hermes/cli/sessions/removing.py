@@ -24,7 +24,7 @@ from hermes.cli.common import (
     source_option,
     yes_option,
 )
-from hermes.cli.completers import complete_sessions, complete_trashed
+from hermes.cli.completion import complete_sessions, complete_trashed
 from hermes.cli.shared import age, configuration, note, opened, print_json, progress, zone
 from hermes.cli.table import Column, printed
 from hermes.home import get_hermes_home
