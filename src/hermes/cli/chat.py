@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,7 @@ from hermes.cli.common import find_session, model_option, session_option, yes_op
 from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
+    from hermes.chat.terminal_conversation import ChatOptions
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
 
@@ -112,8 +113,8 @@ def command(
 
         note = other_folder(db, session_id) if session_id is not None and continued == _LATEST and not here else None
         keeps = model_name is not None
-        settings: Settings = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": keeps, "note": note,
-                              "system": system, "saved": not no_save}  # fmt: skip
+        settings: ChatOptions = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": keeps, "note": note,
+                                 "system": system, "saved": not no_save}  # fmt: skip
         model = choose_model(config, db)
         if once:
             output = "stream-json" if stream_json else "json" if as_json else "text"
@@ -135,17 +136,6 @@ def _record(config: Config) -> SessionDB:
     except (StoreFull, StoreReadOnly) as error:
         error.args = (f"{error}; `hermes --no-save` talks without saving",)
         raise
-
-
-class Settings(TypedDict):
-    """How a conversation is opened."""
-
-    restore_cwd: bool
-    yes: bool
-    keep_model: bool
-    note: str | None
-    system: str | None
-    saved: bool
 
 
 def unsaved() -> SessionDB:
