@@ -178,7 +178,7 @@ def _needs_terminal() -> None:
 
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
-    from hermes.chat.browse.browser import browse
+    from hermes.chat.browse import browse
     from hermes.cli.shared import zone
 
     return browse(db, zone())
