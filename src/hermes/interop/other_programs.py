@@ -49,10 +49,16 @@ def _short_names() -> dict[str, Format]:
 # ------------------------------------------------------------------------------------------------- from there
 
 
-def newest(db: SessionDB, name: str, folder: Path) -> str:
-    """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
+def named(name: str) -> Format:
+    """The program of this name; InvalidInput where there is none."""
     if (chosen := programs().get(name)) is None:
         raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(_short_names())}")
+    return chosen
+
+
+def newest(db: SessionDB, name: str, folder: Path) -> str:
+    """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
+    chosen = named(name)
     module, project = chosen.load(), project_folder(folder)
     places: list[Path] = module.usual_places()
     for path in sorted(_files(module, places), key=_changed, reverse=True):
