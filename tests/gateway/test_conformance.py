@@ -420,26 +420,6 @@ def test_a_button_answers_its_own_question_and_no_newer_one(
         assert len(said) == 2 and not any("/yes" in text for text in said)
 
 
-def test_an_emoji_answers_a_question(lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path) -> None:
-    needs(lab, "reactions")
-    precious = tmp_path / "precious.txt"
-    precious.write_text("do not lose me")
-    with running(lab, hermes_home, model.base_url) as gateway:
-        assert next(iter(gateway.connections.values())).adapter.capabilities.tells_reactions
-        lab.say("hello")
-        answered(lab, "echo: hello")
-        lab.react("👍")  # to nothing that was asked
-        lab.say(f'call=terminal {{"command": "rm {precious}"}}')
-        until(lambda: any("Reply yes or no" in text.replace("*", "") for text in lab.shown()), str(lab.shown()))
-        lab.react("👍", who="bob")  # who was not asked
-        lab.react("🎉")
-        lab.react("👎")
-        until(lambda: any("the tool said" in text for text in lab.shown()), str(lab.shown()))
-        assert precious.exists()
-        assert len(lab.shown()) == 3
-        assert gateway.db.session_count() == 1
-
-
 def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> None:
     with running(lab, hermes_home, model.base_url) as gateway:
         lab.say("something to keep")

@@ -250,21 +250,6 @@ def test_a_part_that_the_platform_refuses_is_given_up_and_the_person_is_told(
     lab.close()
 
 
-def test_a_person_whose_chat_refused_everything_is_told_with_the_next_message_also_after_a_restart(
-    letters: LettersLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(letters, hermes_home, model.base_url) as gateway:
-        letters.refuses = "the bot was blocked"
-        letters.say("first")
-        until(lambda: lost(gateway, "letters") == 1)
-    letters.refuses = None
-    with running(letters, hermes_home, model.base_url):
-        letters.say("second")
-        until(lambda: len(letters.shown()) == 2)
-        assert letters.shown()[0] == "echo: second"
-        assert "could not be sent" in letters.shown()[1]
-
-
 HASTY = Timings(retry=0.001)
 
 

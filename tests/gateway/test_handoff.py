@@ -477,20 +477,6 @@ def test_a_gateway_that_was_stopped_completes_nothing_that_another_has_claimed_s
         assert gateway.stop() == 0
 
 
-def test_two_gateways_never_both_take_one(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    at_the_desk(hermes_home)
-    second = PlainLab()
-    with (
-        running(lab, hermes_home, model.base_url, **HOME) as one,
-        running(second, hermes_home, model.base_url, stands_by=True, **HOME),
-    ):
-        for _ in range(3):
-            assert one.db.request_handoff(SESSION, "plain")
-            until(lambda: one.db.get_handoff_state(SESSION)["state"] == "completed")
-        assert len(lab.threads()) + len(second.threads()) == 3
-    second.close()
-
-
 def test_of_many_that_claim_at_once_one_wins(hermes_home: Path) -> None:
     at_the_desk(hermes_home)
     stores = [SessionDB(hermes_home / "state.db") for _ in range(4)]

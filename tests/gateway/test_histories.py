@@ -134,17 +134,6 @@ def url() -> Iterator[str]:
     server().forget("histories")
 
 
-def test_of_several_gateways_of_a_store_one_follows(tmp_path: Path, url: str) -> None:
-    home = Home(tmp_path, url)
-    write(home.claude, 0)
-    with home.started("gateway"), home.started("gateway"):
-        home.await_lines(1)
-        until(lambda: len([line for line in home.log() if "; waiting" in line]) == 1)
-        write(home.claude, 1)
-        home.await_lines(2)
-        until(lambda: len([line for line in home.log() if "1 message from" in line]) == 2)
-
-
 def test_a_watcher_that_fails_stops_neither_the_gateway_nor_itself(tmp_path: Path) -> None:
     later = tmp_path / "later"
     home = Home(tmp_path, folders=[str(later)])

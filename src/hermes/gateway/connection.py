@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
-from hermes.gateway.events import event_on, reaction_on, revision_on
-from hermes.gateway.flow.confirmations import read_answer
+from hermes.gateway.events import event_on, revision_on
 from hermes.gateway.flow.delivery import Delivery
 from hermes.gateway.flow.turns import start
 from hermes.gateway.logs import Masking
@@ -19,7 +18,7 @@ from hermes.gateway.logs import Masking
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
-    from hermes.gateway.events import Event, Reaction, Revision
+    from hermes.gateway.events import Event, Revision
     from hermes.gateway.settings import PlatformSettings, Timings
     from hermes.store.gateway.gateway_db import GatewayDB
 
@@ -35,8 +34,7 @@ class Connection:
 
     def __init__(
         self, adapter: Adapter, settings: PlatformSettings, store: GatewayDB, config: Config,
-        take: Callable[[str, Event], Awaitable[None]], revise: Callable[[str, Revision], Awaitable[None]],
-        react: Callable[[str, Event], Awaitable[None]], timings: Timings,
+        take: Callable[[str, Event], Awaitable[None]], revise: Callable[[str, Revision], Awaitable[None]], timings: Timings,
     ) -> None:  # fmt: skip
         self.adapter = adapter
         self.settings = settings
@@ -50,7 +48,7 @@ class Connection:
         self._store, self._timings = store, timings
         secrets = [str(adapter.values.get(one.name) or "") for one in adapter.settings if one.secret]
         self._masked = Masking(secrets).masked  # a vendor's words may repeat what we sent
-        self._take, self._revise, self._react = take, revise, react
+        self._take, self._revise = take, revise
         self._link: _Link | None = None
         self._statuses: set[asyncio.Task[Any]] = set()
         self._telling = asyncio.Lock()  # states are stored in order
@@ -73,14 +71,6 @@ class Connection:
         adapter = self.adapter
         made = revision_on(adapter.account_name, revision, local_ids=adapter.local_ids)
         await self._revise(self.platform, made)
-
-    async def reacted(self, reaction: Reaction) -> None:
-        """A person reacted to a message (see adapter.Link)."""
-        event = reaction_on(self.adapter.account_name, reaction, local_ids=self.adapter.local_ids)
-        if read_answer(event.text) is not None:
-            if not self.accepts:
-                raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-            await self._react(self.platform, event)
 
     async def moved(self, old: str, new: str) -> None:
         """A chat has another id (see adapter.Link)."""
@@ -196,9 +186,6 @@ class _Link:
 
     async def revised(self, revision: Revision) -> None:
         await self._connection.revised(revision)
-
-    async def reacted(self, reaction: Reaction) -> None:
-        await self._connection.reacted(reaction)
 
     async def moved(self, old: str, new: str) -> None:
         await self._connection.moved(old, new)

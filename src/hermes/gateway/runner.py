@@ -120,9 +120,7 @@ class Gateway:
     def _connect(self) -> None:
         inbox, revise, timings = self.inbox, Revisions(self.services).take, self.services.timings
         for adapter, settings in self._adapters:
-            connection = Connection(
-                adapter, settings, self.store, self._config, inbox.received, revise, inbox.reacted, timings
-            )
+            connection = Connection(adapter, settings, self.store, self._config, inbox.received, revise, timings)
             self.services.outbox.deliveries[connection.platform] = connection.delivery
             self.connections[connection.platform] = connection
 

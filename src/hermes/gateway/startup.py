@@ -269,7 +269,7 @@ async def _serving(config: Config, gateway: Gateway, insecure: bool) -> None:
         """It brings no events."""
 
     server, settings = ApiServer(config, gateway, insecure=insecure), PlatformSettings(API)
-    connection = Connection(server, settings, gateway.store, config, take, take, take, gateway.services.timings)
+    connection = Connection(server, settings, gateway.store, config, take, take, gateway.services.timings)
     try:
         await connection.run()
     finally:

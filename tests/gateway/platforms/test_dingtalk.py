@@ -94,16 +94,6 @@ def test_what_comes_while_the_gateway_stops_is_answered_by_the_next_one(lab: Lab
     asyncio.run(story())
 
 
-def test_what_was_not_acknowledged_comes_again_on_the_next_connection(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    lab.say("while it was down")
-    with running(lab, hermes_home, model.base_url):
-        until(lambda: lab.shown() == ["echo: while it was down"])
-        lab.drop()
-        lab.say("during a cut")
-        until(lambda: lab.shown() == ["echo: while it was down", "echo: during a cut"])
-        assert lab.connections == 2
-
-
 def test_dingtalk_asks_for_another_connection(lab: Lab, tmp_path: Path) -> None:
     async def story() -> None:
         async with connected(DingTalk(lab.settings, tmp_path)) as link:

@@ -325,30 +325,6 @@ def test_a_thread_out_of_the_archive_is_known_by_its_parent(lab: Lab, tmp_path: 
     asyncio.run(story())
 
 
-def test_messages_of_a_chat_arrive_in_order_however_long_they_take_to_keep(lab: Lab, tmp_path: Path) -> None:
-    async def slow(event: Event) -> None:
-        await asyncio.sleep(0.02 if int(event.text) % 3 == 0 else 0)
-
-    async def story() -> None:
-        async with connected(lab, tmp_path, Recorder(slow)) as (_, link):
-            for number in range(40):
-                lab.say(str(number))
-            await until_async(lambda: len(link.events) == 40)
-            assert link.texts == [str(number) for number in range(40)]
-
-    asyncio.run(story())
-
-
-def test_a_redelivered_event_has_the_same_id(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            lab.redeliver(lab.say("once"))
-            await until_async(lambda: len(link.events) == 2)
-            assert link.events[0] == link.events[1]
-
-    asyncio.run(story())
-
-
 def test_events_the_wrong_way_round_all_arrive(lab: Lab, tmp_path: Path) -> None:
     async def story() -> None:
         async with connected(lab, tmp_path) as (_, link):

@@ -208,18 +208,6 @@ def test_a_long_rate_limit_is_left_to_the_gateway(lab: Lab, tell: Any, at_the_do
     tell(story)
 
 
-def test_a_server_error_is_worth_another_try(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
-        lab.fail()
-        with pytest.raises(PlatformUnreachable):
-            await adapter.send(chat(lab), "again", nonce="1")
-        lab.fail(status=502)  # these discord.py tries again by itself
-        await adapter.send(chat(lab), "again", nonce="1")
-
-    tell(story)
-    assert lab.shown() == ["again"]
-
-
 def test_a_place_that_is_gone_or_closed_to_us_refuses_the_message(lab: Lab, tell: Any) -> None:
     async def story(adapter: Adapter, link: Quiet) -> None:
         lab.forbid("channel")

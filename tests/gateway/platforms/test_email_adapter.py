@@ -180,16 +180,6 @@ def test_mails_come_in_order_and_each_thread_is_its_own(lab: Lab) -> None:
     with_adapter(lab, body)
 
 
-def test_what_came_while_nobody_watched_is_found(lab: Lab) -> None:
-    lab.say("first")
-    lab.say("second")
-
-    async def body(adapter: Email, link: Recorder) -> None:
-        await link.until(lambda: link.texts == ["first", "second"])
-
-    with_adapter(lab, body)
-
-
 def test_a_mail_that_was_kept_does_not_come_again_and_one_that_was_not_does(lab: Lab) -> None:
     async def once(adapter: Email, link: Recorder) -> None:
         lab.say("kept")
@@ -204,16 +194,6 @@ def test_a_mail_that_was_kept_does_not_come_again_and_one_that_was_not_does(lab:
 
     with_adapter(lab, once)
     with_adapter(lab, again)
-
-
-def test_a_mail_delivered_twice_has_one_id(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
-        message_id = lab.say("hello")
-        lab.redeliver(message_id)
-        await link.until(lambda: len(link.events) == 2)
-        assert link.events[0].id == link.events[1].id and link.events[0].message_id == message_id
-
-    with_adapter(lab, body)
 
 
 def with_the_same_id(lab: Lab) -> list[EmailMessage]:

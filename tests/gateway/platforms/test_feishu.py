@@ -23,7 +23,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.feishu.adapter import Feishu
 from hermes.gateway.platforms.feishu.client import EventProof, FeishuApi, decrypted, signature
 from hermes.gateway.platforms.feishu.incoming import EventReader, quoted_text
@@ -76,9 +76,6 @@ class Taking:
     async def revised(self, revision: Revision) -> None:
         self.taken.append(revision)
 
-    async def reacted(self, reaction: Reaction) -> None:
-        self.taken.append(reaction)
-
     def connected(self, identity: str) -> None:
         self.identity = identity
 
@@ -94,22 +91,6 @@ async def connected(lab: Lab, home: Path, link: Any = None) -> AsyncIterator[Fei
         yield adapter
     finally:
         await adapter.disconnect()
-
-
-def test_a_reaction_that_comes_before_the_answer_to_the_message_is_not_lost(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link) as adapter:
-            lab.answers_after = 0.3
-            sending = asyncio.create_task(adapter.send(DIRECT, "Shall I?", nonce="n"))
-            await until_async(lambda: lab.sent)
-            await asyncio.to_thread(lab.react, "👍")
-            number = await sending
-            await until_async(lambda: link.taken)
-            (reaction,) = link.taken
-            assert (reaction.emoji, reaction.message_id, reaction.chat) == ("👍", number, DIRECT)
-
-    asyncio.run(story())
 
 
 # ---------------------------------------------------------------------------------------------- webhooks
@@ -544,9 +525,7 @@ fields = st.sampled_from(
     st.dictionaries(fields, anything),
     st.sampled_from(["text", "post", "image", "file", "audio", "media", "location", "odd"]),
     anything,
-    st.dictionaries(
-        st.sampled_from(["message_id", "operator", "action", "context", "user_id", "reaction_type"]), anything
-    ),
+    st.dictionaries(st.sampled_from(["message_id", "operator", "action", "context", "user_id"]), anything),
 )
 def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, content: Any, other: Any) -> None:
     async def scenario() -> None:
@@ -563,7 +542,7 @@ def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, conte
         sender = {"sender_id": {"open_id": "ou_a"}, "sender_type": "user"}
         await adapter._happened(link, {"header": {"event_type": "im.message.receive_v1"}, "event": {"sender": sender, "message": whole}})  # type: ignore[arg-type]  # fmt: skip
         assert len(link.taken) <= 1
-        for name in ("im.message.recalled_v1", "im.message.reaction.created_v1", "card.action.trigger", "x"):
+        for name in ("im.message.recalled_v1", "card.action.trigger", "x"):
             for event in (other, content):
                 await adapter._happened(link, {"header": {"event_type": name, "event_id": "1"}, "event": event})  # type: ignore[arg-type]
         assert all(isinstance(one, Event | Revision) for one in link.taken)
@@ -571,7 +550,7 @@ def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, conte
     asyncio.run(scenario())
 
 
-def test_a_press_and_an_emoji_name_the_chat() -> None:
+def test_a_press_names_the_chat() -> None:
     reader = EventReader(BOT)
     press = {
         "operator": {"open_id": "ou_a", "union_id": "on_a"}, "context": {"open_chat_id": "oc_1"},
@@ -580,6 +559,3 @@ def test_a_press_and_an_emoji_name_the_chat() -> None:
     event = reader.press(press, "e1")
     assert event is not None
     assert (event.id, event.text, event.chat.type, event.sender.id) == ("press:e1", "yes", DM, "on_a")
-    emoji = {"reaction_type": {"emoji_type": "THUMBSUP"}, "operator_type": "user", "user_id": {"open_id": "ou_a"}}
-    assert reader.reaction(emoji, "e2", DIRECT).emoji == "👍"  # type: ignore[union-attr]
-    assert reader.reaction({**emoji, "operator_type": "app"}, "e2", DIRECT) is None

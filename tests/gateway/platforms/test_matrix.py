@@ -396,20 +396,6 @@ def test_a_reply_goes_into_the_thread_and_points_to_its_question(lab: Lab, tmp_p
     run(work())
 
 
-def test_the_longest_text_is_taken_by_the_server(lab: Lab, tmp_path: Path) -> None:
-    text = ("😀**é**\n" * 2000)[: Matrix.capabilities.longest // 2]
-    text += '"' * (Matrix.capabilities.longest - Matrix.capabilities.measure(text))
-
-    async def work() -> None:
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter):
-            sent = await adapter.send(dm(lab), text, nonce="1")
-            await adapter.edit(dm(lab), sent, text[::-1])
-            assert lab.shown() == [text[::-1]]
-
-    run(work())
-
-
 def test_the_same_nonce_makes_one_message_also_after_a_restart(lab: Lab, tmp_path: Path) -> None:
     async def work() -> None:
         sent = []
@@ -477,22 +463,6 @@ def test_a_room_we_were_thrown_out_of_refuses(lab: Lab, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- breaking
-
-
-def test_a_dropped_connection_is_taken_up_again_and_nothing_is_lost(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
-            await link.until(lambda: lab.proxy.count("timeout=30000"), "no sync waits")
-            lab.drop()
-            lab.say("after the drop")
-            await link.event("after the drop")
-            lab.proxy.fail(2, 502, path="/sync")
-            lab.say("after two errors")
-            await link.event("after two errors")
-            assert set(link.identities) == {lab.agent.user_id}
-            assert link.losses == []
-
-    run(work())
 
 
 def test_the_gateway_is_told_when_the_server_stays_away(lab: Lab, tmp_path: Path) -> None:

@@ -170,21 +170,6 @@ def test_receipts_typing_edits_reactions_and_our_own_devices_are_no_events(lab: 
     run(work())
 
 
-def test_a_redelivered_message_has_the_same_id_and_order_is_kept(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(signal(lab, tmp_path)) as link:
-            first = lab.say("first")
-            for number in range(50):
-                lab.say(f"n{number}")
-            lab.redeliver(first)
-            await link.until(lambda: len(link.events) == 52, "not all came")
-            assert link.texts == ["first", *(f"n{number}" for number in range(50)), "first"]
-            assert link.events[0].id == link.events[-1].id
-            assert len({event.id for event in link.events}) == 51
-
-    run(work())
-
-
 def test_what_the_gateway_could_not_keep_is_offered_again(lab: Lab, tmp_path: Path) -> None:
     async def work() -> None:
         adapter = signal(lab, tmp_path)
@@ -312,19 +297,6 @@ def test_every_kind_of_failure_is_told_apart(lab: Lab, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- breaking
-
-
-def test_a_dropped_stream_is_opened_again(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(signal(lab, tmp_path)) as link:
-            for number in range(2):
-                lab.drop()
-                lab.say(f"after drop {number}")
-                await link.event(f"after drop {number}")
-                assert len(link.identities) == number + 2
-            assert link.losses == []
-
-    run(work())
 
 
 def test_a_daemon_that_answers_late_is_listened_to(lab: Lab, tmp_path: Path) -> None:

@@ -397,52 +397,6 @@ def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -> None
     run(scene())
 
 
-def test_a_redelivered_event_has_the_same_id(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            message = lab.say("hello")
-            await link.heard(1)
-            lab.redeliver(message)
-            first, second = await link.heard(2)
-        assert first == second
-
-    run(scene())
-
-
-def test_events_of_one_chat_are_kept_in_the_order_they_come(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            held = asyncio.Event()
-
-            async def first_is_slow(event: Event) -> None:
-                if event.text == "0":
-                    await held.wait()
-
-            link.before_keeping = first_is_slow
-            for number in range(20):
-                lab.say(str(number))
-            lab.say("other", who="bob")
-            assert [event.text for event in await link.heard(1)] == ["other"]
-            held.set()
-            await link.heard(21)
-            assert [event.text for event in link.events[1:]] == [str(number) for number in range(20)]
-
-    run(scene())
-
-
-def test_events_out_of_order_keep_their_times(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.hold()
-            for number in range(5):
-                lab.say(str(number))
-            lab.release(backwards=True)
-            events = await link.heard(5)
-        assert [event.text for event in sorted(events, key=lambda one: one.sent_at or 0)] == list("01234")
-
-    run(scene())
-
-
 # ------------------------------------------------------------------------------------------------ the connection
 
 

@@ -321,7 +321,6 @@ def test_bots_edits_and_happenings_are_no_events(lab: Lab) -> None:
         "edited_message",
         "edited_channel_post",
         "callback_query",
-        "message_reaction",
     ]
 
 
@@ -521,35 +520,12 @@ def test_nothing_is_confirmed_while_it_is_being_kept(lab: Lab) -> None:
     asyncio.run(scene())
 
 
-def test_a_redelivered_message_is_the_same_event(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(telegram(lab)) as link:
-            number = lab.say("once", where="group")
-            await link.event("once")
-            await link.until(lambda: lab.waiting() == 0)
-            lab.redeliver(number)
-            lab.say("after")
-            await link.event("after")
-            assert link.texts == ["once", "once", "after"]
-            assert link.events[0] == link.events[1]
-
-    asyncio.run(scene())
-
-
 def test_updates_in_the_wrong_order_are_put_right(lab: Lab) -> None:
     texts = [str(number) for number in range(20)]
     lab.shuffle()
     for text in texts:
         lab.say(text)
     assert [one.text for one in heard(lab, 20)] == texts
-
-
-def test_hundreds_of_messages_come_in_order(lab: Lab) -> None:
-    for number in range(350):
-        lab.say(f"{number}", who=("alice", "bob")[number % 2])
-    events = heard(lab, 350)
-    assert [one.text for one in events] == [str(number) for number in range(350)]
-    assert len({one.id for one in events}) == 350
 
 
 def test_an_update_nobody_can_read_does_not_stop_the_rest(lab: Lab) -> None:
@@ -560,28 +536,6 @@ def test_an_update_nobody_can_read_does_not_stop_the_rest(lab: Lab) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ when things go wrong
-
-
-def test_a_cut_connection_is_taken_up_again(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(telegram(lab)) as link:
-            for number in range(3):
-                polls = len(lab.calls("getUpdates"))
-                await link.until(lambda: lab.connections and lab.calls("getUpdates"))
-                lab.drop()
-                await link.until(lambda: len(lab.calls("getUpdates")) > polls, "it did not ask again")  # noqa: B023
-                lab.say(f"still there {number}?")
-                await link.event(f"still there {number}?")
-            assert link.losses == []
-            assert len(link.identities) > 1  # it was said that the connection stands again
-
-    asyncio.run(scene())
-
-
-def test_server_errors_are_waited_out(lab: Lab) -> None:
-    lab.bad_polls = 2
-    lab.say("patience")
-    assert [one.text for one in heard(lab, 1)] == ["patience"]
 
 
 def test_after_too_many_failures_the_gateway_is_told(lab: Lab) -> None:

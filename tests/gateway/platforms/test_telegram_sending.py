@@ -125,18 +125,6 @@ def test_refused_formatting_is_sent_without(lab: Lab) -> None:
     assert lab.shown() == ["*changed*"]
 
 
-def test_a_message_grows_by_edits(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            number = await adapter.send(IDEAS, "Hel", nonce="1")
-            for text in ("Hello", "Hello", "Hello **world**"):  # the second changes nothing, and that is fine
-                await adapter.edit(IDEAS, number, text)
-
-    asyncio.run(scene())
-    assert lab.shown("thread") == ["Hello world"]
-
-
 def test_typing_is_shown_where_the_answer_will_be(lab: Lab) -> None:
     async def scene() -> None:
         adapter = telegram(lab)
@@ -148,16 +136,6 @@ def test_typing_is_shown_where_the_answer_will_be(lab: Lab) -> None:
 
     asyncio.run(scene())
     assert (lab.typed(), lab.typed("group"), lab.typed("thread")) == (1, 1, 2)
-
-
-def test_many_messages_at_once_all_arrive(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            await asyncio.gather(*(adapter.send(ALICE, f"{number}", nonce=f"{number}") for number in range(40)))
-
-    asyncio.run(scene())
-    assert sorted(map(int, lab.shown())) == list(range(40))
 
 
 # -------------------------------------------------------------------------------------------------- topics and menu

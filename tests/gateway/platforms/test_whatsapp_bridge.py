@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, SendRefused
-from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction, Revision
+from hermes.gateway.events import Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge import BridgeReader
 from tests.support import program
@@ -373,7 +373,7 @@ def test_no_event_of_a_bridge_raises(more: dict[str, Any], kind: str, other: Any
     reader = BridgeReader(Path("/nonexistent"))
     reader.read(other)
     found = reader.read({**told(type=kind, target="3A0", emoji="👍"), **more})
-    assert found is None or isinstance(found, Event | Revision | Reaction)
+    assert found is None or isinstance(found, Event | Revision)
 
 
 # ------------------------------------------------------------------------------------------------ the bridge in contrib/
@@ -456,14 +456,8 @@ def test_the_bridge_in_contrib_speaks_the_protocol(script: Path, tmp_path: Path)
         if "█" in text:
             (folder / "scanned").touch()
 
-    class Link(Recorder):
-        reactions: list[Reaction] = []
-
-        async def reacted(self, reaction: Reaction) -> None:
-            self.reactions.append(reaction)
-
     async def live() -> None:
-        adapter, link = WhatsApp(settings, home), Link()
+        adapter, link = WhatsApp(settings, home), Recorder()
         await adapter.login(scan)
         async with connected(adapter, link):
             assert link.identities == ["+15550783881"]
@@ -491,7 +485,8 @@ def test_the_bridge_in_contrib_speaks_the_protocol(script: Path, tmp_path: Path)
             )
             say("A5", {"protocolMessage": {"type": 0, "key": {"id": "A1"}}})
             say("A6", {"reactionMessage": {"key": {"id": "X"}, "text": "👍"}})
-            await link.until(lambda: link.reactions)
+            say("A7", {"conversation": "that is all"})
+            await link.event("that is all")
             assert [(one.revises, one.event and one.event.text) for one in link.revisions] == [
                 (event.id, "hello!"),
                 (event.id, None),

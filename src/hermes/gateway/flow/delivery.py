@@ -32,7 +32,7 @@ from hermes.gateway.flow.streaming import PATIENCE, StreamedReply, Streaming, gi
 from hermes.gateway.flow.turns import start, wait_first
 from hermes.gateway.notices import language_of, say
 from hermes.store.gateway import outbox
-from hermes.store.gateway.outbox import SESSION
+from hermes.store.gateway.outbox import OWN_ID, QUESTION, SESSION
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Delivery:
         self._growing: dict[str | None, StreamedReply] = {}  # by the event they answer
         self._queued: set[int] = set()  # ids of parts that are in a queue
         self._finished: deque[int] = deque(maxlen=REMEMBERED)  # ids of parts that were
-        self._untold: dict[Place, dict[int, str]] | None = None  # parts given up without the person's knowledge
+        self._untold: dict[Place, str] = {}  # chats that don't know of a part that was given up: its nonce
 
     # ------------------------------------------------------------------------------------------ from the gateway
 
@@ -159,7 +159,7 @@ class Delivery:
         self._growing.clear()
         self._queued.clear()
         self._finished.clear()
-        self._untold = None
+        self._untold.clear()
 
     # ------------------------------------------------------------------------------------------ queues
 
@@ -187,6 +187,8 @@ class Delivery:
         try:
             if isinstance(job, StreamedReply):
                 await self._streaming.complete(job)
+                if job.answers.startswith(OWN_ID):  # a handoff that fails is reported where it was asked for
+                    self._untold.pop(_place(job.chat), None)
                 await self._tell_lost(job.chat, job.text(), job.context)
             else:
                 chat = from_json(job.chat, Chat)
@@ -385,23 +387,14 @@ class Delivery:
         return True
 
     async def _tell_lost(self, chat: Chat, text: str, context: Mapping[str, Any] | None) -> None:
-        """Tell the person of given-up parts of the chat, if they don't know; on failure again after its next message.
+        """Tell the person of a part of the chat that was given up, if they don't know; on failure again after its next message.
 
         `text` was sent there last: its language is that of the notice.
         """
-        untold = self._untold
-        if untold is None:
-            untold = self._untold = {}
-            for number, stored, nonce in await asyncio.to_thread(
-                self.store.read, outbox.untold, self.adapter.connection_name
-            ):
-                there = from_json(stored, Chat)
-                untold.setdefault((there.chat_id, there.thread_id), {})[number] = nonce
-        place = (chat.chat_id, chat.thread_id)
-        parts = untold.get(place)
-        if parts and self.is_open and await self._takes(chat, list(parts.values())[-1], text, context):
-            await self._note(outbox.told, list(parts))
-            untold.pop(place, None)
+        place = _place(chat)
+        nonce = self._untold.get(place)
+        if nonce is not None and self.is_open and await self._takes(chat, nonce, text, context):
+            self._untold.pop(place, None)
 
     async def _give_up(self, part: Outgoing, error: Exception, *, told: bool = False) -> None:
         self.log.error("a message can't be delivered: %s", error)
@@ -409,8 +402,9 @@ class Delivery:
         from hermes.store.redact import redact
 
         why = redact(str(error)) or type(error).__name__
-        await self._note(partial(outbox.unsendable, told=told), part.id, why)
-        self._untold = None  # to be read again
+        await self._note(outbox.unsendable, part.id, why)
+        if not told and QUESTION not in part.nonce:  # nobody waits for a question any more
+            self._untold[_place(from_json(part.chat, Chat))] = part.nonce
 
 
 def parts_of(text: str, adapter: Adapter | None) -> Sequence[str]:

@@ -21,7 +21,7 @@ import msgspec
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
 from hermes.gateway.platforms._shared.http import attachment, check_size, in_base64
 from hermes.gateway.platforms._shared.receipt import hand_over
 from hermes.gateway.platforms._shared.tasks import PAUSES, Recent, Retries, Tasks, close_each
@@ -52,7 +52,6 @@ class Signal(Adapter):
     capabilities = Capabilities(
         longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True, quotes=True,
         tells_edits=True, tells_deletions=True, files=True, largest_file=LARGEST_FILE, longest_caption=2000,
-        tells_reactions=True,
     )  # fmt: skip
 
     opening = OPENING  # seconds to wait for the answer to the stream's request
@@ -67,7 +66,7 @@ class Signal(Adapter):
         self._tasks = Tasks()
         self._ourselves = {self._account}
         self._versions: Recent[str, str] = Recent(500)  # an edit's id → the id of the message it edits
-        self._unkept: list[Event | Revision | Reaction] = []  # not stored yet; the daemon does not send them again
+        self._unkept: list[Event | Revision] = []  # not stored yet; the daemon does not send them again
         self._texts: Recent[str, str] = Recent(500)  # message id → its beginning, for quotes
 
     # ---------------------------------------------------------------------------------------------- login
@@ -139,7 +138,7 @@ class Signal(Adapter):
                 try:
                     await self._keep(link)
                     async for data in daemon.events(stands, link.log):
-                        event = self._revision_of(data) or self._reaction_of(data) or self._event_of(data, link)
+                        event = self._revision_of(data) or self._event_of(data, link)
                         if event is not None:
                             self._unkept.append(event)
                             await self._keep(link)
@@ -182,29 +181,6 @@ class Signal(Adapter):
             return None
         name = f"{_chat(message, str(person), None).chat_id}:{person}:{gone['timestamp']}"
         return deleted(self._versions.get(name) or name)
-
-    def _reaction_of(self, data: dict[str, Any]) -> Reaction | None:
-        """An emoji at one of our messages; None for others, and for one that is taken back."""
-        envelope = data.get("envelope")
-        message = envelope.get("dataMessage") if isinstance(envelope, dict) else None
-        told = message.get("reaction") if isinstance(message, dict) else None
-        if not isinstance(envelope, dict) or not isinstance(message, dict) or not isinstance(told, dict):
-            return None
-        person = envelope.get("sourceUuid") or envelope.get("sourceNumber") or envelope.get("source")
-        target, stamp = told.get("targetSentTimestamp"), message.get("timestamp") or envelope.get("timestamp")
-        authors = {told.get(key) for key in ("targetAuthor", "targetAuthorNumber", "targetAuthorUuid")}
-        if not person or person in self._ourselves or told.get("isRemove") or not authors & self._ourselves:
-            return None
-        if not isinstance(target, int) or not isinstance(stamp, int) or not isinstance(told.get("emoji"), str):
-            return None
-        chat = _chat(message, str(person), envelope.get("sourceName"))
-        return Reaction(
-            id=f"reaction:{chat.chat_id}:{person}:{stamp}",
-            chat=chat,
-            sender=_sender(envelope, str(person)),
-            emoji=told["emoji"],
-            message_id=_message_id(target, self._account),
-        )
 
     def _event_of(self, data: dict[str, Any], link: Link | None) -> Event | None:
         """The gateway's event for a message; None for receipts, typing, reactions and our own devices."""
