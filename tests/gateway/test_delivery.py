@@ -273,20 +273,6 @@ def test_a_part_at_which_the_platform_always_fails_is_given_up_after_ten_tries_i
     lab.close()
 
 
-def test_the_tries_are_counted_on_after_a_restart(letters: LettersLab, model: Echo, hermes_home: Path) -> None:
-    letters.stumbles = "Paragraph 8:"
-    with running(letters, hermes_home, model.base_url, timings=HASTY) as gateway:
-        letters.say("long=2600")
-        until(lambda: letters.stumbled >= 6)
-    before = letters.stumbled
-    clock = Clock()
-    clock.forward(600)
-    with running(letters, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
-        until(lambda: lost(gateway, "letters") == 1)
-        until(lambda: without_part_two(letters.shown(), reply_to("long=2600")))
-    assert letters.stumbled - before < 10
-
-
 def test_a_platform_that_asks_to_wait_for_hours_loses_no_message(
     letters: LettersLab, model: Echo, hermes_home: Path
 ) -> None:

@@ -214,6 +214,7 @@ class Delivery:
         if edit_after is None:  # a part left by an earlier process: its reply may have been streamed
             edit_after = capabilities.idempotent and capabilities.edits and part.inbox_id is not None
         doubtful, tries, mistakes, told = part.begun_at is not None, 0, 0, False
+        failures: list[float] = []  # when it failed while there was a connection
         message_id: str | None = None
         aged = f'"{SESSION}"' in part.chat or not self.is_open or time.monotonic() - part.read_at > AGED
         while message_id is None:
@@ -250,7 +251,7 @@ class Delivery:
                 if told:  # the platform took another message, and failed at this one again
                     await self._give_up(part, error, told=True)
                     return
-                told = await self._too_often(part, error) and await self._takes(
+                told = self._too_often(failures, error) and await self._takes(
                     chat, part.nonce, part.text, context_of(part.chat)
                 )
                 if pause is not None:
@@ -365,16 +366,15 @@ class Delivery:
         idempotent = self.adapter.capabilities.idempotent
         await self._note(outbox.sent, part.id, message_id, part.chat, synced=not idempotent)
 
-    async def _too_often(self, part: Outgoing, error: Exception) -> bool:
-        """Count a failed try, in the store; whether there were too many."""
+    def _too_often(self, failures: list[float], error: Exception) -> bool:
+        """Note a failed try; whether there were too many."""
         if not self.connected.is_set():
             return False
-        part.chat, count, since = outbox.failed_again(part.chat, self.clock())
-        await self._note(outbox.note_try, part.id, part.chat, synced=False)
-        if count == TRIES:
-            self.log.warning("a message could not be sent %d times: %s", count, error)
+        failures.append(self.clock())
+        if len(failures) == TRIES:
+            self.log.warning("a message could not be sent %d times: %s", TRIES, error)
             self.on_trouble(error)
-        return count >= TRIES and self.clock() - since >= TRY_SECONDS
+        return len(failures) >= TRIES and failures[-1] - failures[0] >= TRY_SECONDS
 
     async def _takes(self, chat: Chat, nonce: str, text: str, context: Mapping[str, Any] | None) -> bool:
         """Tell the person, in the language of a text, that something could not be sent; whether the platform took that."""

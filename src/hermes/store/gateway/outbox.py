@@ -20,8 +20,7 @@ OWN_ID = "handoff:"  # how the ids of the gateway's own events begin
 CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
 FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the buttons
 SESSION = "session"  # in the latter: the session whose words it holds, if it is not part of a reply
-TRIES = "tries"  # in the latter: how often it failed to be sent, and when it first did
-_PASSING = (CONTEXT, FILE, CHOICES, SESSION, TRIES)  # not needed once it is sent
+_PASSING = (CONTEXT, FILE, CHOICES, SESSION)  # not needed once it is sent
 _SENT_FILE = "sent_file:"  # prefix of keys of state_meta, followed by a session and a hash: a file made of that session
 QUESTION = "-q"  # contained in the nonces of questions only
 WAITS = "sent_at IS NULL AND error IS NULL"
@@ -143,18 +142,6 @@ def without_context(chat: str, names: Sequence[str] = _PASSING) -> str:
     if not any(f'"{name}"' in chat for name in names):
         return chat
     return json.dumps({name: value for name, value in json.loads(chat).items() if name not in names})
-
-
-def failed_again(chat: str, now: float) -> tuple[str, int, float]:
-    """An outgoing message's chat with one more failed try: how many there were, and when the first was."""
-    found = json.loads(chat)
-    count, since = found.get(TRIES) or (0, now)
-    return json.dumps({**found, TRIES: [count + 1, since]}), count + 1, since
-
-
-def note_try(tx: Tx, now: float, outbox_id: int, chat: str) -> None:
-    """Store a part's chat with its tries: a later process goes on counting."""
-    update(tx, "gateway_outbox", "id = ?", (outbox_id,), chat=chat)
 
 
 def unsendable(tx: Tx, now: float, outbox_id: int, error: str) -> None:
