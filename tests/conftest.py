@@ -7,7 +7,9 @@ How much a test does is chosen in tests/support/sizes.py.
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -78,6 +80,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if any(folder in item.path.parents for folder in folders):
             for mark in marks:
                 item.add_marker(mark)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -32,19 +32,6 @@ from tests.support.sizes import size
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def forgetful() -> Iterator[ForgetfulLab]:
     made = ForgetfulLab()

@@ -27,19 +27,6 @@ HOME = {"platforms": {"plain": {"home_channel": "group:group-1"}}}
 
 
 @pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def other() -> Iterator[ForgetfulLab]:
     made = ForgetfulLab()
     yield made

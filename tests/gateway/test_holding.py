@@ -39,13 +39,6 @@ def model() -> Iterator[Echo]:
 
 
 @pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     name = request.node.nodeid
     yield server("18").store(name)

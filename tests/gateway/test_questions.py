@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,6 @@ from tests.support.wire import Wire, call, delta, end, sse
 from tests.support.wire import said as reply
 
 OWNERS = ["plain:u-alice", "plain:u-bob"]
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,13 +12,6 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def rounds(limit: RateLimit, count: int, *, every: float = 0.5) -> list[float]:

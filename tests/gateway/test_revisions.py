@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,6 @@ from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
 
 QUEUE = {"display": {"busy": "queue"}}
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def said(gateway: Any) -> list[Any]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.support.echo import Echo
@@ -19,19 +17,6 @@ from tests.support.program import PROGRAM, ended, environment, start
 from tests.support.screen import Screen
 
 SLOW = "slow=30 " + "x " * 100  # half a minute, unless the model is told to hurry
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def configured(home: Path, model: Echo) -> dict[str, str]:

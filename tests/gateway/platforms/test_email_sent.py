@@ -37,12 +37,6 @@ def lab(module_lab: Lab) -> Lab:
     return module_lab
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 def place(lab: Lab) -> Chat:
     return Chat(platform="email", chat_id=lab.user_id("alice"), thread_id="<root@people.test>", name="trip")
 

@@ -52,12 +52,6 @@ def lab(place: Lab) -> Iterator[Lab]:
     assert place.problems() == []
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 class Taking:
     """A gateway that takes everything, after `failures` failures."""
 
@@ -196,47 +190,36 @@ def test_an_event_in_several_frames_is_one(lab: Lab, model: Echo, hermes_home: P
         until(lambda: lab.pings >= 1)
 
 
-def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        link = Taking(failures=1)
-        async with connected(lab, tmp_path, link):
-            await asyncio.to_thread(lab.say, "precious")
-            await until_async(lambda: lab.acknowledged == [500])
-            assert link.taken == []
-            await asyncio.to_thread(lab.drop)
-            await until_async(lambda: lab.acknowledged == [500, 200])
-            assert [one.text for one in link.taken] == ["precious"]
-            assert link.taken[0].sender.id == "on_alice"
-            assert link.taken[0].sender.user_id == "ou_alice"
-            assert link.taken[0].sender.name == "Alice"
-
-    asyncio.run(scenario())
+async def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_path: Path) -> None:
+    link = Taking(failures=1)
+    async with connected(lab, tmp_path, link):
+        await asyncio.to_thread(lab.say, "precious")
+        await until_async(lambda: lab.acknowledged == [500])
+        assert link.taken == []
+        await asyncio.to_thread(lab.drop)
+        await until_async(lambda: lab.acknowledged == [500, 200])
+        assert [one.text for one in link.taken] == ["precious"]
+        assert link.taken[0].sender.id == "on_alice"
+        assert link.taken[0].sender.user_id == "ou_alice"
+        assert link.taken[0].sender.name == "Alice"
 
 
-def test_a_server_that_hangs_up_at_once_is_not_called_for_ever(lab: Lab, tmp_path: Path) -> None:
+async def test_a_server_that_hangs_up_at_once_is_not_called_for_ever(lab: Lab, tmp_path: Path) -> None:
     lab.hangs_up = 100
-
-    async def scenario() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link):
-            await until_async(lambda: link.taken)
-            assert [type(one) for one in link.taken] == [PlatformUnreachable]
-            assert lab.hangs_up >= 94
-
-    asyncio.run(scenario())
+    link = Taking()
+    async with connected(lab, tmp_path, link):
+        await until_async(lambda: link.taken)
+        assert [type(one) for one in link.taken] == [PlatformUnreachable]
+        assert lab.hangs_up >= 94
 
 
-def test_names_that_may_not_be_read_are_left_out(lab: Lab, tmp_path: Path) -> None:
+async def test_names_that_may_not_be_read_are_left_out(lab: Lab, tmp_path: Path) -> None:
     lab.names = False
-
-    async def scenario() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link):
-            await asyncio.to_thread(lab.say, "hello")
-            await until_async(lambda: link.taken)
-            assert link.taken[0].sender.name is None
-
-    asyncio.run(scenario())
+    link = Taking()
+    async with connected(lab, tmp_path, link):
+        await asyncio.to_thread(lab.say, "hello")
+        await until_async(lambda: link.taken)
+        assert link.taken[0].sender.name is None
 
 
 _FIELD = st.tuples(st.integers(1, 4), st.integers(0, 2**64 - 1)) | st.tuples(st.integers(5, 9), st.binary(max_size=300))
@@ -272,28 +255,22 @@ def test_frames_are_those_of_the_published_schema() -> None:
 # ---------------------------------------------------------------------------------------------- tokens and refusals
 
 
-def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with connected(lab, tmp_path) as adapter:
-            assert lab.tokens_issued == 1
-            lab.token = ""
-            sent = await asyncio.gather(*(adapter.send(DIRECT, f"number {n}", nonce=str(n)) for n in range(10)))
-            assert len(set(sent)) == 10
-            assert (lab.tokens_issued, lab.logins) == (2, 2)
-
-    asyncio.run(scenario())
+async def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as adapter:
+        assert lab.tokens_issued == 1
+        lab.token = ""
+        sent = await asyncio.gather(*(adapter.send(DIRECT, f"number {n}", nonce=str(n)) for n in range(10)))
+        assert len(set(sent)) == 10
+        assert (lab.tokens_issued, lab.logins) == (2, 2)
 
 
-def test_a_token_is_renewed_before_it_ends(lab: Lab) -> None:
-    async def scenario() -> None:
-        now = [0.0]
-        api = FeishuApi(lab.settings["base_url"], APP_ID, APP_SECRET, clock=lambda: now[0])
-        for now[0], logins in ((0.0, 1), (6800.0, 1), (6950.0, 2)):  # of 7,200 seconds
-            await api.data("GET", "/open-apis/bot/v3/info")
-            assert lab.logins == logins
-        await api.close()
-
-    asyncio.run(scenario())
+async def test_a_token_is_renewed_before_it_ends(lab: Lab) -> None:
+    now = [0.0]
+    api = FeishuApi(lab.settings["base_url"], APP_ID, APP_SECRET, clock=lambda: now[0])
+    for now[0], logins in ((0.0, 1), (6800.0, 1), (6950.0, 2)):  # of 7,200 seconds
+        await api.data("GET", "/open-apis/bot/v3/info")
+        assert lab.logins == logins
+    await api.close()
 
 
 def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None:
@@ -303,30 +280,22 @@ def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None
     assert asyncio.run(Feishu(lab.settings, tmp_path).check()) == "Hermes"
 
 
-def test_the_same_nonce_makes_one_message(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with connected(lab, tmp_path) as adapter:
-            assert await adapter.send(DIRECT, "one", nonce="n" * 200) == await adapter.send(
-                DIRECT, "one", nonce="n" * 200
-            )
-            assert len(lab.sent) == 1
-
-    asyncio.run(scenario())
+async def test_the_same_nonce_makes_one_message(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as adapter:
+        assert await adapter.send(DIRECT, "one", nonce="n" * 200) == await adapter.send(DIRECT, "one", nonce="n" * 200)
+        assert len(lab.sent) == 1
 
 
-def test_a_quoted_text_is_known(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link) as adapter:
-            answer = await adapter.send(DIRECT, "the answer", nonce="1")
-            said = await asyncio.to_thread(lab.say, "the question")
-            for parent in (answer, said, "om_unknown"):
-                await asyncio.to_thread(lambda parent=parent: lab.say("what?", parent_id=parent, root_id=parent))  # type: ignore[misc]
-            await until_async(lambda: len(link.taken) == 4)
-            assert [one.quoted for one in link.taken] == [None, "the answer", "the question", None]
-            assert [one.reply_to for one in link.taken] == [None, answer, said, "om_unknown"]
-
-    asyncio.run(scenario())
+async def test_a_quoted_text_is_known(lab: Lab, tmp_path: Path) -> None:
+    link = Taking()
+    async with connected(lab, tmp_path, link) as adapter:
+        answer = await adapter.send(DIRECT, "the answer", nonce="1")
+        said = await asyncio.to_thread(lab.say, "the question")
+        for parent in (answer, said, "om_unknown"):
+            await asyncio.to_thread(lambda parent=parent: lab.say("what?", parent_id=parent, root_id=parent))  # type: ignore[misc]
+        await until_async(lambda: len(link.taken) == 4)
+        assert [one.quoted for one in link.taken] == [None, "the answer", "the question", None]
+        assert [one.reply_to for one in link.taken] == [None, answer, said, "om_unknown"]
 
 
 def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -340,53 +309,39 @@ def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo, hermes
         assert list(lab.sent.values())[1]["reply_to"] is None
 
 
-def test_a_card_that_is_refused_is_sent_as_plain_text(lab: Lab, tmp_path: Path) -> None:
+async def test_a_card_that_is_refused_is_sent_as_plain_text(lab: Lab, tmp_path: Path) -> None:
     lab.refuses_markdown = True
-
-    async def scenario() -> None:
-        async with connected(lab, tmp_path) as adapter:
-            message = await adapter.send(DIRECT, "**bold**", nonce="1")
-            assert lab.shown() == ["**bold**"]
-            await adapter.edit(DIRECT, message, "**bolder**")
-            assert lab.shown() == ["**bolder**"]
-
-    asyncio.run(scenario())
+    async with connected(lab, tmp_path) as adapter:
+        message = await adapter.send(DIRECT, "**bold**", nonce="1")
+        assert lab.shown() == ["**bold**"]
+        await adapter.edit(DIRECT, message, "**bolder**")
+        assert lab.shown() == ["**bolder**"]
 
 
-def test_files_of_every_kind_go_out(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with connected(lab, tmp_path) as adapter:
-            for number, (kind, name, mime) in enumerate(
-                [("image", "a.svg", "image/svg+xml"), ("audio", "a.ogg", "audio/ogg"), ("audio", "a.mp3", "audio/mpeg"), ("file", "a.pdf", "application/pdf")]
-            ):  # fmt: skip
-                await adapter.send_file(
-                    DIRECT, OutgoingFile(kind=kind, name=name, mime=mime, data=b"x"), nonce=str(number)
-                )
-            assert [one["msg_type"] for one in lab.sent.values()] == ["file", "audio", "file", "file"]
-            with pytest.raises(SendRefused, match="no empty files"):
-                await adapter.send_file(DIRECT, OutgoingFile(kind="file", name="x", mime="", data=b""), nonce="e")
-            with pytest.raises(PlatformError):
-                await adapter.fetch(
-                    Attachment(kind="file", reference={"message": "om_1", "key": "../x", "type": "file"})
-                )
-            lab._problems.clear()
-            with pytest.raises(SendRefused, match="groups only"):
-                await adapter.create_thread(DIRECT, "a name")
-
-    asyncio.run(scenario())
+async def test_files_of_every_kind_go_out(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as adapter:
+        for number, (kind, name, mime) in enumerate(
+            [("image", "a.svg", "image/svg+xml"), ("audio", "a.ogg", "audio/ogg"), ("audio", "a.mp3", "audio/mpeg"), ("file", "a.pdf", "application/pdf")]
+        ):  # fmt: skip
+            await adapter.send_file(DIRECT, OutgoingFile(kind=kind, name=name, mime=mime, data=b"x"), nonce=str(number))
+        assert [one["msg_type"] for one in lab.sent.values()] == ["file", "audio", "file", "file"]
+        with pytest.raises(SendRefused, match="no empty files"):
+            await adapter.send_file(DIRECT, OutgoingFile(kind="file", name="x", mime="", data=b""), nonce="e")
+        with pytest.raises(PlatformError):
+            await adapter.fetch(Attachment(kind="file", reference={"message": "om_1", "key": "../x", "type": "file"}))
+        lab._problems.clear()
+        with pytest.raises(SendRefused, match="groups only"):
+            await adapter.create_thread(DIRECT, "a name")
 
 
-def test_a_file_that_is_json_is_not_taken_for_an_error(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link) as adapter:
-            await asyncio.to_thread(lab.attach, b'{"code": 99991663}', "a.json", "application/json")
-            await until_async(lambda: link.taken)
-            (file,) = link.taken[0].attachments
-            assert (file.name, file.mime, file.kind) == ("a.json", "application/json", "file")
-            assert await adapter.fetch(file) == b'{"code": 99991663}'
-
-    asyncio.run(scenario())
+async def test_a_file_that_is_json_is_not_taken_for_an_error(lab: Lab, tmp_path: Path) -> None:
+    link = Taking()
+    async with connected(lab, tmp_path, link) as adapter:
+        await asyncio.to_thread(lab.attach, b'{"code": 99991663}', "a.json", "application/json")
+        await until_async(lambda: link.taken)
+        (file,) = link.taken[0].attachments
+        assert (file.name, file.mime, file.kind) == ("a.json", "application/json", "file")
+        assert await adapter.fetch(file) == b'{"code": 99991663}'
 
 
 # ---------------------------------------------------------------------------------------------- texts

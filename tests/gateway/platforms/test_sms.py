@@ -39,12 +39,6 @@ def lab(place: Lab) -> Iterator[Lab]:
     assert place.problems() == []
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 def test_the_signature_is_the_one_of_twilios_documentation() -> None:
     fields = [
         ("To", "+18005551212"), ("CallSid", "CA1234567890ABCDE"), ("Digits", "1234"), ("From", "+14158675309"),
