@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,6 @@ from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.bluebubbles import Lab
 from tests.support.labs.recording import connected
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
 
 
 def test_the_webhook_is_registered_once_and_takes_only_its_token(lab: Lab, model: Echo, hermes_home: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms._shared.tokens import AccessToken
+from hermes.gateway.platforms._shared.http import AccessToken
 from hermes.gateway.platforms.dingtalk.adapter import DingTalk
 from hermes.gateway.platforms.dingtalk.incoming import event_of, message_of
 from hermes.gateway.platforms.dingtalk.outgoing import is_plain, length, markdown, title_of
@@ -28,20 +27,6 @@ from tests.support.labs.dingtalk import GROUP as GROUP_ID
 from tests.support.labs.recording import Recorder, connected
 
 ALICE = Chat(platform="dingtalk", chat_id="staffalice")
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
 
 
 # ------------------------------------------------------------------------------------------------ the stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -62,21 +62,6 @@ async def connected(lab: Lab, home: Path, link: Recorder | None = None) -> Any:
         yield adapter, link
     finally:
         await adapter.disconnect()
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def as_new(lab: Lab) -> Iterator[None]:
-    lab.reset()
-    lab.server.content_allowed = True
-    yield
-    assert lab.problems() == []
 
 
 # ------------------------------------------------------------------------------------------------ logging in

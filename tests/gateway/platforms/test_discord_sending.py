@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -34,20 +34,6 @@ class Quiet:
     def connected(self, identity: str) -> None: ...
 
     def lost(self, error: Exception) -> None: ...
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def as_new(lab: Lab) -> Iterator[None]:
-    lab.reset()
-    yield
-    assert lab.problems() == []
 
 
 @asynccontextmanager

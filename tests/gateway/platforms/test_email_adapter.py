@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from email.utils import formatdate, parsedate_to_datetime
@@ -23,19 +23,6 @@ from tests.support.gateway import Clock, received
 from tests.support.labs.base import until
 from tests.support.labs.email import Lab, Recorder
 from tests.support.labs.email_server import PASSWORD, SERVER
-
-
-@pytest.fixture(scope="module")
-def module_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(module_lab: Lab) -> Lab:
-    module_lab.reset()
-    return module_lab
 
 
 @asynccontextmanager

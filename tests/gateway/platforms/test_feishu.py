@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -36,20 +36,6 @@ from tests.support.labs.feishu import APP_ID, APP_SECRET, BOT, LARGEST_CARD, VER
 from tests.support.labs.feishu_wire import data_frame, parse_frame
 
 DIRECT = Chat(platform="feishu", chat_id="oc_dm_alice")
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
 
 
 class Taking:

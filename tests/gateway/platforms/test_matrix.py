@@ -8,7 +8,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -29,19 +29,6 @@ from tests.support.labs.matrix import Lab
 from tests.support.labs.recording import Recorder, connected
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def the_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(the_lab: Lab) -> Lab:
-    the_lab.reset()
-    return the_lab
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,6 @@ from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.mattermost import BOT, Lab
 from tests.support.labs.recording import Recorder, connected
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
 
 
 def test_a_mention_in_a_channel_is_answered_in_a_thread_of_its_own(lab: Lab, model: Echo, hermes_home: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,6 @@ from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.qqbot import MOST_REPLIES, Lab
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
 
 
 def test_every_part_of_a_reply_names_its_message_with_a_number_of_its_own(

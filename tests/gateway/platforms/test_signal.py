@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,10 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, Slo
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.signal import adapter as signal_adapter
-from hermes.gateway.platforms.signal.adapter import Signal
-from hermes.gateway.platforms.signal.outgoing import styled
+from hermes.gateway.platforms.signal.adapter import Signal, styled
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.signal import ACCOUNT, ACCOUNT_UUID, GROUP, LONGEST_TEXT, Lab, problems_of
-
-
-@pytest.fixture(scope="module")
-def the_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(the_lab: Lab) -> Iterator[Lab]:
-    the_lab.reset()
-    yield the_lab
-    assert the_lab.problems() == []
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:

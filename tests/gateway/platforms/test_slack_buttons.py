@@ -12,6 +12,7 @@ from hermes.gateway.platforms.slack import outgoing as form
 from tests.support.labs.slack import Lab
 from tests.support.labs.slack_scenes import connected, fresh_lab, one_workspace  # noqa: F401
 from tests.support.labs.slack_schema import problems_of
+from tests.support.waiting import until_async
 
 CHOICES = [Choice(label="Yes", says="/yes 0123abcd"), Choice(label="No", says="/no 0123abcd")]
 
@@ -34,6 +35,7 @@ async def test_a_press_that_comes_twice_has_one_id_and_two_presses_have_two(lab:
         await adapter.send_choices(place, "Really?", CHOICES, nonce="n")
         lab.press("Yes")
         (first,) = await link.heard()
+        await until_async(lambda: lab.state.acknowledged)
         (envelope,) = [one for key, sent in lab.state.sent.items() if key.endswith(".trigger") for one in sent]
         lab.server.do(lambda: lab.server.deliver({**envelope, "retry_attempt": 1}))
         lab.press("Yes")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms.teams.adapter import Teams
+from hermes.gateway.platforms.teams.adapter import LONGEST, Teams, length, shown
 from hermes.gateway.platforms.teams.client import (
     FILE_HOSTS,
     SERVICE_HOSTS,
@@ -30,7 +29,6 @@ from hermes.gateway.platforms.teams.client import (
     is_allowed,
 )
 from hermes.gateway.platforms.teams.incoming import understood
-from hermes.gateway.platforms.teams.outgoing import LONGEST, length, shown
 from hermes.gateway.runner import Gateway
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -39,20 +37,6 @@ from tests.support.labs.base import until
 from tests.support.labs.teams import APP_ID, APP_SECRET, BOT, LARGEST, Lab, published, signed
 
 DIRECT = Chat(platform="teams", chat_id="a:alice")
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
 
 
 # ---------------------------------------------------------------------------------------------- who may post

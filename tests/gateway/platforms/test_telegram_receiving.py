@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,6 @@ from hermes.gateway.platforms import adapter_class
 from hermes.gateway.platforms.telegram.adapter import Telegram
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import BOT, CHANNEL, GROUP, IDS, TOPIC, Lab, person
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(running: Lab) -> Iterator[Lab]:
-    running.reset()
-    yield running
-    assert running.problems() == []
 
 
 def telegram(lab: Lab, **more: Any) -> Telegram:

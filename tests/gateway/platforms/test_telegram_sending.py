@@ -8,7 +8,6 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +28,6 @@ from tests.support.ports import free_port
 ALICE = Chat(platform="telegram", chat_id="1001", type="dm")
 ROOM = Chat(platform="telegram", chat_id=str(GROUP), type="group")
 IDEAS = Chat(platform="telegram", chat_id=str(GROUP), type="group", thread_id=f"topic-{TOPIC}")
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(running: Lab) -> Iterator[Lab]:
-    running.reset()
-    yield running
-    assert running.problems() == []
 
 
 def telegram(lab: Lab, **more: Any) -> Telegram:
@@ -113,10 +98,10 @@ def test_the_longest_text_fits(lab: Lab) -> None:
 
 async def test_refused_formatting_is_sent_without(lab: Lab) -> None:
     lab.refuse_formatting = True
-    (number,) = say(lab, "**Hello** [x](https://e.org)")
-    assert lab.shown() == ["**Hello** [x](https://e.org)"]
     adapter = telegram(lab)
     async with connected(adapter):
+        number = await adapter.send(ALICE, "**Hello** [x](https://e.org)", nonce="1")
+        assert lab.shown() == ["**Hello** [x](https://e.org)"]
         await adapter.edit(ALICE, number, "*changed*")
     assert lab.shown() == ["*changed*"]
 

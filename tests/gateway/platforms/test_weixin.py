@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +26,6 @@ from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.weixin import TOKEN, Lab
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
 
 
 def adapter_of(lab: Lab, home: Path, **more: Any) -> Weixin:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,6 @@ from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.whatsapp import GROUP, NUMBER_ID, TEMPLATE, TOKEN, WORD, Lab
 
 ALICE = "15005550101"
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
 
 
 def made(lab: Lab, home: Path, **more: Any) -> WhatsApp:

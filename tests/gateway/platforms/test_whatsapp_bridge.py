@@ -38,13 +38,6 @@ ALICE = "15005550101"
 DM = Chat(platform="whatsapp", chat_id=ALICE)
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def lab(place: Lab) -> Iterator[Lab]:
     place.reset()

@@ -335,6 +335,7 @@ class Lab(base.Lab):
     def reset(self) -> None:
         """As new, but for the people and places."""
         self.server.clear()
+        self.server.content_allowed = True
 
     def close(self) -> None:
         """End the server."""

@@ -22,11 +22,11 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
+from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import attachment, check_size, in_base64
 from hermes.gateway.platforms._shared.receipt import hand_over
 from hermes.gateway.platforms._shared.tasks import PAUSES, Recent, Retries, Tasks, close_each
 from hermes.gateway.platforms.signal.client import Daemon, UnknownMethod, check_sent
-from hermes.gateway.platforms.signal.outgoing import styled
 
 OPENING = 2.0  # seconds: some daemons answer only with the first keep-alive, but a refusal comes at once
 LARGEST_FILE = 14_000_000  # bytes: signal-cli reads texts of up to 20 million characters, and base64 makes 4 of 3
@@ -359,3 +359,27 @@ def _named(message_id: str) -> tuple[int, str] | None:
     """The time and the author in a message id."""
     stamp, _, author = message_id.partition(":")
     return (int(stamp), author) if stamp.isdecimal() and author else None
+
+
+# -------------------------------------------------------------------------------- Markdown as Signal shows it
+
+_UNSENDABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffc]")  # U+FFFC is where a mention would stand
+_STYLES = {
+    markup.BOLD: "BOLD",
+    markup.ITALIC: "ITALIC",
+    markup.STRIKE: "STRIKETHROUGH",
+    markup.CODE: "MONOSPACE",
+    markup.PRE: "MONOSPACE",
+}
+_LAYOUT = markup.Layout(tight_lists=True, table=None)
+
+
+def styled(markdown: str) -> tuple[str, list[str]]:
+    """The text to send and its styles, each "start:length:STYLE" in UTF-16 units, as Signal counts."""
+    source = _UNSENDABLE.sub("\ufffd", markdown)
+    marked = markup.marked(source, _LAYOUT)
+    if not marked.text.strip() or utf16_units(marked.text) > max(utf16_units(source), 200):
+        return source, []  # nothing would be left, or it would grow: then the Markdown itself
+    return marked.text, [
+        f"{start}:{length}:{_STYLES[span.kind]}" for span, start, length in marked.measured(utf16_units)
+    ]
