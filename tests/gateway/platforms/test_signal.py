@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import utf16_units
@@ -22,6 +21,7 @@ from hermes.gateway.platforms.signal.adapter import Signal, styled
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.signal import ACCOUNT, ACCOUNT_UUID, GROUP, LONGEST_TEXT, Lab, problems_of
+from tests.support.markdown import MARKDOWN
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -345,46 +345,7 @@ def test_text_stays_readable(markdown: str, text: str) -> None:
     assert styled(markdown)[0] == text
 
 
-pieces = st.sampled_from(
-    [
-        "# ",
-        "**",
-        "*",
-        "_",
-        "~~",
-        "`",
-        "```",
-        "```py\n",
-        "\n",
-        "\n\n",
-        "- ",
-        "1. ",
-        "> ",
-        "| a | b |\n|---|:-:|\n| 1 | 2 |\n",
-    ]
-    + [
-        "[x](",
-        "![y](",
-        ")",
-        "https://x.test",
-        "<b>",
-        "&amp;",
-        '"',
-        "\\",
-        "    ",
-        "\t",
-        "  - ",
-        "text ",
-        "日本",
-        "😀",
-        "\x00",
-    ]
-    + ["\ud800", "\ufffc", "---\n"]
-)
-markdown = st.one_of(st.text(max_size=300), st.lists(pieces, max_size=60).map("".join))
-
-
-@given(markdown)
+@given(MARKDOWN)
 def test_whatever_is_written_its_styles_are_inside_the_text_and_it_does_not_grow(source: str) -> None:
     text, styles = styled(source)
     params = {"account": ACCOUNT, "recipient": [ACCOUNT_UUID], "message": text, "textStyle": styles}
