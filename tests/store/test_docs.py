@@ -168,6 +168,13 @@ def test_every_name_in_the_pages_for_contributors_exists(document: Path) -> None
     assert {name for name in names if not re.search(rf"\b{re.escape(name)}", code)} <= {"acme"}
 
 
+def test_a_walk_of_the_architecture_enters_twelve_modules_at_most() -> None:
+    text = ARCHITECTURE.read_text()
+    walks = re.findall(r"^## Walk \d.*?(?=^## )", text, re.MULTILINE | re.DOTALL)
+    assert len(walks) == 4 and len(text.split()) <= 3000
+    assert [walk.splitlines()[0] for walk in walks if len(set(re.findall(r"[\w/]+\.py\b", walk))) > 12] == []
+
+
 def test_every_public_call_is_in_the_pages_of_the_python_api() -> None:
     text = GUIDE.read_text() + TOUR.read_text()
     calls = [name for name, _ in inspect.getmembers(SessionDB) if not name.startswith("_")]
