@@ -15,6 +15,8 @@ from hermes.serve.web import markdown_html, message_html
 from tests.support.page import HOSTILE
 from tests.support.sizes import size
 
+pytestmark = pytest.mark.mechanism
+
 TAGS = set(
     "p a pre code span em strong del blockquote ul ol li h1 h2 h3 h4 h5 h6 hr br table thead tbody tr th td details summary b div"
     " img audio video input math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd"
