@@ -67,7 +67,8 @@ _BY_LINK = """<p role="alert">{problem}</p><p>Run <code>hermes web</code> on the
 it prints. <code>hermes web --install</code> keeps the page there, under a link that stays.</p>"""
 _LOGIN = """<form method="post" action="/login"><label for="password">Password</label>
 <input id="password" name="password" type="password" autocomplete="current-password" autofocus>
-<input type="hidden" name="next" value="{next}"><button class="primary">Open</button><p role="alert" class="problem">{problem}</p></form>"""
+<input type="hidden" name="next" value="{next}"><button class="primary">Open</button>
+<p role="alert" class="problem">{problem}</p></form>"""
 
 
 @dataclass(frozen=True, slots=True)
