@@ -143,7 +143,6 @@ class _RolloutReader:
         self._model: str | None = None
         self._models: list[str | None] = []  # with which the parts before the last one ended
         self._title: str | None = None
-        self._names: dict[str, str] = {}
         self._thought: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
@@ -183,7 +182,7 @@ class _RolloutReader:
         elif kind in _RESULTS:
             call = str(item.get("call_id"))
             output = _output(item.get("output", item.get("tools")))
-            self._add(answer(output, at, f"{call}-result", call, self._names.get(call)))
+            self._add(answer(output, at, f"{call}-result", call))
         elif kind not in _KNOWN_ITEMS:
             self._reading.unknown[f"response_item {kind}"] += 1
 
@@ -216,8 +215,7 @@ class _RolloutReader:
 
     def _called(self, item: Record, at: float | None, name: str, kind: str) -> None:
         call = item.text("call_id") or name
-        self._names[call] = item.text("name") or kind.removesuffix("_call")
-        made = tool_call(call, self._names[call], item.get(_CALLS[kind]))
+        made = tool_call(call, item.text("name") or kind.removesuffix("_call"), item.get(_CALLS[kind]))
         last = self._parts[-1][-1] if self._parts[-1] else None
         if last is not None and last["role"] == "assistant" and not self._thought:
             last.setdefault("tool_calls", []).append(made)
@@ -225,7 +223,7 @@ class _RolloutReader:
             self._add(message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
         if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
-            self._add(answer([image_part(item["result"], "image/png")], at, f"{call}-result", call, self._names[call]))
+            self._add(answer([image_part(item["result"], "image/png")], at, f"{call}-result", call))
 
     def _event(self, event: Record) -> None:
         kind = event.get("type")
