@@ -27,7 +27,7 @@ from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.json_reading import Reading, decoded, json_object
 from hermes.interop.records import FIRST, LAST, Record, text
-from hermes.interop.training import data_url
+from hermes.interop.training import parts_of
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -418,12 +418,11 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
 
 def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, str]]:
     """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
-    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
-        url = data_url(part, export.attachments) if isinstance(part, dict) else None
-        if isinstance(part, dict) and part.get("type") == "text":
-            yield None, part.get("text") or ""
-        elif url is not None and url.startswith("data:"):
-            head, _, data = url.partition(";base64,")
+    for kind, value in parts_of(content, export):
+        if kind == "text":
+            yield None, value
+        elif value.startswith("data:"):
+            head, _, data = value.partition(";base64,")
             yield head[5:], data
         else:
             export.left_out["attachments"] += 1
