@@ -38,17 +38,27 @@ def programs() -> dict[str, Format]:
 
 
 def names() -> list[str]:
-    """A short name for each of these programs."""
-    return [name for name, one in programs().items() if name == min((one.name, *one.aliases), key=len)]
+    """A short name for each program that any session can be written for; others resume only what came from them."""
+    return [name for name, one in _short_names().items() if one.writes]
+
+
+def _short_names() -> dict[str, Format]:
+    return {min((one.name, *one.aliases), key=len): one for one in programs().values()}
 
 
 # ------------------------------------------------------------------------------------------------- from there
 
 
+def named(name: str) -> Format:
+    """The program of this name; InvalidInput where there is none."""
+    if (chosen := programs().get(name)) is None:
+        raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(_short_names())}")
+    return chosen
+
+
 def newest(db: SessionDB, name: str, folder: Path) -> str:
     """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
-    if (chosen := programs().get(name)) is None:
-        raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(names())}")
+    chosen = named(name)
     module, project = chosen.load(), project_folder(folder)
     places: list[Path] = module.usual_places()
     for path in sorted(_files(module, places), key=_changed, reverse=True):
