@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hermes.agent.models.model import Message
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import ContextTooLong, Fenced, HermesError, ModelRefused
-from hermes.texts import without_middle
+from hermes.texts import content_text, without_middle
 from hermes.tokens import PER_ATTACHMENT, estimate_tokens, is_attachment, limits, text_tokens
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ def without_attachments(message: Message, why: str) -> Message:
     if not attachments_in(message) or not isinstance(content, list):
         return message
     from hermes.agent.prompt_messages import left_out
-    from hermes.texts import content_text
 
     return {
         **message,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from hermes.cli.common import json_option
 from hermes.cli.completion import complete_key, complete_value
@@ -16,6 +18,8 @@ from hermes.cli.shared import print_json
 from hermes.cli.table import message
 from hermes.config import config_path, load_config
 from hermes.config import settings_schema as table
+from hermes.config.loading import read_text
+from hermes.config.settings_schema import Config
 
 
 @click.group(
@@ -58,8 +62,6 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
 @json_option()
 def show(everything: bool, reveal: bool, as_json: bool) -> None:
-    from hermes.config.settings_schema import Config
-
     value = _builtins(load_config())
     if not everything:
         value = _different(value, _builtins(Config()))
@@ -106,7 +108,6 @@ def unset(key: str) -> None:
 @command.command(help="Open config.yaml in $VISUAL or $EDITOR; it is checked before it is saved.")
 def edit() -> int:
     from hermes.config.editing import HEAD, locked, write_config
-    from hermes.config.loading import read_text
     from hermes.config.reading import check_text
 
     before = read_text(Path(os.path.realpath(config_path())))
@@ -164,8 +165,6 @@ def _now(keys: list[str]) -> Any:
 
 
 def _builtins(config: Any) -> Any:
-    import msgspec
-
     return msgspec.to_builtins(config)
 
 
@@ -198,6 +197,4 @@ def _print(value: Any, as_json: bool) -> None:
 def _one_line(value: Any) -> str:
     if isinstance(value, str):
         return value
-    import json
-
     return json.dumps(value, ensure_ascii=False)

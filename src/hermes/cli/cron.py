@@ -13,8 +13,10 @@ import click
 from hermes.cli.common import ROWS, json_option, limit_option, model_option
 from hermes.cli.completion import complete_job
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import configuration, note, opened, print_rows
+from hermes.cli.shared import configuration, note, opened, print_rows, zone
 from hermes.cli.table import Column
+from hermes.config import load_config, suggestion
+from hermes.home import get_hermes_home
 from hermes.texts import harmless
 from hermes.times import clock, next_time, own_timezone, zone_of
 
@@ -85,8 +87,6 @@ def add(
 
 
 def _check_delivery(deliver: str) -> None:
-    from hermes.config import load_config, suggestion
-
     config = load_config()
     if (why := config.why_answers_only(deliver)) is not None:
         raise click.UsageError(f"--deliver: {why}", click.get_current_context())
@@ -164,8 +164,6 @@ def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
     from hermes.agent.models.choice import choose_model
     from hermes.agent.tools.toolbox import Toolbox
     from hermes.agent.turn import Stop
-    from hermes.config import load_config
-    from hermes.home import get_hermes_home
     from hermes.jobs.cron import Runner, claim_due
 
     config = load_config()
@@ -207,7 +205,6 @@ def remove(store: CronDB, job: Job) -> str:
 @limit_option("Show at most N.")
 @json_option(ROWS)
 def log(job: str | None, limit: int, as_json: bool) -> int:
-    from hermes.cli.shared import zone
     from hermes.store.coordination.cron import CronDB
 
     with opened() as db:

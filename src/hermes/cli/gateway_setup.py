@@ -6,6 +6,7 @@ Secrets go to `<home>/.env`, which only the user can read, and config.yaml names
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from hermes.cli.table import message
 from hermes.config import environment, load_config, suggestion
 from hermes.config.settings_schema import ACCOUNTS, ANSWERS_ONLY, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
+from hermes.home import get_hermes_home, make_private
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -63,7 +65,6 @@ class _Target:
 def set_up(platform: str | None, account: str | None, *, check: bool, given: Sequence[str] = ()) -> int:
     """Ask for the settings, or take those `given` as KEY=VALUE; check and write them; the exit status."""
     from hermes.gateway.platforms import adapter_class, known_platforms
-    from hermes.home import get_hermes_home
 
     if not given and not sys.stdin.isatty():
         raise click.ClickException(
@@ -289,8 +290,6 @@ def guide_page(name: str) -> Path | None:
 
 def _set(key: str, value: Any) -> None:
     """Write a value to config.yaml; comments and everything else stay."""
-    import json
-
     from hermes.config.editing import set_value
 
     set_value(key, json.dumps(value, ensure_ascii=False))
@@ -298,8 +297,6 @@ def _set(key: str, value: Any) -> None:
 
 def remember(path: Path, name: str, value: str) -> None:
     """Put a variable into a .env file that only its owner can read, replacing an older value."""
-    from hermes.home import make_private
-
     make_private(path.parent)
     lines = path.read_text().splitlines() if path.exists() else []
     kept = [line for line in lines if line.removeprefix("export ").partition("=")[0].strip() != name]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 
 import click
 
@@ -10,6 +12,10 @@ from hermes.cli.common import confirmed, yes_option
 from hermes.cli.completion import complete_installable, complete_model
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import progress
+from hermes.cli.table import Column, message, printed
+from hermes.config import config_path, load_config
+from hermes.errors import ConfigError, ModelError
+from hermes.home import get_hermes_home
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -39,10 +45,6 @@ def print_offers() -> None:
 
     from hermes.agent.models.choice import language_model, offers
     from hermes.agent.models.files import MODELS, place_of
-    from hermes.cli.table import Column, message, printed
-    from hermes.config import load_config
-    from hermes.errors import ConfigError
-    from hermes.home import get_hermes_home
 
     def note(text: str) -> None:
         click.echo(message(text, sys.stdout))
@@ -85,13 +87,8 @@ def use(name: str, yes: bool) -> None:
       hermes model use qwen3:4b                      of a server on this machine
       hermes model use smollm2                       the embedded one
     """
-    import json
-    import time
-
     from hermes.agent.models.choice import SMALL_QUESTION, language_model, settings_for
-    from hermes.config import config_path, load_config
     from hermes.config.editing import set_value
-    from hermes.errors import ModelError
 
     config = load_config(needs=("model",))
     wanted = settings_for(name, config)
@@ -118,8 +115,6 @@ def use(name: str, yes: bool) -> None:
 def _is_variable() -> bool:
     """Whether model.api_key in config.yaml only names a variable."""
     import yaml
-
-    from hermes.config import config_path
 
     read = yaml.safe_load(config_path().read_text(encoding="utf-8"))
     return str(read["model"]["api_key"]).startswith("${")

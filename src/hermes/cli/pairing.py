@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import click
@@ -10,6 +11,7 @@ from hermes.cli.common import json_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, printed
+from hermes.config import load_config
 from hermes.texts import one_line
 
 
@@ -41,9 +43,6 @@ def approve(code: str, owner: bool) -> int:
 
 def make_owner(person: str) -> None:
     """Add a person (PLATFORM:USER) to the owners in config.yaml."""
-    import json
-
-    from hermes.config import load_config
     from hermes.config.editing import set_value
 
     owners = dict.fromkeys([*load_config().owner, person])

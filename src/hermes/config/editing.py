@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from io import StringIO
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -165,8 +167,6 @@ def _yaml(text: str) -> tuple[Any, Any]:
 
 def _on_one_line(value: Any) -> Any:
     """A value as it is written: lists and mappings in brackets, `${NAME}` as it is. (JSON is YAML in brackets.)"""
-    from json import dumps
-
     from ruamel.yaml import YAML
 
     return YAML().load(hidden(dumps(value, ensure_ascii=False)))
@@ -175,7 +175,6 @@ def _on_one_line(value: Any) -> Any:
 def _written(yaml: Any, data: Any, before: str) -> str:
     """The data as text. Lines with a comment that the library took along with a value stay, and end their section."""
     from difflib import SequenceMatcher
-    from io import StringIO
 
     out = StringIO()
     if data:
