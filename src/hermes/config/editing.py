@@ -75,9 +75,14 @@ def parsed(text: str, kind: Any, name: str) -> Any:
 
 
 def set_value(key: str, text: str) -> None:
+    """Put a typed value under a key in config.yaml, as `put_value` does."""
+    put_value(key, parsed(text, known_type(split_key(key)), key))
+
+
+def put_value(key: str, value: Any) -> None:
     """Put a value under a key in config.yaml (made if it is missing). ConfigError when the result would be wrong."""
     keys = split_key(key)
-    value = parsed(text, known_type(keys), key)
+    known_type(keys)
     _edit(keys, lambda before: with_value(before or HEAD, keys, value))
 
 
