@@ -12,6 +12,8 @@ from hypothesis import strategies as some
 from hermes.errors import InvalidInput
 from hermes.times import next_time
 
+pytestmark = pytest.mark.mechanism
+
 BERLIN = "Europe/Berlin"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.models.endpoint.transport import encoded
 from hermes.texts import encodable
 from tests.support.wire import Wire, said
+
+pytestmark = pytest.mark.mechanism
 
 HALF = "half \ud83d of it"
 SENT = "half � of it"

@@ -6,6 +6,7 @@ import time
 from io import StringIO
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -13,6 +14,8 @@ from rich.console import Console
 from hermes.agent.turn import Done, Followed, Notice, Text, ToolFinished, ToolStarted
 from hermes.chat.render import LiveDisplay, PipeDisplay, short_argument
 from hermes.chat.terminal_markdown import blocks, markdown
+
+pytestmark = pytest.mark.mechanism
 
 SAMPLE = """# A heading
 

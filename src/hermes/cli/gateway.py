@@ -192,18 +192,7 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
         )
     gateways = [{"host": one.host, "process": one.process} for one in found]
     about = {"running": bool(found), **(gateways[0] if gateways else {}), "gateways": gateways}
-    watch = _watching(db, config, known) if config.gateway.watch.enabled else {}
-    return {**about, "platforms": platforms, **watch, "now": time.time()}
-
-
-def _watching(db: SessionDB, config: Config, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Who follows the histories of other programs on this machine (`gateway.watch`)."""
-    from hermes.jobs.following import described, folders_of, follower, places, status_name
-
-    folders = folders_of(config.gateway.watch.folders)
-    holder, row = follower(db, folders), known.get(status_name()) or {}
-    about = {"places": places(folders), "by": None if holder is None else described(holder)}
-    return {"watch": {**about, "error": row.get("error"), "error_at": row.get("error_at")}}
+    return {**about, "platforms": platforms, "now": time.time()}
 
 
 def show(found: dict[str, Any]) -> None:
@@ -213,15 +202,11 @@ def show(found: dict[str, Any]) -> None:
         click.echo(f"{len(found['gateways'])} gateways share the connections ({who}).")
     else:
         click.echo(f"The gateway runs ({who})." if who else "No gateway is running. `hermes gateway` starts it.")
-    if watch := found.get("watch"):
-        by = f"followed in {watch['places']} ({watch['by']})" if watch["by"] else "not followed"
-        click.echo(f"The histories of other programs are {by}.")
-    elif not found["platforms"]:
+    if not found["platforms"]:
         click.echo("No platform is set up: `hermes gateway setup` sets one up.")
     if found["platforms"]:
         click.echo("\n" + printed(_COLUMNS, [_row(one, found["now"]) for one in found["platforms"]]))
     notes = [note for one in found["platforms"] for note in _notes(one, found["now"], len(found["gateways"]) > 1)]
-    notes += _error("watch", watch, found["now"]) if watch else []
     if notes:
         click.echo()
     for note in notes:

@@ -128,7 +128,7 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
     if elsewhere is not None:
         note(f"{called} was imported: {elsewhere} may still have it in its own files")
     for copy in done["copies"]:
-        note(f"still held by {copy}")
+        note(f"may still be in {copy}")
     if done["unfinished"]:
         again = f"then run `hermes sessions delete --shred {done['parts'][-1]}` again"
         return [f"{called} is deleted, but not out of every file: {line}; {again}" for line in done["unfinished"]]
