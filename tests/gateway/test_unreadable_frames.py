@@ -23,6 +23,8 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import Lab, until
 
+pytestmark = pytest.mark.mechanism
+
 SECRET = "Kardamom"
 BAD = [f'{{"cmd": "{SECRET}', f'["{SECRET}"]', f'"{SECRET}"', '{"a":' * 100_000 + f'"{SECRET}"']
 TITLES = {"wecom": "WeCom", "dingtalk": "DingTalk", "mattermost": "Mattermost", "qqbot": "QQ", "feishu": "Feishu"}

@@ -122,45 +122,26 @@ def setup(platform: str | None, account: str | None, no_check: bool, given: tupl
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
 @yes_option("Overwrite an older one without asking.")
-def install(only_print: bool, yes: bool) -> int:
-    import shlex
-    import shutil
-
-    from hermes.gateway.service import GATEWAY, commands, unit_path, unit_text
+def install(only_print: bool, yes: bool) -> None:
+    from hermes.cli import services
+    from hermes.gateway.service import GATEWAY, unit_path, unit_text
     from hermes.home import get_hermes_home
 
     text, path = unit_text(get_hermes_home()), unit_path(get_hermes_home())
     if only_print:
         click.echo(text, nl=False)
-        return 0
+        return
     if path.exists() and path.read_text() != text:
         confirmed(f"{path} exists and differs. Overwrite it?", yes=yes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    click.echo(f"Written: {path}")
-    *_, start = commands(get_hermes_home(), GATEWAY, starts=True)
-    if shutil.which(start[0]) is None:
-        click.echo(f"{start[0]} was not found; start `hermes gateway` with another service manager.", err=True)
-        return 0
-    click.echo(f"Start it, now and with the machine:  {shlex.join(start)}")
-    click.echo("Keep it running when you log out:    loginctl enable-linger")
-    return 0
+    services.install(GATEWAY, starts=False)
 
 
-@command.command(help="Remove the service that `install` made.")
-def uninstall() -> int:
-    import shlex
+@command.command(help="Stop and remove the service that `install` made.")
+def uninstall() -> None:
+    from hermes.cli import services
+    from hermes.gateway.service import GATEWAY
 
-    from hermes.gateway.service import GATEWAY, commands, unit_path
-    from hermes.home import get_hermes_home
-
-    path = unit_path(get_hermes_home())
-    (stop,) = commands(get_hermes_home(), GATEWAY, starts=False)
-    if not path.exists():
-        raise click.ClickException("the service is not installed; `hermes gateway install` installs it")
-    path.unlink()
-    click.echo(f"Removed: {path}\nIf it runs:  {shlex.join(stop)}")
-    return 0
+    services.uninstall(GATEWAY, "install")
 
 
 # ----------------------------------------------------------------------------------------------------

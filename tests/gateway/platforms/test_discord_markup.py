@@ -12,6 +12,8 @@ from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms.discord.outgoing import LONGEST, to_discord
 from tests.support.markdown import MARKDOWN
 
+pytestmark = pytest.mark.mechanism
+
 
 @pytest.mark.parametrize(
     ("markdown", "shown"),

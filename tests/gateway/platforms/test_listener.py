@@ -32,6 +32,8 @@ from hermes.gateway.platforms._shared.listener import (
 from tests.support.labs.recording import Recorder
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.mechanism
+
 
 class Mailbox:
     """A path, what was posted to it, and the word that its sender must know."""

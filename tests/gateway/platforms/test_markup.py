@@ -15,6 +15,8 @@ from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.markup import BOLD, CODE, ITALIC, LINK, PRE, QUOTE, STRIKE, Layout, Span, marked
 from tests.support.markdown import MARKDOWN
 
+pytestmark = pytest.mark.mechanism
+
 LAYOUTS = st.builds(
     Layout,
     bullet=st.sampled_from(["• ", "- "]),

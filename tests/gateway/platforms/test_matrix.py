@@ -28,8 +28,6 @@ from tests.support.labs.base import until
 from tests.support.labs.matrix import Lab
 from tests.support.labs.recording import Recorder, connected
 
-pytestmark = pytest.mark.slow
-
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, 90))

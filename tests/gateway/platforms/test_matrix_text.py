@@ -22,6 +22,8 @@ from hermes.gateway.platforms.matrix.adapter import Matrix
 from hermes.gateway.platforms.matrix.client import SavedState
 from tests.support.markdown import MARKDOWN
 
+pytestmark = pytest.mark.mechanism
+
 ME = "@hermes:lab.test"
 ALICE = "@alice:lab.test"
 ALLOWED = {

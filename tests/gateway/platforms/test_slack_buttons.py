@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from tests.support.labs.slack import Lab
 from tests.support.labs.slack_scenes import connected, fresh_lab, one_workspace  # noqa: F401
 from tests.support.labs.slack_schema import problems_of
 from tests.support.waiting import until_async
+
+pytestmark = pytest.mark.mechanism
 
 CHOICES = [Choice(label="Yes", says="/yes 0123abcd"), Choice(label="No", says="/no 0123abcd")]
 

@@ -15,6 +15,8 @@ from hermes.gateway.platforms.telegram.outgoing import LONGEST, Formatted, forma
 from tests.support.labs.telegram_wire import marks_wrong
 from tests.support.markdown import MARKDOWN
 
+pytestmark = pytest.mark.mechanism
+
 
 def looks(result: Formatted) -> list[tuple[str, str]]:
     """(kind, the marked words) of each mark."""

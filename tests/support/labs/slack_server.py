@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from aiohttp import WSMsgType, web
 
-from tests.support.labs.slack_schema import methods, problems_of
+from tests.support.environments import at_hand
+from tests.support.labs.slack_schema import FOLDER, methods, problems_of
 
 BOT, BOT_ID, TEAM, APP = "UHERMES01", "BHERMES01", "TLAB00001", "ALAB00001"
 SENDS = ("chat.postMessage", "chat.update")
@@ -67,7 +68,8 @@ class Server:
     """The running server. Everything happens in its loop; `do` takes work there from outside."""
 
     def __init__(self, users: dict[str, dict[str, Any]], chats: dict[str, dict[str, Any]]) -> None:
-        methods()  # fetched before anything is asked
+        if at_hand(FOLDER):
+            methods()  # fetched before anything is asked
         self.users, self.chats = users, chats
         self.bot_token, self.app_token = f"xoxb-{uuid.uuid4().hex}", f"xapp-{uuid.uuid4().hex}"
         self.state = State()

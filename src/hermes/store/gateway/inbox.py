@@ -150,11 +150,10 @@ def find_said(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
     )
     inbox_id, event, message_id, finished_at = row or (None, None, None, None)
     known = "platform_message_id = ?" if message_id is None else "(platform_message_id = ? OR id = ?)"
-    stored = tx.rows(
+    ids = tx.column(
         f"SELECT id FROM messages WHERE {known} AND role = 'user' AND (hidden IS NULL OR hidden > {REDACTED}) ORDER BY id",
         (event_id,) if message_id is None else (event_id, message_id),
     )
-    ids = [int(one[0]) for one in stored]
     if inbox_id is not None and finished_at is None:
         return KnownEvent(int(inbox_id), event, ids)
     return KnownEvent(None, None, ids) if ids else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple, NotRequired, TypedDict
 
 from hermes.store.coordination import leases
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Tx, meta_names, note_meta
 from hermes.store.gateway.tables import insert, update
 
 OWN_ID = "handoff:"  # how the ids of the gateway's own events begin
@@ -86,23 +86,21 @@ def is_waiting(tx: Tx, outbox_id: int) -> bool:
     return bool(unsent(tx, "id = ?", (outbox_id,)))
 
 
-def waiting_for(tx: Tx, platforms: Sequence[str], before: float, least: int = 0) -> list[int]:
-    """The numbers, from this least one on, of parts for these platforms that wait since before this time, in order."""
+def waiting_for(tx: Tx, platforms: Sequence[str], before: float) -> list[int]:
+    """The numbers of parts for these platforms that wait since before this time, in order."""
     which, values = tx.among("platform", platforms)
-    sql = f"SELECT id FROM gateway_outbox WHERE {WAITS} AND id >= ? AND created_at < ? AND {which} ORDER BY id"
-    return [int(row[0]) for row in tx.rows(sql, (least, before, *values))]
+    sql = f"SELECT id FROM gateway_outbox WHERE {WAITS} AND created_at < ? AND {which} ORDER BY id"
+    return tx.column(sql, (before, *values))
 
 
 def note_file(tx: Tx, session_id: str, digest: str) -> None:
     """Record that a file holds words of a session: it is shredded with it, although no message refers to it."""
-    insert(tx, "state_meta", "ON CONFLICT DO NOTHING", key=f"{_SENT_FILE}{session_id}:{digest}", value="1")
+    note_meta(tx, f"{_SENT_FILE}{session_id}:{digest}")
 
 
 def sent_files(tx: Tx, session_id: str) -> list[str]:
     """The hashes that `note_file` recorded for a session."""
-    prefix = f"{_SENT_FILE}{session_id}:"
-    rows = tx.rows("SELECT key FROM state_meta WHERE instr(key, ?) = 1", (prefix,))
-    return [str(row[0]).removeprefix(prefix) for row in rows]
+    return meta_names(tx, f"{_SENT_FILE}{session_id}:")
 
 
 def forget_files(tx: Tx, session_id: str) -> list[str]:
