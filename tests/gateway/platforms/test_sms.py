@@ -111,7 +111,7 @@ def test_words_that_twilio_has_handled_do_not_reach_the_agent(
 ) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.say("hello")
-        until(lambda: lab.shown() == ["echo: hello"])  # the list, which does not tell that it was handled, has been read
+        until(lambda: lab.shown() == ["echo: hello"])  # the list, which does not tell of it, has been read
         lab.say("info please", OptOutType=kind, who="bob")
         lab.say("and again")
         until(lambda: lab.shown() == ["echo: hello", "echo: and again"])
