@@ -7,7 +7,9 @@ How much a test does is chosen in tests/support/sizes.py.
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -62,6 +64,15 @@ _CI: dict[str, Any] = {"max_examples": 200, "derandomize": True, "print_blob": T
 settings.register_profile("ci", phases=(Phase.explicit, Phase.reuse, Phase.generate), **_CI)
 settings.register_profile("shrink", **_CI)
 settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "ci" if THOROUGH else "dev"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,12 +19,6 @@ from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, LettersLab, PlainLab
 
 
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 @pytest.fixture(params=[PlainLab, ForgetfulLab])
 def lab(request: pytest.FixtureRequest) -> Iterator[PlainLab]:
     made: PlainLab = request.param()

@@ -166,19 +166,6 @@ def test_the_notice_says_why_and_how_to_go_back(policy: SessionReset, reason: st
 # ------------------------------------------------------------------------------------------------ in the gateway
 
 
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 IDLE = {"mode": "idle", "idle_minutes": 60}
 
 

@@ -84,6 +84,7 @@ def test_find_with_the_keyboard_alone(browser: Browser, page: Page) -> None:
     browser.key("Escape")
     browser.wait("document.querySelectorAll('.hit mark').length >= 2")
     assert browser.value("document.getElementById('query').value") == "tokenizer"
+    assert browser.value("document.activeElement.matches('.row.on[href=\"/s/s1\"]')")  # where one was
     browser.key("/")
     browser.key("Escape")
     browser.wait("location.search === '' && document.querySelectorAll('.row').length >= 5")

@@ -232,3 +232,25 @@ def test_the_command_to_resume_is_safe_to_paste_into_a_shell(browser: Browser, p
         )
         assert shlex.split(told.removeprefix("Copies the command: ")) == ["hermes", "-r", name]
         assert (told.endswith("hermes -r plain_1.2")) == (name == "plain_1.2")
+
+
+def test_a_conversation_that_is_trashed_elsewhere_says_so_and_stays_readable(
+    browser: Browser, page: Page, home: Path
+) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("leaving", "cli")
+        db.append_message("leaving", "user", "words to keep")
+        browser.open(page.address + "/s/leaving", 1280)
+        db.append_message("leaving", "user", "and these")
+        shows(browser, "and these")  # it is told of changes
+        assert db.trash_session("leaving")
+    shows(browser, "in the trash")
+    shows(browser, "words to keep")
+    assert not browser.value("!!document.querySelector('#prompt, .head .actions')")
+    browser.events.clear()  # the refusal is in the console, as it should be
+
+
+def test_an_address_that_is_none_is_said(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/s/%FF", 1280)
+    browser.wait("document.querySelector('main [role=alert]')?.innerText.includes('no session')")
+    browser.events.clear()

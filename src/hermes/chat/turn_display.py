@@ -14,7 +14,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.turn import Done
+from hermes.agent.turn import Done, TurnEnded
 from hermes.chat.keyboard import ENDING, Terminated, handled, signals_raise, suspend
 
 if TYPE_CHECKING:
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 
 _PATIENCE = 10.0  # seconds a turn has to end after an interrupt
 _GRACE = 0.5  # seconds a turn has to end by itself after a line was sent: often only its last words are missing
-
-
-class _TurnEnded:
-    """The turn's thread has ended, with an error if it failed."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
 
 
 class _Question:
@@ -74,12 +67,12 @@ class TurnDisplay:
         """
         worker: threading.Thread | None = None
         put = self._inbox.put  # safe in a signal handler, too
-        if self._typing is not None:
-            self._typing.begin()
         try:
             wanted = (signal.SIGINT, *ENDING, *([signal.SIGTSTP] if self._typing is not None else []))
             with handled(dict.fromkeys(wanted, lambda got, frame: put(signal.Signals(got)))):
-                worker = self._turn.start(put, lambda error: put(_TurnEnded(error)))
+                if self._typing is not None and self._typing.begin():
+                    put(signal.SIGINT)
+                worker = self._turn.start(put)
                 interrupted = self._listen()
             if number := self._ending():
                 raise Terminated(number)
@@ -107,7 +100,7 @@ class TurnDisplay:
                 if number and self._stopped is not None and time.monotonic() - self._stopped > _PATIENCE:
                     raise Terminated(number) from None
                 continue
-            if isinstance(item, _TurnEnded):
+            if isinstance(item, TurnEnded):
                 number = number or self._ending()  # it may have come while the last words were shown
                 if number:
                     raise Terminated(number)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import find_session, model_option, session_option, yes_option
+from hermes.cli.common import find_session, model_option, session_option, yes_option, yes_to_option
 from hermes.cli.shared import typed
 
 if TYPE_CHECKING:
+    from hermes.chat.terminal_conversation import ChatOptions
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
 
@@ -43,10 +44,7 @@ _CHOOSE = "\0choose"  # -r without a value
     "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With -q: add a text file or a picture to the question; may be repeated.",
 )  # fmt: skip
-@click.option(
-    "--yes-to", metavar="KIND", multiple=True,
-    help="Run such commands without asking: 'git push', pytest, 'npm run *'; may be given several times.",
-)  # fmt: skip
+@yes_to_option("Run such commands without asking: 'git push', pytest, 'npm run *'; may be given several times.")
 @yes_option("Answer every question with yes: every command runs without asking.")
 def command(
     query: str | None,
@@ -86,11 +84,15 @@ def command(
 
     query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
-    config.permissions.allow += [typed(kind) for kind in yes_to]
+    config.permissions.allow += yes_to
     if model_name is not None:
         config.model.default = model_name
     if resumed == _CHOOSE:
         _needs_terminal()
+    if (words := resumed or continued or "").startswith("@"):
+        from hermes.interop.other_programs import named
+
+        named(words[1:])
     piped = piped_text()
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
     if once and not joined(query, piped):
@@ -111,8 +113,8 @@ def command(
 
         note = other_folder(db, session_id) if session_id is not None and continued == _LATEST and not here else None
         keeps = model_name is not None
-        settings: Settings = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": keeps, "note": note,
-                              "system": system, "saved": not no_save}  # fmt: skip
+        settings: ChatOptions = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": keeps, "note": note,
+                                 "system": system, "saved": not no_save}  # fmt: skip
         model = choose_model(config, db)
         if once:
             output = "stream-json" if stream_json else "json" if as_json else "text"
@@ -134,17 +136,6 @@ def _record(config: Config) -> SessionDB:
     except (StoreFull, StoreReadOnly) as error:
         error.args = (f"{error}; `hermes --no-save` talks without saving",)
         raise
-
-
-class Settings(TypedDict):
-    """How a conversation is opened."""
-
-    restore_cwd: bool
-    yes: bool
-    keep_model: bool
-    note: str | None
-    system: str | None
-    saved: bool
 
 
 def unsaved() -> SessionDB:
@@ -187,7 +178,7 @@ def _needs_terminal() -> None:
 
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
-    from hermes.chat.browse.browser import browse
+    from hermes.chat.browse import browse
     from hermes.cli.shared import zone
 
     return browse(db, zone())

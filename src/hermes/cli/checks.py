@@ -282,18 +282,7 @@ def model_files(config: Config) -> Found:
 # Programs that can use the agent (`hermes acp`): name, what shows that one is installed (programs, or a folder in the user's
 # home), and the line that connects it. The guide (acp.md) has the same lines.
 _ZED = ("zed", "zeditor", "~/.config/zed")
-_JETBRAINS = (
-    "idea",
-    "pycharm",
-    "webstorm",
-    "goland",
-    "clion",
-    "rider",
-    "phpstorm",
-    "rubymine",
-    "datagrip",
-    "~/.jetbrains",
-)
+_JETBRAINS = tuple("idea pycharm webstorm goland clion rider phpstorm rubymine datagrip ~/.jetbrains".split())
 CLIENTS = (
     ("Zed", _ZED, 'in ~/.config/zed/settings.json: "agent_servers": {"Hermes": {"type": "custom",'
      ' "command": "hermes", "args": ["acp"]}}'),

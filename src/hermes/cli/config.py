@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hermes.cli.common import json_option
-from hermes.cli.completers import complete_key, complete_value
+from hermes.cli.completion import complete_key, complete_value
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import print_json
 from hermes.cli.table import message

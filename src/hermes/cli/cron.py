@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.common import ROWS, json_option, limit_option, model_option
-from hermes.cli.completers import complete_job
+from hermes.cli.completion import complete_job
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import configuration, note, opened, print_rows
 from hermes.cli.table import Column
 from hermes.texts import harmless
-from hermes.times import clock
+from hermes.times import clock, next_time, own_timezone, zone_of
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
@@ -36,9 +36,7 @@ def _job(store: CronDB, words: str) -> Job:
 
 
 def _when(moment: float | None, job: Job) -> str:
-    from hermes.schedules import zone
-
-    return clock(moment, zone(job.timezone))
+    return clock(moment, zone_of(job.timezone))
 
 
 @command.command("add")
@@ -68,7 +66,6 @@ def add(
       hermes cron add "*/30 * * * *" "Check the build" --session same
     """
     from hermes.agent.conversations import new_session_id
-    from hermes.schedules import next_time, own_timezone
     from hermes.store.coordination.cron import CronDB
 
     if not prompt.strip():
@@ -194,8 +191,6 @@ def pause(store: CronDB, job: Job) -> str:
 
 @_on_job("resume", help="Run a paused job again.")
 def resume(store: CronDB, job: Job) -> str:
-    from hermes.schedules import next_time
-
     due = next_time(job.schedule, job.timezone, time.time())
     resumed = store.resume(job.id, due)
     return f"{job.id}  next {_when(due, job)} ({job.timezone})" if resumed else f"{job.id} was not paused."

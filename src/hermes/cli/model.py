@@ -7,7 +7,7 @@ import sys
 import click
 
 from hermes.cli.common import confirmed, yes_option
-from hermes.cli.completers import complete_installable, complete_model
+from hermes.cli.completion import complete_installable, complete_model
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import progress
 

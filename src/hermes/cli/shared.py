@@ -1,4 +1,4 @@
-"""Shared by the commands of `hermes sessions`: the store, the clock, colour, JSON and progress. Loads no click."""
+"""Shared by the commands: the store, the clock, colour, JSON and progress."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
+
+import click
 
 from hermes.config import Config, load_config
 from hermes.config.loading import RECORD
@@ -30,14 +32,12 @@ BOLD, DIM, GOLD, GREEN, CYAN = "1", "2", "33", "32", "36"
 
 def configuration() -> Config:
     """config.yaml, read once a command. What is wrong in parts that the record does not need is a warning."""
-    click = sys.modules.get("click")
-    context = click.get_current_context(silent=True) if click is not None else None
+    context = click.get_current_context(silent=True)
     if context is None:
         return load_config(needs=RECORD)
-    meta = context.meta
-    if _CONFIG not in meta:
-        meta[_CONFIG] = load_config(needs=RECORD)
-    config: Config = meta[_CONFIG]
+    if _CONFIG not in context.meta:
+        context.meta[_CONFIG] = load_config(needs=RECORD)
+    config: Config = context.meta[_CONFIG]
     return config
 
 
@@ -230,8 +230,6 @@ def note_the_terminal(command: str, clients: str) -> None:
 
 def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
     """A socket that listens, so that a client that is quicker than the server waits. `change`: the options to try others."""
-    import click
-
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:

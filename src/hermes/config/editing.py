@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from hermes import whole_files
 from hermes.config import settings_schema as table
 from hermes.config.loading import config_path, hidden, parse_config, read_text, unhidden
 from hermes.config.reading import check_text, composed, in_words
@@ -242,20 +243,13 @@ def locked() -> Iterator[tuple[Path, str | None]]:
     path = config_path()
     make_private(path.parent)
     target = Path(os.path.realpath(path))
-    try:
-        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"{path.parent} can't be written ({error.strerror}); fix its permissions") from None
-    try:
+    with ExitStack() as held:
         try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except ImportError:  # a system without flock: the rename alone has to do
-            pass
+            held.enter_context(whole_files.locked(path.with_name(path.name + ".lock")))
+        except OSError as error:
+            hint = "" if isinstance(error, TimeoutError) else "; fix its permissions"
+            raise ConfigError(f"{path.parent} can't be written ({error.strerror}){hint}") from None
         yield target, read_text(target)
-    finally:
-        os.close(lock)
 
 
 def write_config(target: Path, text: str) -> None:

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json, mapping
+from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json
+from hermes.interop.records import Record
 from hermes.store.exchange.ingest import PARTIAL
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
         db.end_session(origin["id"], "compression")
         return {**_without(one), "parent_session_id": origin["id"]}
     # A session that has a file there, which lacks what is said in a copy of it: that is not undone there.
-    is_followed = "imported" in mapping(from_json(origin.get("meta")))
+    is_followed = "imported" in Record.of(from_json(origin.get("meta")))
     names = {
         copied_id(one["id"], message) if is_followed else message["platform_message_id"]: message
         for message in one["messages"]

@@ -30,7 +30,6 @@ class Lab(base.Lab):
             "change",
             "take_back",
             "files",
-            "reactions",
             "choices",
             "forward",
         }
@@ -202,19 +201,6 @@ class Lab(base.Lab):
         data = {"component_type": 2, "custom_id": button["custom_id"], "id": 1}
         self._interact(3, data, who, where, message=self.server.event(message))
 
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        """An emoji at the bot's newest message."""
-        place = self.place(where, who)
-        ours = [one for one in self.server.messages.get(place, []) if one["author"]["id"] == self.server.bot["id"]]
-        if ours:
-            guild = self.server.channels[place].get("guild_id")
-            told = {
-                "user_id": self.user_id(who), "channel_id": place, "message_id": ours[-1]["id"], "burst": False, "type": 0,
-                "emoji": {"id": None, "name": emoji}, "message_author_id": self.server.bot["id"],
-                **({"guild_id": guild} if guild else {}),
-            }  # fmt: skip
-            self.server.call(self.server.dispatch("MESSAGE_REACTION_ADD", told))
-
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         """The files of the bot's messages."""
         said = self.server.messages.get(self.place(where, who), [])
@@ -349,6 +335,7 @@ class Lab(base.Lab):
     def reset(self) -> None:
         """As new, but for the people and places."""
         self.server.clear()
+        self.server.content_allowed = True
 
     def close(self) -> None:
         """End the server."""

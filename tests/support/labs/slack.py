@@ -66,7 +66,6 @@ class Lab(base.Lab):
             "change",
             "take_back",
             "files",
-            "reactions",
             "choices",
             "forward",
         }
@@ -213,19 +212,6 @@ class Lab(base.Lab):
                 "actions": [action],
             }  # fmt: skip
             self.server.envelope("interactive", payload, payload["trigger_id"])
-
-        self.server.do(inside)
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        place = (self.chat_id(where, who), self._root if where == "thread" else None, BOT)
-
-        def inside() -> None:
-            ours = [one for one in self.state.messages if (one.chat, one.thread, one.user) == place]
-            if ours:
-                now, name = self.server.now(), {"👍": "+1", "👎": "-1"}.get(emoji, "tada")
-                item = {"type": "message", "channel": ours[-1].chat, "ts": ours[-1].ts}
-                told = {"user": IDS[who], "reaction": name, "item_user": BOT, "item": item, "event_ts": now}
-                self.server.announce({"type": "reaction_added", **told}, f"reaction {now}")
 
         self.server.do(inside)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import find_session, json_option
-from hermes.cli.completers import complete_session
+from hermes.cli.completion import complete_session
 from hermes.cli.shared import (
     BOLD,
     CYAN,

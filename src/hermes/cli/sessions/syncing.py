@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completers import complete_files
+from hermes.cli.completion import complete_files
 from hermes.cli.shared import amount, configuration, index, note, opened, status_line
 from hermes.texts import counted, one_line
 

@@ -221,7 +221,7 @@ class Participant:
         if self.sender is None or self._talk is None or is_background(self.route.key):
             return False
         patience = self._services.timings.answer
-        asked = PendingQuestion(self.sender.id, self._services.clock())
+        asked = PendingQuestion(self.sender.id)
         self._talk.question = asked
         try:
             self._services.outbox.post(

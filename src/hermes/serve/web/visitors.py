@@ -33,7 +33,6 @@ from hermes.serve.api.errors import ApiError
 from hermes.serve.api.requests import read_body
 from hermes.serve.authorization import SHORTEST, check_reach, from_elsewhere
 from hermes.serve.event_stream import AsciiJson
-from hermes.serve.http import is_loopback
 
 if TYPE_CHECKING:
     from hermes.config.settings_schema import WebSettings
@@ -295,6 +294,3 @@ def _path(scope: Scope) -> str:
 def _cookie_name(scope: Scope) -> str:
     """Browsers give a cookie to every port of a machine: each page has its own."""
     return f"{COOKIE}_{(scope.get('server') or ('', ''))[1]}"
-
-
-__all__ = ["Visitor", "VisitorsOnly", "check_settings", "is_loopback", "user_named", "visitor_of"]

@@ -224,7 +224,7 @@ class UpkeepCalls(OpenStore):
 
     def _lease(self, change: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Change leases: a crash may lose that, and no fence stops it."""
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._engine.write(exclusive=False, durable=False) as tx:
             return change(tx, *args, **kwargs)
 
     def lease_holder(self, name: str) -> str | None:
@@ -234,7 +234,7 @@ class UpkeepCalls(OpenStore):
     def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
         """Make a session live: open in a running process, never pruned. The token of the lease "session:<id>", to renew and
         release; None while another process holds it."""
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._engine.write(exclusive=False, durable=False) as tx:
             sessions.require(tx, session_id)
             return leases.acquire(tx, leases.session_lease(session_id), holder, ttl, leases.OPEN)
 
@@ -245,7 +245,7 @@ class UpkeepCalls(OpenStore):
         SessionBusy while another process answers there or compresses it, or while it is being handed over to another platform
         than the holder's (its name ends with `:<platform>`).
         """
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._engine.write(exclusive=False, durable=False) as tx:
             return leases.take_turn(tx, session_id, holder, ttl, reason)
 
     def turn_is_free(self, session_id: str, holder: str) -> int:
@@ -318,4 +318,4 @@ class UpkeepCalls(OpenStore):
         )
 
     def _handoff(self, session_id: str, step: Callable[[Tx], R]) -> R:
-        return self._change(_HANDOFF, step, session_id, alone=False)
+        return self._change(_HANDOFF, step, session_id, exclusive=False)

@@ -327,12 +327,13 @@ class QuestionRanking:
         messages = near.messages if near else {}
         for session in order:
             own = self._by_session.get(session.id, {})
+            sequence = sequences.get(session.id, ())
             scores = {one: weights.own * value for one, value in own.items()}
-            raised = _raised(own, sequences.get(session.id, ()), weights, clues, messages)
-            scores.update(raised)
+            if sequence:
+                scores.update(_raised(own, sequence, weights, clues, messages))
             if kept is not None:
                 scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
-            nearest = [messages[one.id] for one in sequences.get(session.id, ()) if one.id in messages] if near else []
+            nearest = [messages[one.id] for one in sequence if one.id in messages] if near else []
             session.value = (
                 weights.session_words * session.words
                 + weights.session_own * session.own
@@ -352,7 +353,7 @@ class QuestionRanking:
             scores = scored[session.id]
             own = self._by_session.get(session.id, {})
             said_here += [(scores.pop(one), -number, one) for one in self._said_here & scores.keys()]
-            best = sorted(((score, message_id) for message_id, score in scores.items()), reverse=True)
+            best = sorted(zip(scores.values(), scores.keys(), strict=True), reverse=True)
             listed = [
                 (session.value + weights.apart * (score - best[0][0]), -number, message_id)
                 for score, message_id in best
@@ -389,16 +390,15 @@ class QuestionRanking:
             for word, count in zip(self._words, self._counts, strict=True)
         ]
         looked = []
+        is_read = near is not None or may_name(self._asked)
+        nearness = near.messages if near else {}
         for session in order:
-            some = sequences.get(session.id, ())
-            if near is not None:
-                value = session.own + 2.0 * session.words
-                messages = [(one.id, one.text, sum(near.messages.get(one.id, (0.0, 0.0)))) for one in some]
-            else:
-                value = session.value
-                messages = [(one.id, one.text, 0.0) for one in some] if may_name(self._asked) else []
-            if some:
-                looked.append(Looked(session.id, value, session.time > 0.0, messages))
+            some = sequences.get(session.id)
+            if not some:
+                continue
+            value = session.value if near is None else session.own + 2.0 * session.words
+            messages = [(one.id, one.text, sum(nearness.get(one.id, FAR))) for one in some] if is_read else []
+            looked.append(Looked(session.id, value, session.time > 0.0, messages))
         related = None if near is None else near.related
         return judged(self._asked, words, looked, named_time=self._preference is not None, related=related)
 

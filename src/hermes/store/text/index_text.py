@@ -169,7 +169,7 @@ def aligned(text: str) -> tuple[str, str]:
     shown = unicodedata.normalize("NFC", text)
     folded = _BEYOND_ASCII.sub(lambda run: run[0].translate(_FOLDS), _keycaps(shown)).lower()
     if len(folded) != len(shown):
-        shown = "".join(character if len(_FOLDS[ord(character)]) == 1 else _spelled(character) for character in shown)
+        shown = shown.translate({ord(one): _spelled(one) for one in set(shown) if len(_FOLDS[ord(one)]) != 1})
     return shown, folded
 
 

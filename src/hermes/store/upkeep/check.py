@@ -169,7 +169,7 @@ def _transcripts(engine: Engine, transcripts: TranscriptWriter, progress: Progre
     if transcripts.which == "off" or engine.shared or not transcripts.files.folder.is_dir():
         return []  # of a shared store each host has the transcripts of the sessions it served: copies
     with engine.read() as tx:
-        ids = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY id")]
+        ids = tx.column("SELECT id FROM sessions ORDER BY id")
     found = _differing(engine, transcripts, ids, progress)
     if found:
         found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found]))

@@ -78,7 +78,9 @@ _ROWS: dict[str, str] = {
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
     **dict.fromkeys(("message_words", "unindexed", "attachments", "file_changes"), _MESSAGES),
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
-    **dict.fromkeys(("session_refs", "session_rewinds", "session_tags", "session_members"), _SESSIONS),
+    **dict.fromkeys(
+        ("session_refs", "session_rewinds", "session_tags", "session_members", "session_events"), _SESSIONS
+    ),
     "schema_version": "true",
     "hermes_tenants": f"role = {_ME}",
     # The program reads these; their rows belong to no tenant.
@@ -234,7 +236,6 @@ def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()
     """
     with _connected(url) as run:
         place = _begin(run)
-        migrate.complete(run)
         run(
             b'CREATE TABLE IF NOT EXISTS hermes_tenants (role text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL,'
             b' user_id text COLLATE "C" NOT NULL, PRIMARY KEY (role, source, user_id))'
