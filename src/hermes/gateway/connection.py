@@ -126,7 +126,12 @@ class Connection:
         finally:
             link.over = True
             self.delivery.connected.clear()
-            await self._let_go()
+            leaving = asyncio.create_task(self._let_go())
+            try:
+                await asyncio.shield(leaving)
+            except asyncio.CancelledError:  # the gateway stops while the adapter disconnects: nothing is left open
+                await leaving
+                raise
 
     async def _let_go(self) -> None:
         """Disconnect the adapter; errors go to the log."""
