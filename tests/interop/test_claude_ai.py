@@ -75,4 +75,5 @@ def test_text_after_a_tools_result_stands_after_it(tmp_path: Path) -> None:
         ["t1"],
         ["t2"],
     ]
+    assert [one["tool_name"] for one in session["messages"] if one["role"] == "tool"] == ["web", "web"]
     assert session["started_at"] == session["messages"][0]["timestamp"]  # not when the export says it was made
