@@ -202,7 +202,6 @@ class PlainLab(Base):
             "fail",
             "drop",
             "attach",
-            "unordered",
             "edits",
             "thread",
             "change",

@@ -49,7 +49,6 @@ class Lab(base.Lab):
             "fail",
             "drop",
             "attach",
-            "unordered",
             "edits",
             "change",
             "files",
