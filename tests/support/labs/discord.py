@@ -19,20 +19,7 @@ class Lab(base.Lab):
     platform = "discord"
     places = frozenset({"dm", "channel", "thread"})
     can = frozenset(
-        {
-            "redeliver",
-            "rate_limit",
-            "fail",
-            "drop",
-            "attach",
-            "unordered",
-            "edits",
-            "change",
-            "take_back",
-            "files",
-            "choices",
-            "forward",
-        }
+        "redeliver rate_limit fail drop attach unordered edits change take_back files choices forward".split()
     )
 
     def __init__(self) -> None:
