@@ -471,14 +471,6 @@ def test_a_store_that_is_held_by_somebody_else_delays_but_loses_nothing(
         assert [m["role"] for m in gateway.db.get_messages(row["id"])] == ["user", "assistant"]
 
 
-def test_events_of_one_chat_that_come_at_once_keep_their_order(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
-        for n in range(60):
-            lab.say(f"n{n}")
-        until(lambda: len(lab.shown()) == 60)
-    assert lab.shown() == [f"echo: n{n}" for n in range(60)]
-
-
 # ------------------------------------------------------------------------------------------ turns
 
 

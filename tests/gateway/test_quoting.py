@@ -66,6 +66,7 @@ def test_what_waits_is_listed_by_its_forwarded_words(lab: PlainLab, model: Echo,
         lab.say("no")
         until(lambda: len(lab.shown()) == 4)
         until(lambda: not gateway.store.read(inbox.waiting))
+        assert sum("the tool said" in one for one in lab.shown()) == 1  # it was declined, and that was all
         assert not any("echo: no" in one for one in lab.shown()), lab.shown()
 
 

@@ -142,8 +142,11 @@ def test_folds_stay_open_and_the_prompt_keeps_its_text_while_others_write(
 
 
 def test_what_is_typed_while_a_message_is_sent_is_kept(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("typed", "cli")
+        db.append_message("typed", "user", "begin")
     browser.hold("*/api/talk/*")
-    browser.open(page.address + "/s/folds", 1280)
+    browser.open(page.address + "/s/typed", 1280)
     browser.click("#prompt")
     browser.type("the first one")
     browser.key("Enter")
@@ -155,7 +158,7 @@ def test_what_is_typed_while_a_message_is_sent_is_kept(browser: Browser, page: P
     browser.wait("!document.querySelector('.talk [type=submit]').hidden")
     assert browser.value("document.getElementById('prompt').value").strip() == "the next one"
     with SessionDB(home / "state.db") as db:
-        said = [row["content"] for row in db.get_messages("folds") if row["role"] == "user"]
+        said = [row["content"] for row in db.get_messages("typed") if row["role"] == "user"]
     assert said == ["begin", "the first one"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from hermes.cli.common import model_option, yes_option, yes_to_option
 from hermes.cli.completion import complete_files
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import bar, note, status_line
+from hermes.config import load_config
 from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
 from hermes.times import duration
@@ -93,7 +95,6 @@ def run(
     """
     from hermes.agent.tools.permission import NOBODY
     from hermes.chat.terminal_conversation import folder_is_there
-    from hermes.config import load_config
     from hermes.jobs.batch_lines import Lines, Template, opened
 
     folder_is_there()
@@ -174,8 +175,6 @@ def _run(config: Config, lines: Lines, out: Path, *, resume: bool, tools: bool, 
 
 def _name(db: SessionDB, results: Results, resume: bool) -> str:
     """Prefix of this batch's session ids, stored before the first prompt runs."""
-    import socket
-
     from hermes.agent.conversations import new_session_id
 
     key = f"batch:{socket.gethostname()}:{os.path.realpath(results.path)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.common import find_session, model_option, session_option, yes_option, yes_to_option
-from hermes.cli.shared import typed
+from hermes.cli.shared import typed, zone
+from hermes.config import load_config
+from hermes.config.loading import TALK
+from hermes.errors import StoreFull, StoreReadOnly
+from hermes.home import project_folder
 
 if TYPE_CHECKING:
     from hermes.chat.terminal_conversation import ChatOptions
@@ -79,8 +84,6 @@ def command(
         raise click.UsageError("give -c or -r, not both", click.get_current_context())
     from hermes.chat.oneshot import ask, joined, piped_text
     from hermes.chat.terminal_conversation import folder_is_there
-    from hermes.config import load_config
-    from hermes.config.loading import TALK
 
     query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
@@ -129,7 +132,6 @@ def command(
 def _record(config: Config) -> SessionDB:
     """The record to talk into; where nothing can be stored, the error names the way without it."""
     from hermes.cli.arrival import open_record
-    from hermes.errors import StoreFull, StoreReadOnly
 
     try:
         return open_record(config)
@@ -140,7 +142,6 @@ def _record(config: Config) -> SessionDB:
 
 def unsaved() -> SessionDB:
     """A record in memory, for a conversation that is not kept; without /dev/shm in a temporary folder until it is over."""
-    import os
     import tempfile
 
     from hermes.store.api.session_db import SessionDB
@@ -154,7 +155,6 @@ def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: boo
     """The session to continue; None for a new one."""
     from hermes.chat.resume import latest
     from hermes.commands.session_choice import continued as end_of_chain
-    from hermes.home import project_folder
 
     words = resumed if resumed is not None else continued
     if words is None:
@@ -179,6 +179,5 @@ def _needs_terminal() -> None:
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
     from hermes.chat.browse import browse
-    from hermes.cli.shared import zone
 
     return browse(db, zone())

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
@@ -281,8 +282,6 @@ def _keys(context: click.Context, partial: str) -> list[Candidate]:
 
 def _values(context: click.Context, partial: str) -> list[Candidate]:
     """The values of a key, if only a few are allowed."""
-    from typing import Literal, get_args, get_origin
-
     from hermes.config.settings_schema import members, type_at
 
     key = str(context.params["key"])
@@ -331,8 +330,6 @@ def _recent() -> list[SessionRow]:
 
 def _record() -> Any:
     """The store, for reading; None (in a `with`) when there is none yet."""
-    from contextlib import nullcontext
-
     from hermes.config import load_config
     from hermes.store.api.configured import open_existing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from hermes.cli.common import confirmed, json_option, yes_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, message_lines, printed, screen_width
-from hermes.config import load_config
+from hermes.config import environment, load_config
+from hermes.home import get_hermes_home
 from hermes.texts import one_line
 from hermes.times import rough_duration
 
@@ -39,10 +41,8 @@ def _run(insecure: bool, verbose: bool) -> int:
     import asyncio
 
     from hermes.cli.arrival import open_record
-    from hermes.config import environment
     from hermes.gateway.logs import start_logging
     from hermes.gateway.startup import check_work, made_adapters, secrets_of, serve
-    from hermes.home import get_hermes_home
     from hermes.store.api import configured
 
     config, home = load_config(), get_hermes_home()
@@ -72,7 +72,6 @@ def status(as_json: bool) -> int:
 
 @command.command(help="Stop the gateway; running turns finish, or are resumed at the next start.")
 def stop() -> int:
-    import os
     import signal
 
     from hermes.gateway.startup import running
@@ -125,7 +124,6 @@ def setup(platform: str | None, account: str | None, no_check: bool, given: tupl
 def install(only_print: bool, yes: bool) -> None:
     from hermes.cli import services
     from hermes.gateway.service import GATEWAY, unit_path, unit_text
-    from hermes.home import get_hermes_home
 
     text, path = unit_text(get_hermes_home()), unit_path(get_hermes_home())
     if only_print:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
+import msgspec
 
 from hermes.config import Config, load_config
 from hermes.config.loading import RECORD
 from hermes.errors import HermesError
+from hermes.home import has_key_file
 from hermes.texts import counted
 
 if TYPE_CHECKING:
@@ -47,14 +51,10 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
 
     `in_bulk` is for work that can simply be repeated: it is synced to the disk at the end, not step by step.
     """
-    import warnings
-
     from hermes.store.api.configured import open_configured
 
     config = configuration()
     if in_bulk:
-        import msgspec
-
         config = config.changed(store=msgspec.structs.replace(config.store, durability="normal"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -72,7 +72,6 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
 
 def is_encrypted() -> bool:
     """Whether the user's store is encrypted, or is being encrypted or decrypted."""
-    from hermes.home import has_key_file
     from hermes.store.api.configured import store_file
 
     file = store_file(configuration())
@@ -118,15 +117,11 @@ def styled(text: str, *codes: str, on: bool) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output, indented."""
-    import msgspec
-
     from hermes.interop.jsonl import encoded
 
     try:
         text = msgspec.json.format(encoded(value), indent=2)
     except ValueError:  # msgspec reads no escaped half of a surrogate pair
-        import json
-
         text = json.dumps(value, indent=2).encode()
     put(text + b"\n")
 
@@ -138,8 +133,6 @@ def print_rows(
     from hermes.cli.table import message, printed
 
     if as_json:
-        import msgspec
-
         print_json(msgspec.to_builtins(values))
     else:
         print(printed(columns, rows) if values else message(none, sys.stdout))

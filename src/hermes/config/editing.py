@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from io import StringIO
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -73,9 +75,14 @@ def parsed(text: str, kind: Any, name: str) -> Any:
 
 
 def set_value(key: str, text: str) -> None:
+    """Put a typed value under a key in config.yaml, as `put_value` does."""
+    put_value(key, parsed(text, known_type(split_key(key)), key))
+
+
+def put_value(key: str, value: Any) -> None:
     """Put a value under a key in config.yaml (made if it is missing). ConfigError when the result would be wrong."""
     keys = split_key(key)
-    value = parsed(text, known_type(keys), key)
+    known_type(keys)
     _edit(keys, lambda before: with_value(before or HEAD, keys, value))
 
 
@@ -165,8 +172,6 @@ def _yaml(text: str) -> tuple[Any, Any]:
 
 def _on_one_line(value: Any) -> Any:
     """A value as it is written: lists and mappings in brackets, `${NAME}` as it is. (JSON is YAML in brackets.)"""
-    from json import dumps
-
     from ruamel.yaml import YAML
 
     return YAML().load(hidden(dumps(value, ensure_ascii=False)))
@@ -175,7 +180,6 @@ def _on_one_line(value: Any) -> Any:
 def _written(yaml: Any, data: Any, before: str) -> str:
     """The data as text. Lines with a comment that the library took along with a value stay, and end their section."""
     from difflib import SequenceMatcher
-    from io import StringIO
 
     out = StringIO()
     if data:

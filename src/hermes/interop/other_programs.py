@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
-from hermes.interop import formats, source_locks
-from hermes.interop.arrivals import arriving, copied_id
+from hermes.interop import formats
+from hermes.interop.arrivals import alone, arriving, copied_id
 from hermes.interop.formats import Export, Format
 from hermes.interop.histories.conversation import HERE, ORIGIN, as_uuid, from_json
 from hermes.interop.json_reading import first_objects
@@ -115,7 +115,7 @@ def _imported(db: SessionDB, module: ModuleType, path: Path, project: Path) -> s
                     found.append((one["ended_at"], one["id"], one.get(ORIGIN)))
                 yield one
 
-    with source_locks.reading(path):
+    with alone(path):
         told = arriving(db, sessions(), Counter())
         db.import_sessions(told, update=True, refused=lambda session, error: refusals.append(error))
     if not found:

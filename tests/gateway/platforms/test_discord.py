@@ -274,13 +274,6 @@ async def test_a_thread_out_of_the_archive_is_known_by_its_parent(lab: Lab, tmp_
         assert (event.chat.chat_id, event.chat.thread_id) == (lab.chat_id("channel"), f"thread-{number}")
 
 
-async def test_events_the_wrong_way_round_all_arrive(lab: Lab, tmp_path: Path) -> None:
-    async with connected(lab, tmp_path) as (_, link):
-        numbers = lab.unordered(["one", "two", "three"], where="channel")
-        await until_async(lambda: len(link.events) == 3)
-        assert {event.message_id: event.text for event in link.events} == dict(zip(numbers, ["one", "two", "three"]))
-
-
 # ------------------------------------------------------------------------------------------------ losing nothing
 
 

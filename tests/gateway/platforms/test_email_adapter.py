@@ -473,18 +473,6 @@ async def test_a_mail_to_somebody_who_is_gone_is_refused(lab: Lab) -> None:
 # ------------------------------------------------------------------------------------------ trouble
 
 
-async def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -> None:
-    async with connected(lab) as (adapter, link):
-        lab.drop()
-        await link.until(lambda: link.losses)
-        lab.say("while away")
-        await adapter.disconnect()
-        await adapter.connect(link)
-        await link.until(lambda: link.texts == ["while away"])
-        assert len(link.losses) == 1 and isinstance(link.losses[0], PlatformUnreachable)
-        assert link.identities == [lab.address] * 2
-
-
 def test_nothing_is_left_running(lab: Lab) -> None:
     async def run() -> None:
         adapter, link = Email(lab.settings, Path("/nowhere")), Recorder()

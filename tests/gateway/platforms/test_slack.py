@@ -331,17 +331,6 @@ async def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -
 # ------------------------------------------------------------------------------------------------ the connection
 
 
-async def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -> None:
-    async with connected(lab) as (adapter, link):
-        lab.drop()
-        await until_async(lambda: link.errors)
-        assert isinstance(link.errors[0], PlatformUnreachable)
-        lab.say("are you there?")
-        await adapter.connect(link)
-        assert [event.text for event in await link.heard()] == ["are you there?"]
-        assert (len(link.errors), link.identities) == (1, ["@hermes", "@hermes"])
-
-
 async def test_a_connection_that_no_longer_answers_is_found_dead(lab: Lab) -> None:
     lab.state.deaf = True
     async with connected(lab, heartbeat=0.1) as (_, link):

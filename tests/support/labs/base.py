@@ -20,7 +20,7 @@ class Lab:
     places: ClassVar[frozenset[str]] = frozenset({"dm"})  # of dm, group, channel, thread
     can: ClassVar[frozenset[str]] = (
         frozenset()
-    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back, files, choices, forward
+    )  # of redeliver, rate_limit, fail, drop, attach, edits, change, take_back, files, choices, forward
 
     listens_at: int | None = None  # the port that the gateway listens on for this platform's webhooks, if it has them
     account: str | None = None  # which of several accounts of the platform this lab plays

@@ -18,9 +18,7 @@ class Lab(base.Lab):
 
     platform = "discord"
     places = frozenset({"dm", "channel", "thread"})
-    can = frozenset(
-        "redeliver rate_limit fail drop attach unordered edits change take_back files choices forward".split()
-    )
+    can = frozenset("redeliver rate_limit fail drop attach edits change take_back files choices forward".split())
 
     def __init__(self) -> None:
         self.server = DiscordServer()
@@ -109,17 +107,6 @@ class Lab(base.Lab):
             more.setdefault("mentions", [self.server.bot])
         author = more.pop("author", self._people[who])
         return self.server.message(self.place(where, who), author, text, **more)
-
-    def unordered(self, texts: Sequence[str], *, who: str = "alice", where: str = "dm") -> list[str]:
-        """Several messages whose events arrive the wrong way round; their ids, in the order they were written."""
-
-        async def post() -> list[str]:
-            said = [self._message(text, who, where, True) for text in texts]
-            for message in reversed(said):
-                await self.server.dispatch("MESSAGE_CREATE", self.server.event(message))
-            return [str(message["id"]) for message in said]
-
-        return list(self.server.call(post()))
 
     def announce(self, text: str = "", *, where: str = "channel", kind: int = 7, **more: Any) -> str:
         """A message of the platform's own (7: somebody joined)."""

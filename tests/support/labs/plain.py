@@ -196,9 +196,7 @@ class PlainLab(Base):
 
     platform = "plain"
     places = frozenset({"dm", "group", "channel", "thread"})
-    can = frozenset(
-        "redeliver rate_limit fail drop attach unordered edits thread change take_back files choices forward".split()
-    )
+    can = frozenset("redeliver rate_limit fail drop attach edits thread change take_back files choices forward".split())
     adapter: type[Plain] = Plain
     knows_nonces = True
 

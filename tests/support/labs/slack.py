@@ -1,8 +1,8 @@
 """The Slack lab: a workspace with a direct message for everybody, a group, a public and a private channel, and a thread.
 
 A message that mentions the agent in a channel comes as two events, as Slack does it. Beyond what every lab can, this one
-takes native commands (`slash`), keeps events back and lets them go in another order (`hold`, `release`), ends
-connections with a warning (`refresh`), and answers any method with what a test says (`answer_next`).
+takes native commands (`slash`), ends connections with a warning (`refresh`), and answers any method with what a test
+says (`answer_next`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Lab(base.Lab):
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "channel", "thread"})  # and "private"
     typing_place: ClassVar[str] = "thread"  # Slack shows it nowhere else
     can: ClassVar[frozenset[str]] = frozenset(
-        "redeliver rate_limit fail drop attach unordered edits change take_back files choices forward".split()
+        "redeliver rate_limit fail drop attach edits change take_back files choices forward".split()
     )
 
     def __init__(self) -> None:
@@ -262,20 +262,6 @@ class Lab(base.Lab):
     def send_again(self) -> None:
         """What was not acknowledged in time goes out once more."""
         self.server.do(self.server.send_again)
-
-    def hold(self) -> None:
-        """Keep events back from now on."""
-        self.server.do(lambda: setattr(self.state, "held", []))
-
-    def release(self, *, backwards: bool = False) -> None:
-        """Let them go, in the order they happened or the other."""
-
-        def inside() -> None:
-            held, self.state.held = self.state.held or [], None
-            for envelope in reversed(held) if backwards else held:
-                self.server.deliver(envelope)
-
-        self.server.do(inside)
 
     def answer_next(self, method: str, answer: Callable[[], web.StreamResponse], times: int = 1) -> None:
         """The next calls of a method ("send" for both that send, "file" for downloads) get this answer."""

@@ -47,7 +47,6 @@ class State:
     files: dict[str, tuple[dict[str, Any], bytes]] = field(default_factory=dict)
     sent: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # message → envelopes it came in
     queue: list[dict[str, Any]] = field(default_factory=list)  # envelopes nobody was there for
-    held: list[dict[str, Any]] | None = None  # envelopes kept back; None: none are
     unacknowledged: dict[str, tuple[dict[str, Any], web.WebSocketResponse]] = field(default_factory=dict)
     acknowledged: list[str] = field(default_factory=list)
     faults: list[tuple[str, Callable[[], web.StreamResponse]]] = field(default_factory=list)  # (method, its answer)
@@ -180,9 +179,6 @@ class Server:
 
     def deliver(self, envelope: dict[str, Any]) -> None:
         """To whoever is connected, or who comes next."""
-        if self.state.held is not None:
-            self.state.held.append(envelope)
-            return
         open_ones = [one for one in self._sockets if one not in self._leaving and not one.closed]
         if not open_ones:
             self.state.queue.append(envelope)

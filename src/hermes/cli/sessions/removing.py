@@ -7,6 +7,7 @@ that was compressed is one thing here, whichever part is named.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -137,8 +138,6 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
 
 def _imported_from(db: SessionDB, session_id: str) -> str | None:
     """The program whose history a conversation was imported from, and the id it has there."""
-    import json
-
     from hermes.interop import formats
 
     row = db.get_session(session_id)

@@ -139,8 +139,6 @@ class TextRenderer:
 
 def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
     """The lines of a reply, as the chat shows it."""
-    from io import StringIO
-
     from hermes.chat.render import console
     from hermes.chat.terminal_markdown import blocks, markdown
 

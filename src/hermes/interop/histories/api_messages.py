@@ -32,7 +32,6 @@ class ApiMessageReader:
     def __init__(self, reading: Reading) -> None:
         self.reading = reading
         self.parts: list[list[Message]] = [[]]
-        self._names: dict[str, str] = {}  # of each call, its tool
 
     def take(self, record: dict[str, Any], name: str, at: float | None) -> None:
         """Add a message."""
@@ -66,7 +65,6 @@ class ApiMessageReader:
                 self.reading.unknown[f"block {kind}"] += 1
         words, thought, calls = self.understood("\n\n".join(texts), calls, name)
         thoughts.append(thought)
-        self._names |= {call: tool for call, tool, _ in calls}
         asked = [tool_call(*one) for one in calls]
         self.parts[-1] += spoken("assistant", words, at, name, thoughts=thoughts, calls=asked, **_usage(told))
 
@@ -102,7 +100,7 @@ class ApiMessageReader:
 
     def result(self, call: str, output: Any, at: float | None, name: str) -> Message:
         """The result of a tool call."""
-        return answer(output, at, name, call, self._names.get(call))
+        return answer(output, at, name, call)
 
 
 def _usage(told: Record) -> dict[str, Any]:

@@ -99,7 +99,6 @@ def messages_of(lines: dict[str, Record], uuids: list[str], reply_names: dict[st
     """The messages that some lines are; those of one reply have the same name."""
     made: list[Message] = []
     replies: dict[str, Message] = {}
-    names: dict[str, str] = {}
     answered_here = _answered_here(lines, uuids)
     for uuid in uuids:
         line = lines[uuid]
@@ -107,9 +106,9 @@ def messages_of(lines: dict[str, Record], uuids: list[str], reply_names: dict[st
         kind = line.get("type")
         at = line.time("timestamp")
         if kind == "assistant":
-            _take_reply(line, reply_names.get(uuid) or uuid, at, made, replies, names)
+            _take_reply(line, reply_names.get(uuid) or uuid, at, made, replies)
         elif kind == "user":
-            made += _user_line(line, uuid, at, names, is_local=uuid in answered_here)
+            made += _user_line(line, uuid, at, is_local=uuid in answered_here)
         elif kind == "attachment":
             told = line.object("attachment")
             prompt = joined(block_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
@@ -130,9 +129,7 @@ def _answered_here(lines: dict[str, Record], uuids: list[str]) -> set[str]:
     }  # fmt: skip
 
 
-def _take_reply(
-    line: Record, name: str, at: float | None, made: list[Message], replies: dict[str, Message], names: dict[str, str]
-) -> None:
+def _take_reply(line: Record, name: str, at: float | None, made: list[Message], replies: dict[str, Message]) -> None:
     """Add what one line says to its reply; the first line of a reply makes it."""
     told = line.object("message")
     texts = [b["text"] for b in blocks(line) if b.get("type") == "text" and b.text("text")]
@@ -141,8 +138,7 @@ def _take_reply(
     calls = []
     for block in blocks(line):
         if block.get("type") in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str):
-            names[block["id"]] = str(block.get("name") or "tool")
-            calls.append(tool_call(block["id"], names[block["id"]], block.get("input")))
+            calls.append(tool_call(block["id"], str(block.get("name") or "tool"), block.get("input")))
     reply = replies.get(name)
     if reply is None:
         usage = told.object("usage")
@@ -178,7 +174,7 @@ def _take_reply(
         reply["tool_calls"] = [*reply.get("tool_calls", ()), *(call for call in calls if call["id"] not in known)]
 
 
-def _user_line(line: Record, uuid: str, at: float | None, names: dict[str, str], *, is_local: bool) -> list[Message]:
+def _user_line(line: Record, uuid: str, at: float | None, *, is_local: bool) -> list[Message]:
     content = line.object("message").get("content")
     if isinstance(content, str):
         role = "system" if is_local or _injected(content) else _role(line)
@@ -189,7 +185,7 @@ def _user_line(line: Record, uuid: str, at: float | None, names: dict[str, str],
         if block.get("type") == "tool_result":
             call = str(block.get("tool_use_id"))
             output, failed = joined(block_parts(block.get("content"))), block.get("is_error") is True
-            made.append(answer(output, at, call, call, names.get(call), failed=failed))
+            made.append(answer(output, at, call, call, failed=failed))
         else:
             parts += block_parts([block])
     context = [part for part in parts if _injected(part)]

@@ -33,7 +33,7 @@ from hermes.interop.histories.conversation import (
 from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.records import Record
-from hermes.interop.training import data_url
+from hermes.interop.training import parts_of
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -143,7 +143,6 @@ class _RolloutReader:
         self._model: str | None = None
         self._models: list[str | None] = []  # with which the parts before the last one ended
         self._title: str | None = None
-        self._names: dict[str, str] = {}
         self._thought: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
@@ -183,7 +182,7 @@ class _RolloutReader:
         elif kind in _RESULTS:
             call = str(item.get("call_id"))
             output = _output(item.get("output", item.get("tools")))
-            self._add(answer(output, at, f"{call}-result", call, self._names.get(call)))
+            self._add(answer(output, at, f"{call}-result", call))
         elif kind not in _KNOWN_ITEMS:
             self._reading.unknown[f"response_item {kind}"] += 1
 
@@ -216,8 +215,7 @@ class _RolloutReader:
 
     def _called(self, item: Record, at: float | None, name: str, kind: str) -> None:
         call = item.text("call_id") or name
-        self._names[call] = item.text("name") or kind.removesuffix("_call")
-        made = tool_call(call, self._names[call], item.get(_CALLS[kind]))
+        made = tool_call(call, item.text("name") or kind.removesuffix("_call"), item.get(_CALLS[kind]))
         last = self._parts[-1][-1] if self._parts[-1] else None
         if last is not None and last["role"] == "assistant" and not self._thought:
             last.setdefault("tool_calls", []).append(made)
@@ -225,7 +223,7 @@ class _RolloutReader:
             self._add(message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
         if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
-            self._add(answer([image_part(item["result"], "image/png")], at, f"{call}-result", call, self._names[call]))
+            self._add(answer([image_part(item["result"], "image/png")], at, f"{call}-result", call))
 
     def _event(self, event: Record) -> None:
         kind = event.get("type")
@@ -371,33 +369,27 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
     said, role = one.get("content"), one["role"]
     name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
     if role == "tool":
-        output = said if isinstance(said, str) else _words(said, export)
-        yield "response_item", {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": output}
+        words = [value for kind, value in parts_of(said, export, pictures=False)]
+        output = {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": "\n\n".join(words)}
+        yield "response_item", output
         return
     if one.get("reasoning"):
         yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": one["reasoning"]}]}
-    parts = said if isinstance(said, list) else [{"type": "text", "text": said}] if said else []
-    blocks: list[dict[str, Any]] = []
-    for part in parts:
-        url = data_url(part, export.attachments) if isinstance(part, dict) else None
-        if isinstance(part, dict) and part.get("type") == "text":
-            blocks.append(
-                {"type": "output_text" if role == "assistant" else "input_text", "text": part.get("text") or ""}
-            )
-        elif url is not None:
-            blocks.append({"type": "input_image", "image_url": url})
-        else:
-            export.left_out["attachments"] += 1
+    spoken = "output_text" if role == "assistant" else "input_text"
+    blocks = [
+        {"type": spoken, "text": value} if kind == "text" else {"type": "input_image", "image_url": value}
+        for kind, value in parts_of(said, export)
+    ]
     if not (blocks or one.get("reasoning") or one.get("tool_calls")):
         export.left_out["empty messages"] += 1
-    words = "\n\n".join(block["text"] for block in blocks if "text" in block)
+    said_there = "\n\n".join(block["text"] for block in blocks if "text" in block)
     if blocks:
         yield (
             "response_item",
             {"type": "message", **name, "role": "developer" if role == "system" else role, "content": blocks},
         )
-        if role in ("user", "assistant") and words:
-            yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": words}
+        if role in ("user", "assistant") and said_there:
+            yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": said_there}
     for call in one.get("tool_calls") or ():
         asked = Record.of(call.get("function"))
         yield "response_item", {"type": "function_call", "name": asked.get("name"), "arguments": asked.get("arguments"),
@@ -407,12 +399,3 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
                 "cached_input_tokens": one.get("cache_read_tokens") or 0,
                 "output_tokens": one["output_tokens"]}  # fmt: skip
         yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}
-
-
-def _words(said: Any, export: Export) -> str:
-    """The output of a tool as text; what is no text is counted."""
-    if not isinstance(said, list):
-        return "" if said is None else compact(said)
-    texts = [str(part["text"]) for part in said if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    export.left_out["attachments"] += len(said) - len(texts)
-    return "\n\n".join(texts)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import wraps
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -27,7 +27,7 @@ from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.json_reading import Reading, decoded, json_object
 from hermes.interop.records import FIRST, LAST, Record, text
-from hermes.interop.training import data_url
+from hermes.interop.training import parts_of
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -79,11 +79,12 @@ class Conversation:
         self.messages.append(made)
         return made
 
-    def session(self) -> dict[str, Any] | None:
-        """The session to import; None when nothing was said in it."""
+    def session(self, tools: dict[str, str]) -> dict[str, Any] | None:
+        """The session to import; None when nothing was said in it. `tools` are the tools of the calls so far, by their ids."""
         if not self.messages:
             return None
         self._complete_times()
+        self._name_tools(tools)
         carried = self._carried()
         rewound, rewinds = self._numbered(carried)
         every = [*self.messages, *rewound]
@@ -127,6 +128,14 @@ class Conversation:
             if one.get("timestamp") is None:
                 one["timestamp"] = last if last is not None else self._first_time()
             last = one["timestamp"]
+
+    def _name_tools(self, tools: dict[str, str]) -> None:
+        """A result that does not name its tool has that of its call."""
+        carried, beside = (one.messages for one in self.carried), (branch for _, branch in self.branches)
+        for one in chain(*carried, self.messages, *beside):
+            tools.update((call["id"], call["function"]["name"]) for call in one.get("tool_calls") or ())
+            if one["role"] == "tool" and "tool_name" not in one and one.get("tool_call_id") in tools:
+                one["tool_name"] = tools[one["tool_call_id"]]
 
     def _first_time(self) -> float:
         return next((one["timestamp"] for one in self.messages if one.get("timestamp") is not None), 0.0)
@@ -201,9 +210,9 @@ def reads(
 
     @wraps(conversations)
     def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
-        reading = Reading(path, problems)
+        reading, tools = Reading(path, problems), dict[str, str]()
         for made in conversations(path, reading):
-            if (session := made.session()) is not None:
+            if (session := made.session(tools)) is not None:
                 yield Found(0, session, reading.position)
         reading.report()
 
@@ -233,9 +242,15 @@ def summary(content: Any, at: float | None, foreign_id: str | None) -> list[Mess
 
 
 def answer(
-    content: Any, at: float | None, foreign_id: str | None, call: str | None, tool: str | None, *, failed: bool = False
+    content: Any,
+    at: float | None,
+    foreign_id: str | None,
+    call: str | None,
+    tool: str | None = None,
+    *,
+    failed: bool = False,
 ) -> Message:
-    """The result of a call of a tool; `failed`: it is an error, or the call was declined."""
+    """The result of a call; its tool is known from the call, too. `failed`: it is an error, or the call was declined."""
     meta = {"failed": True} if failed else None
     return message("tool", content, at, foreign_id, tool_call_id=call, tool_name=tool, meta=meta)
 
@@ -403,12 +418,11 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
 
 def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, str]]:
     """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
-    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
-        url = data_url(part, export.attachments) if isinstance(part, dict) else None
-        if isinstance(part, dict) and part.get("type") == "text":
-            yield None, part.get("text") or ""
-        elif url is not None and url.startswith("data:"):
-            head, _, data = url.partition(";base64,")
+    for kind, value in parts_of(content, export):
+        if kind == "text":
+            yield None, value
+        elif value.startswith("data:"):
+            head, _, data = value.partition(";base64,")
             yield head[5:], data
         else:
             export.left_out["attachments"] += 1

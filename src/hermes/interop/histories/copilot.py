@@ -109,7 +109,7 @@ class _Talk:
         self._model: str | None = None
         self._prompt: str | None = None
         self._used: dict[str, Record] = {}  # of each call of the model, its tokens
-        self._names: dict[str, str] = {}  # of each call, its tool
+        self._asked: set[str] = set()  # calls that a reply has
         self._open: list[str] = []  # calls that were begun and have no result yet
 
     def take(self, kind: str, data: Record, at: float | None, name: str) -> None:
@@ -146,8 +146,8 @@ class _Talk:
         calls = []
         for number, asked in enumerate(data.objects("toolRequests")):
             call = asked.text("toolCallId") or f"{name}-{number}"
-            self._names[call] = str(asked.get("name") or "tool")
-            calls.append(tool_call(call, self._names[call], asked.get("arguments")))
+            self._asked.add(call)
+            calls.append(tool_call(call, str(asked.get("name") or "tool"), asked.get("arguments")))
         used = self._used.get(str(data.get("apiCallId")), Record()) | data
         self.parts[-1] += spoken(
             "assistant", content, at, name, model=data.text("model") or self._model, calls=calls,
@@ -157,10 +157,10 @@ class _Talk:
     def _begin(self, data: Record, at: float | None, name: str) -> None:
         call = data.text("toolCallId") or f"{name}-call"
         self._open.append(call)
-        if call in self._names:  # the reply has it
+        if call in self._asked:
             return
-        self._names[call] = str(data.get("toolName") or "tool")
-        made = tool_call(call, self._names[call], data.get("arguments"))
+        self._asked.add(call)
+        made = tool_call(call, str(data.get("toolName") or "tool"), data.get("arguments"))
         add_call(self.parts[-1], made, at, call, model=self._model)
 
     def _end(self, data: Record, at: float | None, name: str) -> None:
@@ -170,7 +170,7 @@ class _Talk:
         result = data.get("result")
         told = Record.of(result).text("content") or data.object("error").text("message")
         output = told or (compact(result) if result else None)
-        tool = self._names.get(call or "") or data.text("toolName")
+        tool = None if call in self._asked else data.text("toolName")
         self.parts[-1].append(answer(output, at, name, call, tool, failed=data.get("success") is False))
 
     def conversation(self, name: str, parent: Conversation | None = None) -> Conversation:

@@ -63,9 +63,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
         with ForeignDatabase(path) as database:
             for row in database.rows("sessions", order=("created_at", "id")):
                 rows = database.rows("messages", {"session_id": row["id"]}, ("created_timestamp", "id"))
-                parts = _parts(map(Record, rows), reading)
-                _name_tools(parts)
-                yield from continued(_conversation(str(row["id"]), Record(row)), parts)
+                yield from continued(_conversation(str(row["id"]), Record(row)), _parts(map(Record, rows), reading))
 
 
 def _parts(rows: Iterable[Record], reading: Reading) -> list[list[Message]]:
@@ -84,15 +82,6 @@ def _parts(rows: Iterable[Record], reading: Reading) -> list[list[Message]]:
         inside, compacted = not for_person, not for_model
         parts[-1] += _stored(row, reading)
     return parts
-
-
-def _name_tools(parts: list[list[Message]]) -> None:
-    """Write the name of its tool beside each result."""
-    names: dict[str, str] = {}
-    for one in (one for part in parts for one in part):
-        names.update((call["id"], call["function"]["name"]) for call in one.get("tool_calls") or ())
-        if one["role"] == "tool" and one.get("tool_call_id") in names:
-            one["tool_name"] = names[one["tool_call_id"]]
 
 
 def _conversation(name: str, row: Record) -> Conversation:
@@ -118,7 +107,6 @@ def _file(path: Path, reading: Reading) -> Iterator[Conversation]:
         elif "role" in line:
             made.messages += _messages(line, f"{line.get('id') or f'line-{number}'}", reading)
     if made is not None:
-        _name_tools([made.messages])
         yield made
 
 
@@ -152,7 +140,7 @@ def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
             call = str(block.get("id"))
             told = block.object("toolResult")
             is_error = told.get("status") == "error" or told.object("value").get("isError") is True
-            results.append(answer(_result(told), at, f"{call}-result", call, None, failed=is_error))
+            results.append(answer(_result(told), at, f"{call}-result", call, failed=is_error))
         elif str(kind) not in _BOOKKEEPING:
             reading.unknown[f"content {kind}"] += 1
     if role == "assistant":

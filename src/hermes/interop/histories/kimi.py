@@ -90,7 +90,6 @@ class _WireReader:
         self.copied: set[str] = set()  # what was said before the fork
         self.system_prompt: str | None = None
         self._model: str | None = None
-        self._names: dict[str, str] = {}  # of each call, its tool
         self._steps: dict[str, Message] = {}
         for number, line in json_lines(path, reading):
             self._take(str(line.get("type")), line, line.time("time"), f"line-{number}")
@@ -164,12 +163,11 @@ class _WireReader:
             reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), part["think"])))
 
     def _call(self, reply: Message, call: Any, tool: Any, arguments: Any, name: str) -> None:
-        call = text(call) or f"{name}-call"
-        self._names[call] = str(tool or "tool")
-        reply.setdefault("tool_calls", []).append(tool_call(call, self._names[call], arguments))
+        made = tool_call(text(call) or f"{name}-call", str(tool or "tool"), arguments)
+        reply.setdefault("tool_calls", []).append(made)
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
-        self.parts[-1].append(answer(output, at, name, text(call), self._names.get(str(call))))
+        self.parts[-1].append(answer(output, at, name, text(call)))
 
     def _undo(self, turns: int) -> None:
         """Put the last turns of the person aside."""

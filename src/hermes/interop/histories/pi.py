@@ -18,6 +18,7 @@ from hermes.interop.histories.conversation import (
     answer,
     as_uuid,
     compact,
+    continued,
     from_json,
     iso,
     joined,
@@ -193,41 +194,32 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
     named = (one.text("name") for one in reversed(entries.values()) if one.get("type") == "session_info")
     title = next(filter(None, named), None) or header.text("title")
     started = next((one for one in entries.values() if one.get("type") == "session_init"), None)  # of a sub-agent
+    parent = header.text("parentSession")
+    source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
+    first = Conversation(
+        source, name, title=title, cwd=header.text("cwd"), model=header.text("modelId"), started_at=header.time("timestamp"),
+        parent=_named(Path(parent)) if parent else None, kind="subagent" if started else "branch",
+        system_prompt=(started or Record()).text("systemPrompt"), origin=header.text(SESSION),
+    )  # fmt: skip
+    told = {key: _messages(key, entry, reading) for key, entry in entries.items()}
     parts: list[list[str]] = [[]]
+    ends: dict[str | None, str | None] = {}  # of each entry, the last message up to it
+    last = None
     for key in shown:
-        if entries[key].get("type") == "compaction" and parts[-1]:
+        last = ends[key] = key if told[key] else last
+        if entries[key].get("type") == "compaction":
             parts.append([])
         parts[-1].append(key)
-    branches = list(left(entries, set(shown), parents.get))
-    source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
+    for fork, branch in left(entries, set(shown), parents.get):
+        if any(told[key] for key in branch):
+            first.branches.append((ends.get(fork), [one for key in branch for one in told[key]]))
+    parts = [part for part in parts if any(told[key] for key in part)]
     earlier: list[Conversation] = []
-    for number, part in enumerate(parts, 1):
-        parent = header.text("parentSession")
-        made = Conversation(
-            source, name if number == 1 else f"{name}.{number}", title=title,
-            cwd=header.text("cwd"), model=header.text("modelId"),
-            started_at=header.time("timestamp") if number == 1 else None,
-            parent=(_named(Path(parent)) if parent else None) if number == 1 else name if number == 2 else f"{name}.{number - 1}",
-            kind=("subagent" if started else "branch") if number == 1 else "compression",
-            system_prompt=(started or Record()).text("systemPrompt"),
-            origin=header.text(SESSION),
-        )  # fmt: skip
-        if number < len(parts):
-            made.end_reason = "compression"
-        made.messages = [one for key in part for one in _messages(key, entries[key], reading)]
-        stored = {one["platform_message_id"] for one in made.messages}
-        if number > 1:
-            made.carry(earlier, set(_kept(entries, shown, part[0])), part[0] if part[0] in stored else None)
+    for number, made in enumerate(continued(first, [[one for key in part for one in told[key]] for part in parts])):
+        if number:
+            summary_id = parts[number][0]
+            made.carry(earlier, set(_kept(entries, shown, summary_id)), summary_id if told[summary_id] else None)
         earlier.append(made)
-        said: dict[str | None, str | None] = {}  # of each entry, the last message up to it
-        last = None
-        for key in part:
-            last = said[key] = key if key in stored else last
-        for fork, branch in branches:
-            if fork in said or (fork is None and number == 1):
-                told = [one for key in branch for one in _messages(key, entries[key], reading)]
-                if told:
-                    made.branches.append((said.get(fork), told))
         yield made
 
 

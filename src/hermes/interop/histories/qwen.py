@@ -85,16 +85,15 @@ def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> 
         made.meta["git_branch"] = branch
     parts: list[list[Message]] = [[]]
     said: dict[str, str | None] = {}  # of each entry, the last message up to it
-    names: dict[str, str] = {}
     end: str | None = None
     for key in shown:
         if entries[key].get("subtype") == "chat_compression":
             parts.append([])
-        told = _messages(key, entries[key], names, reading)
+        told = _messages(key, entries[key], reading)
         parts[-1] += told
         end = said[key] = told[-1]["platform_message_id"] if told else end
     for fork, branch_keys in left(entries, set(shown), parents.get):
-        told = [one for key in branch_keys for one in _messages(key, entries[key], names, reading)]
+        told = [one for key in branch_keys for one in _messages(key, entries[key], reading)]
         if told:
             made.branches.append((said.get(fork or ""), told))
     yield from continued(made, parts)
@@ -105,13 +104,13 @@ def _title(entries: dict[str, Record]) -> str | None:
     return next(filter(None, titles), None)
 
 
-def _messages(key: str, entry: Record, names: dict[str, str], reading: Reading) -> list[Message]:
+def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
     kind, at = entry.get("type"), entry.time("timestamp")
     parts = entry.object("message").get("parts")
     if kind == "system":
         return _summary(key, entry, at, reading)
     if kind == "tool_result":
-        return _results(key, entry, at, names)
+        return _results(key, entry, at)
     content = content_of(parts, reading)
     if kind == "user":
         return spoken("user", content, at, key)
@@ -119,14 +118,13 @@ def _messages(key: str, entry: Record, names: dict[str, str], reading: Reading) 
     for number, part in enumerate(Record.all(parts)):
         if asked := part.object("functionCall"):
             call = asked.text("id") or f"{key}-{number}"
-            names[call] = str(asked.get("name") or "tool")
-            calls.append(tool_call(call, names[call], asked.get("args")))
+            calls.append(tool_call(call, str(asked.get("name") or "tool"), asked.get("args")))
     thoughts = [part.text("text") for part in Record.all(parts) if part.get("thought")]
     used = entry.object("usageMetadata").counts(_TOKENS, with_cached=True)
     return spoken("assistant", content, at, key, thoughts=thoughts, calls=calls, model=entry.text("model"), **used)
 
 
-def _results(key: str, entry: Record, at: float | None, names: dict[str, str]) -> list[Message]:
+def _results(key: str, entry: Record, at: float | None) -> list[Message]:
     """Each result of a line, joined to its call; the line names the call where the result does not."""
     beside = entry.object("toolCallResult")
     made = []
@@ -134,8 +132,7 @@ def _results(key: str, entry: Record, at: float | None, names: dict[str, str]) -
         if told := part.object("functionResponse"):
             call = told.text("id") or beside.text("callId")
             output = output_of([part]) or beside.text("resultDisplay") or compact(told.get("response"))
-            name = told.text("name") or names.get(call or "")
-            made.append(answer(output, at, key if not number else f"{key}-{number}", call, name))
+            made.append(answer(output, at, key if not number else f"{key}-{number}", call, told.text("name")))
     return made
 
 

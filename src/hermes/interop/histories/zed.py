@@ -115,8 +115,7 @@ def _picture(part: Record) -> Any:
 
 def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     """A reply, and what its tools gave back."""
-    texts, thoughts, calls = list[Any](), list[str](), dict[str, str]()
-    asked = []
+    texts, thoughts, calls = list[Any](), list[str](), list[Any]()
     results = agent.object("tool_results")
     for part in agent.objects("content"):
         if part.text("Text"):
@@ -125,16 +124,14 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
             thoughts.append(thought)
         elif used := part.object("ToolUse"):
             call = str(used.get("id"))
-            calls[call] = str(used.get("name") or "tool")
-            asked.append(
-                tool_call(call, calls[call], _arguments(used.get("input"), results.object(call).get("output")))
-            )
+            arguments = _arguments(used.get("input"), results.object(call).get("output"))
+            calls.append(tool_call(call, str(used.get("name") or "tool"), arguments))
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
             reading.unknown[f"content {next(iter(part), None)}"] += 1
-    made = spoken("assistant", joined(texts), None, name, thoughts=thoughts, calls=asked)
+    made = spoken("assistant", joined(texts), None, name, thoughts=thoughts, calls=calls)
     for call in results:
         result = results.object(call)
-        tool, failed = result.text("tool_name") or calls.get(call), result.get("is_error") is True
+        tool, failed = result.text("tool_name"), result.get("is_error") is True
         made.append(answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed))
     return made
 

@@ -53,7 +53,7 @@ _HEADERS = (
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with no-referrer, the form of the password is sent without its origin
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
@@ -67,7 +67,8 @@ _BY_LINK = """<p role="alert">{problem}</p><p>Run <code>hermes web</code> on the
 it prints. <code>hermes web --install</code> keeps the page there, under a link that stays.</p>"""
 _LOGIN = """<form method="post" action="/login"><label for="password">Password</label>
 <input id="password" name="password" type="password" autocomplete="current-password" autofocus>
-<input type="hidden" name="next" value="{next}"><button class="primary">Open</button><p role="alert">{problem}</p></form>"""
+<input type="hidden" name="next" value="{next}"><button class="primary">Open</button>
+<p role="alert" class="problem">{problem}</p></form>"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 _NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")
-_VECTORS = "message_vectors"  # no part of the proof: they are made in the background all the time
 Key = tuple[Any, ...]
 Progress = Callable[[int, int], None]
 
@@ -78,7 +77,7 @@ _LATER: tuple[tuple[str, Sequence[str], Callable[[Engine], object]], ...] = (
     ("gateway_aliases", gateway_tables.TABLES, lambda here: here.make_tables(gateway_tables.STATEMENTS)),
     ("cron_runs", cron.TABLES, lambda here: here.make_tables(cron.TABLES)),
     ("sync_seen", sync_tables.TABLES, sync_tables.prepare),
-    (_VECTORS, vectors.TABLES, vectors.prepare),
+    ("message_vectors", vectors.TABLES, vectors.prepare),
 )
 
 
@@ -128,11 +127,9 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         moved.rounds += 1
         before = moved.written + moved.removed
         with there.read() as tx:
-            for table in (one for one in tables if one.name != _VECTORS):
+            for table in tables:
                 _Copy(there, here, table, moved, progress).run()
             is_same = moved.written + moved.removed == before
-            for table in (one for one in tables if one.name == _VECTORS and is_same):
-                _Copy(there, here, table, moved).run()
             hashes = tx.column("SELECT DISTINCT hash FROM attachments")
     moved.attachments = sum(target._attachments.take_over(source.read_attachment, digest) for digest in hashes)
     target.catch_up()

@@ -8,7 +8,6 @@ the session's own id, with an empty session row (`purged`): a tombstone. Creatin
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,25 +247,16 @@ def half_deleted(tx: Tx) -> list[str]:
 # --------------------------------------------------------------------------------------------- pruning
 
 
-def prunable(
-    tx: Tx, older_than_days: float, source: str | None, whole: bool, by_source: Mapping[str, float] | None
-) -> list[str]:
+def prunable(tx: Tx, older_than_days: float, source: str | None, whole: bool) -> list[str]:
     """Ended sessions whose last activity is longer ago than this; pinned and live ones never.
 
-    With `whole`, conversations of which every part qualifies, each as its newest part. `by_source` has other days for the
-    sessions of some sources.
+    With `whole`, conversations of which every part qualifies, each as its newest part.
     """
-    now, others = time.time(), by_source or {}
     # Another program's messages may be newer than the stored activity.
-    old = f"{_ACTIVE} < ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND m.timestamp >= ?)"
-    where, params = old, list[Any]([now - _seconds(older_than_days)] * 2)
-    if others:
-        where += f" AND s.source NOT IN ({', '.join('?' * len(others))})"
-        params += others
-        for name, days in others.items():
-            where += f" OR (s.source = ? AND {old})"
-            params += [name, *[now - _seconds(days, f"the retention of {name}")] * 2]
-    where = f" AND ({where})"
+    where = (
+        f" AND {_ACTIVE} < ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND m.timestamp >= ?)"
+    )
+    params: list[Any] = [time.time() - _seconds(older_than_days)] * 2
     if source is not None:
         where, params = f"{where} AND s.source = ?", [*params, source]
     found = tx.column(
@@ -282,8 +272,8 @@ def prunable(
     return list(dict.fromkeys(chain[-1] for chain in chains if all_old.issuperset(chain)))
 
 
-def _seconds(days: float, name: str = "older_than_days") -> float:
-    return checked_period(days, name, "days") * DAY
+def _seconds(days: float) -> float:
+    return checked_period(days, "older_than_days", "days") * DAY
 
 
 def ghosts(tx: Tx) -> list[str]:

@@ -64,11 +64,14 @@ const toast = document.getElementById("toast");
 export function confirmed(text, undo = null, seconds = 8) {
   clearTimeout(quiet);
   const back = undo && button("Undo", () => { hush(); return undo(); }, { className: "undo", title: "Undo (u)" });
-  const talk = document.getElementById("talk"); // it stands above the prompt box, and what is asked there
-  toast.style.bottom = talk ? `${talk.offsetHeight + 8}px` : "";
+  liftToast();
   toast.replaceChildren(make("span", {}, text), ...(back ? [back] : []));
   const wait = () => { quiet = setTimeout(() => { if (toast.matches(":hover, :focus-within")) wait(); else hush(); }, seconds * 1000); };
   wait();
+}
+export function liftToast() { // above the prompt box, and what is asked there
+  const talk = document.getElementById("talk");
+  toast.style.bottom = talk ? `${talk.offsetHeight + 8}px` : "";
 }
 export function hush() { clearTimeout(quiet); toast.replaceChildren(); }
 export function failed(error) { confirmed("Error: " + error.message, null, 12); }
