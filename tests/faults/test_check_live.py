@@ -41,7 +41,7 @@ def test_a_store_that_others_write_to_is_sound(folder: Path) -> None:
             assert writer.stdout is not None
             assert writer.stdout.readline()  # it has begun
         with SessionDB(path) as db:
-            found = [finding for _ in range(size(6, 20)) for finding in db.check()]
+            found = [finding for _ in range(size(3, 20)) for finding in db.check()]
         assert all(writer.poll() is None for writer in writers), "a writer died"
     finally:
         for writer in writers:

@@ -14,7 +14,7 @@ import pytest
 
 from . import Refused, Remote, contents, size, store
 
-WAYS = ["select", "read_only", "threads", "bytes", "write", "fork"]
+WAYS = ["select", "bytes", "write", "fork"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its locks are POSIX locks there: see docs/format.md")
 
 
@@ -52,7 +52,7 @@ def test_what_was_acknowledged_is_there_after_another_library_used_the_file(fold
     assert sorted(stored(path)) == sorted(wanted)
 
 
-@pytest.mark.parametrize("way", ["select", "threads", "write"])
+@pytest.mark.parametrize("way", ["select", "write"])
 def test_four_processes_with_another_library_in_each(folder: Path, way: str) -> None:
     path = prepared(folder)
     wanted: list[str] = []

@@ -442,18 +442,6 @@ class Foreign:
         with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as plain:
             plain.execute("SELECT count(*) FROM messages").fetchone()
 
-    def read_only(self, tag: str) -> None:
-        with contextlib.closing(sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=30)) as plain:
-            plain.execute("SELECT max(id) FROM messages").fetchone()
-
-    def threads(self, tag: str) -> None:
-        reading = [threading.Thread(target=self.select, args=(tag,)) for _ in range(4)]
-        for thread in reading:
-            thread.start()
-        self.db.message_count()
-        for thread in reading:
-            thread.join()
-
     def bytes(self, tag: str) -> None:
         for end in ("", "-wal", "-shm"):
             with open(self.path + end, "rb") as file:

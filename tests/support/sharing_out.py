@@ -15,7 +15,6 @@ _SERVERS = ("matrix", "homeassistant", "email", "signal")
 _CONFORMANCE = "tests/gateway/test_conformance.py"
 # files of which each test is a unit, and then whole files, in the order they begin
 _ALONE = (
-    "tests/gateway/test_cluster.py",
     "tests/gateway/test_load.py",
     "tests/gateway/test_handoff.py",
     "tests/gateway/test_crash.py",

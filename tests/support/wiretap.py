@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import aiohttp
 from aiohttp import web
+
+from tests.support.loop_thread import LoopThread
 
 _HOP = {"host", "connection", "transfer-encoding", "content-length", "upgrade", "keep-alive", "accept-encoding"}
 
@@ -62,11 +63,8 @@ class Wiretap:
         self._target = target
         self.calls: list[Call] = []
         self.frames: list[Frame] = []
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), name="wiretap", daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
+        self._thread = LoopThread()
+        self._thread.call(self._start())
 
     def forget(self) -> None:
         """Drop what was kept so far."""
@@ -83,18 +81,10 @@ class Wiretap:
 
     def close(self) -> None:
         """End the proxy."""
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.call(self._stop())
+        self._thread.stop()
 
     # ------------------------------------------------------------------------------------------ the proxy
-
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-        self._loop.close()
 
     async def _start(self) -> None:
         app = web.Application(client_max_size=200_000_000)

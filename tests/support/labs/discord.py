@@ -18,21 +18,7 @@ class Lab(base.Lab):
 
     platform = "discord"
     places = frozenset({"dm", "channel", "thread"})
-    can = frozenset(
-        {
-            "redeliver",
-            "rate_limit",
-            "fail",
-            "drop",
-            "attach",
-            "edits",
-            "change",
-            "take_back",
-            "files",
-            "choices",
-            "forward",
-        }
-    )
+    can = frozenset("redeliver rate_limit fail drop attach edits change take_back files choices forward".split())
 
     def __init__(self) -> None:
         self.server = DiscordServer()

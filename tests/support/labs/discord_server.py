@@ -6,10 +6,8 @@ answers, nonces that are enforced, addresses of files that expire. Every request
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import threading
 import time
 import zlib
 from collections import Counter
@@ -21,6 +19,7 @@ import zstandard
 from aiohttp import web
 
 from tests.support.labs.discord_schema import Schema
+from tests.support.loop_thread import LoopThread
 
 TOKEN = "MTAw.lab-token.c2VjcmV0LW9mLXRoZS1sYWI"
 EPOCH = 1420070400000
@@ -100,12 +99,8 @@ class DiscordServer:
         self.sessions: dict[str, Session] = {}
         self._numbers = 0
         self.clear()
-        self._loop = asyncio.new_event_loop()
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(started,), name="discord-lab", daemon=True)
-        self._thread.start()
-        if not started.wait(10):
-            raise RuntimeError("the lab did not start")
+        self._thread = LoopThread()
+        self.call(self._open())
 
     def clear(self) -> None:
         """Forget what was said and done, and every misbehaviour."""
@@ -130,24 +125,16 @@ class DiscordServer:
 
     def call(self, work: Any) -> Any:
         """Run a coroutine in the server's loop and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return self._thread.call(work)
 
     def later(self, work: Callable[[], Any]) -> None:
         """Run something in the server's loop, without waiting for it."""
-        self._loop.call_soon_threadsafe(work)
+        self._thread.loop.call_soon_threadsafe(work)
 
     def close(self) -> None:
-        if self._loop.is_running():
+        if self._thread.loop.is_running():
             self.call(self._runner.cleanup())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(10)
-            self._loop.close()
-
-    def _serve(self, started: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._open())
-        started.set()
-        self._loop.run_forever()
+        self._thread.stop()
 
     async def _open(self) -> None:
         app = web.Application(client_max_size=30_000_000)

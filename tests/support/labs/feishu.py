@@ -38,20 +38,7 @@ class Lab(SocketLab):
 
     platform = "feishu"
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset(
-        {
-            "redeliver",
-            "rate_limit",
-            "fail",
-            "drop",
-            "attach",
-            "edits",
-            "take_back",
-            "files",
-            "choices",
-            "forward",
-        }
-    )
+    can = frozenset("redeliver rate_limit fail drop attach edits take_back files choices forward".split())
 
     def __init__(self) -> None:
         self.listens_at = free_port()

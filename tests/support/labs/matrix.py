@@ -215,7 +215,7 @@ class Lab(Base):
 
     platform = "matrix"
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset({"attach", "edits", "fail", "rate_limit", "drop", "change", "take_back", "files", "forward"})
+    can = frozenset("attach edits fail rate_limit drop change take_back files forward".split())
 
     def __init__(self) -> None:
         self.synapse = Synapse.running()

@@ -33,7 +33,7 @@ class Lab(SocketLab):
 
     platform = "mattermost"
     places = frozenset({"dm", "group", "channel", "thread"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "edits", "change", "take_back", "files"})
+    can = frozenset("redeliver rate_limit fail drop attach edits change take_back files".split())
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)

@@ -20,6 +20,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, Slo
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Choice, Event, Forwarded, OutgoingFile, Revision, Sender
 from tests.support.labs.base import Lab as Base
+from tests.support.loop_thread import LoopThread
 
 
 class Plain(Adapter):
@@ -195,33 +196,18 @@ class PlainLab(Base):
 
     platform = "plain"
     places = frozenset({"dm", "group", "channel", "thread"})
-    can = frozenset(
-        {
-            "redeliver",
-            "rate_limit",
-            "fail",
-            "drop",
-            "attach",
-            "edits",
-            "thread",
-            "change",
-            "take_back",
-            "files",
-            "choices",
-            "forward",
-        }
-    )
+    can = frozenset("redeliver rate_limit fail drop attach edits thread change take_back files choices forward".split())
     adapter: type[Plain] = Plain
     knows_nonces = True
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
         self._lock = threading.RLock()
         self._clients: set[asyncio.StreamWriter] = set()
         self._forget()
-        ready = threading.Event()
-        threading.Thread(target=self._serve, args=(ready,), daemon=True).start()
-        assert ready.wait(10)
+        self._thread = LoopThread()
+        self._loop = self._thread.loop
+        self._server = self._thread.call(asyncio.start_server(self._client, "127.0.0.1", 0, limit=1 << 26))
+        self.port = self._server.sockets[0].getsockname()[1]
 
     def _forget(self) -> None:
         self.events: dict[str, dict[str, Any]] = {}
@@ -250,19 +236,6 @@ class PlainLab(Base):
     def reset(self) -> None:
         with self._lock:
             self._forget()
-
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._client, "127.0.0.1", 0, limit=1 << 26))
-        self.port = server.sockets[0].getsockname()[1]
-        ready.set()
-        self._loop.run_forever()
-        server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -485,7 +458,9 @@ class PlainLab(Base):
             return list(self._threads)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._server.close)
+        self._thread.stop()
 
 
 class Forgetful(Plain):

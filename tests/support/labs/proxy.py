@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tests.support.loop_thread import LoopThread
+
 
 class Request(NamedTuple):
     """What was asked for; the body only where its length was announced."""
@@ -53,11 +55,10 @@ class Proxy:
         self._lock = threading.Lock()
         self._refusals: list[Refusal] = []
         self._open: set[asyncio.StreamWriter] = set()
-        self._loop = asyncio.new_event_loop()
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="proxy", daemon=True)
-        self._thread.start()
-        started.wait(10)
+        self._thread = LoopThread()
+        self._loop = self._thread.loop
+        self._server = self._thread.call(asyncio.start_server(self._serve, self.host, self.port, limit=1 << 20))
+        self.port = self._server.sockets[0].getsockname()[1]
 
     # ------------------------------------------------------------------------------------------ what tests ask for
 
@@ -117,25 +118,12 @@ class Proxy:
 
     def close(self) -> None:
         """Stop listening."""
-        if self._thread.is_alive():
+        if not self._loop.is_closed():
             self.drop()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(10)
+            self._loop.call_soon_threadsafe(self._server.close)
+            self._thread.stop()
 
     # ------------------------------------------------------------------------------------------ the inside
-
-    def _run(self, started: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, self.host, self.port, limit=1 << 20))
-        self.port = server.sockets[0].getsockname()[1]
-        started.set()
-        self._loop.run_forever()
-        server.close()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)

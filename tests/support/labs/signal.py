@@ -114,7 +114,7 @@ class Lab(Base):
     platform = "signal"
     keeps = False  # signal-cli has acknowledged a message to Signal before it writes it to the stream
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back", "files"})
+    can = frozenset("redeliver rate_limit fail drop attach change take_back files".split())
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -55,19 +55,7 @@ class Lab(base.Lab):
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "channel", "thread"})  # and "private"
     typing_place: ClassVar[str] = "thread"  # Slack shows it nowhere else
     can: ClassVar[frozenset[str]] = frozenset(
-        {
-            "redeliver",
-            "rate_limit",
-            "fail",
-            "drop",
-            "attach",
-            "edits",
-            "change",
-            "take_back",
-            "files",
-            "choices",
-            "forward",
-        }
+        "redeliver rate_limit fail drop attach edits change take_back files choices forward".split()
     )
 
     def __init__(self) -> None:

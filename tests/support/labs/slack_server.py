@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from aiohttp import WSMsgType, web
 
 from tests.support.environments import at_hand
 from tests.support.labs.slack_schema import FOLDER, methods, problems_of
+from tests.support.loop_thread import LoopThread
 
 BOT, BOT_ID, TEAM, APP = "UHERMES01", "BHERMES01", "TLAB00001", "ALAB00001"
 SENDS = ("chat.postMessage", "chat.update")
@@ -80,9 +80,7 @@ class Server:
         self._sockets: dict[web.WebSocketResponse, web.Request] = {}
         self._leaving: set[web.WebSocketResponse] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._thread = LoopThread()
         self.port, self.other_port = self.wait(self._begin())
 
     @property
@@ -107,7 +105,7 @@ class Server:
         return ports[0], ports[1]
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return self._thread.call(work)
 
     def do(self, work: Callable[[], Result]) -> Result:
         async def inside() -> Result:
@@ -117,9 +115,7 @@ class Server:
 
     def close(self) -> None:
         self.wait(self._leave())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._thread.stop()
 
     async def _leave(self) -> None:
         for task in self._tasks:
@@ -128,7 +124,7 @@ class Server:
         await self._runner.cleanup()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
+        task = self._thread.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import Any, ClassVar
 
 from aiohttp import web
 
 from tests.support.labs.base import Lab
+from tests.support.loop_thread import LoopThread
 
 
 class SocketLab(Lab):
@@ -49,22 +48,12 @@ class SocketLab(Lab):
 
     def close(self) -> None:
         self._call(self._runner.cleanup())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.stop()
 
     def _begin(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
-
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        ready.set()
-        self._loop.run_forever()
-        self._loop.close()
+        self._thread = LoopThread()
+        self._loop = self._thread.loop
+        self._call(self._start())
 
     async def _start(self) -> None:
         self._runner = web.AppRunner(self._application(), shutdown_timeout=0.2, **self.runner)
@@ -73,4 +62,4 @@ class SocketLab(Lab):
         self.port = self._runner.addresses[0][1]
 
     def _call(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return self._thread.call(work)

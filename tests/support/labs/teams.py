@@ -69,7 +69,7 @@ class Lab(HttpLab):
     platform = "teams"
     keeps = False  # the Bot Framework does not promise to deliver an activity again
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "edits", "change", "take_back", "files", "forward"})
+    can = frozenset("redeliver rate_limit fail attach edits change take_back files forward".split())
     issuer = "https://api.botframework.com"
 
     def __init__(self) -> None:

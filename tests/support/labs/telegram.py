@@ -43,18 +43,7 @@ class Lab(base.Lab):
     platform: ClassVar[str] = "telegram"
     places: ClassVar[frozenset[str]] = frozenset({"dm", "group", "thread"})
     can: ClassVar[frozenset[str]] = frozenset(
-        {
-            "redeliver",
-            "rate_limit",
-            "fail",
-            "drop",
-            "attach",
-            "edits",
-            "change",
-            "files",
-            "choices",
-            "forward",
-        }
+        "redeliver rate_limit fail drop attach edits change files choices forward".split()
     )
 
     def __init__(self) -> None:

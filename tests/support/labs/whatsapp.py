@@ -59,7 +59,7 @@ class Lab(HttpLab):
 
     platform = "whatsapp"
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "files", "choices", "change", "take_back", "forward"})
+    can = frozenset("redeliver rate_limit fail attach files choices change take_back forward".split())
 
     def __init__(self) -> None:
         self.listens_at = free_port()

@@ -152,7 +152,7 @@ class Lab(Base):
 
     platform = "whatsapp"
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "files", "change", "take_back", "forward"})
+    can = frozenset("redeliver rate_limit fail attach files change take_back forward".split())
 
     def __init__(self) -> None:
         self.bridge = Bridge(TOKEN)
