@@ -23,12 +23,11 @@ import msgspec
 from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
 from hermes.store.records import codec
 from hermes.store.search.clues import HEAD, Clues, ClueWeights
-from hermes.store.search.confidence import Looked, Word, judged, may_name
+from hermes.store.search.confidence import Looked, Word, is_a_time, is_weak, may_name, tells_names
 from hermes.store.search.hits import Ranked
 from hermes.store.text.query import Leaf
 
 if TYPE_CHECKING:
-    from hermes.store.records.rows import Confidence
     from hermes.store.search.reranking import Nearness, Reranking
 
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every other value
@@ -143,7 +142,6 @@ class Passages(msgspec.Struct):
     """How much of the question's words the session that has the most of them holds: 1 for all."""
     related: float | None = None
     """Not below 0: the nearest message is nearer than chance brings one; None without vectors."""
-    confidence: Confidence = "likely"
 
 
 class QuestionRanking:
@@ -190,7 +188,27 @@ class QuestionRanking:
         near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
         hits = self._in_order(order, sequences, near, weights, need)
         related = None if near is None else near.related
-        return Passages(hits, held, related, self._confidence(order, sequences, near))
+        if self._are_weak(order, sequences, near):
+            hits = [msgspec.structs.replace(hit, confidence="weak") for hit in hits]
+        elif (of_names := self._sessions_of_names()) is not None:
+            hits = [
+                msgspec.structs.replace(hit, confidence="weak")
+                if hit.confidence == "likely" and hit.session_id not in of_names
+                else hit
+                for hit in hits
+            ]
+        return Passages(hits, held, related)
+
+    def _sessions_of_names(self) -> Set[str] | None:
+        """The sessions that hold a name of the question; None where it has none, or one that is too common to know all of."""
+        names = [
+            (word, count.keys())
+            for word, count in zip(self._words, self._counts, strict=True)
+            if word.weight > 1.0 and count and not is_a_time(word.leaves[0].text)
+        ]
+        if not names or any(word.also for word, _ in names) or not tells_names(self._asked):
+            return None
+        return set().union(*(held for _, held in names))
 
     def _extent(self) -> tuple[float, float]:
         """How many sessions and messages the search may see. What it sees of others by reference is not counted: there are at
@@ -375,10 +393,8 @@ class QuestionRanking:
             for value, place, one in first[:need]
         ]
 
-    def _confidence(
-        self, order: Sequence[Session], sequences: dict[str, list[Message]], near: Nearness | None
-    ) -> Confidence:
-        """How far the hits can be trusted; the sessions have their values."""
+    def _are_weak(self, order: Sequence[Session], sequences: dict[str, list[Message]], near: Nearness | None) -> bool:
+        """Whether something speaks against all hits; the sessions have their values."""
         words = [
             Word(
                 word.leaves[0].text,
@@ -400,7 +416,7 @@ class QuestionRanking:
             messages = [(one.id, one.text, sum(nearness.get(one.id, FAR))) for one in some] if is_read else []
             looked.append(Looked(session.id, value, session.time > 0.0, messages))
         related = None if near is None else near.related
-        return judged(self._asked, words, looked, named_time=self._preference is not None, related=related)
+        return is_weak(self._asked, words, looked, named_time=self._preference is not None, related=related)
 
 
 def _message(message_id: int, head: str | bytes | None, end: str | bytes | None) -> Message:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.search import periods
@@ -73,9 +71,7 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
         ranking = QuestionRanking(hits.tx, hits.scope, asked, counted, preferred, holding=holding)
         found = ranking.best(max(RANKED, hits.missing + len(hits.seen)), look)
         if preferred is not None or hits.found or _is_answered(found, asked):
-            is_weak = found.confidence == "weak"
-            best = [msgspec.structs.replace(hit, confidence="weak") for hit in found.hits] if is_weak else found.hits
-            hits.add_ranked(hits.people_first(best))
+            hits.add_ranked(hits.people_first(found.hits))
     if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
         ids = [hit.id for hit in hits.found]
         at = [row[0] for row in rows_among(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
