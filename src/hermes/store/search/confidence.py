@@ -3,8 +3,8 @@
 Partial matches are found for nearly every question. They are weak where something speaks against them: the question names a
 person or a year that no message has; the person writes here, and only others speak of the topic; sessions of the named time
 hold far less of it than others; or hardly a word of the topic is held by any message. Each test has a threshold of its own,
-chosen on the sets of `make recall` (`--refused`) so that hardly any right answer is called weak. Hits of sessions that hold
-none of the question's names are weak beside those of other sessions.
+chosen on the sets of `make recall` (`--refused`) so that hardly any right answer is called weak. A hit is weak,
+too, if its session holds none of the names in the question.
 """
 
 from __future__ import annotations

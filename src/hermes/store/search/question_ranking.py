@@ -188,14 +188,10 @@ class QuestionRanking:
         near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
         hits = self._in_order(order, sequences, near, weights, need)
         related = None if near is None else near.related
-        if self._are_weak(order, sequences, near):
-            hits = [msgspec.structs.replace(hit, confidence="weak") for hit in hits]
-        elif (of_names := self._sessions_of_names()) is not None:
+        trusted = set() if self._are_weak(order, sequences, near) else self._sessions_of_names()
+        if trusted is not None:
             hits = [
-                msgspec.structs.replace(hit, confidence="weak")
-                if hit.confidence == "likely" and hit.session_id not in of_names
-                else hit
-                for hit in hits
+                hit if hit.session_id in trusted else msgspec.structs.replace(hit, confidence="weak") for hit in hits
             ]
         return Passages(hits, held, related)
 
