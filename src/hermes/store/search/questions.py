@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.search import periods
+from hermes.store.search.confidence import capitalized
 from hermes.store.search.hits import RANKED, Hits, Ranked
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
@@ -153,8 +154,9 @@ def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
 
 def _topics(hits: Hits, query: Query, typed: Sequence[str]) -> list[QuestionWord]:
     words: dict[str, QuestionWord] = {}
-    names = _names(query)
-    stem = stemmer(language_of(word for text in query.words for word in text.split()))
+    typed_words = [word for text in query.words for word in text.split()]
+    names = capitalized(" ".join(typed_words[1:]))  # the first word of a sentence has a capital anyway
+    stem = stemmer(language_of(typed_words))
     forms = _forms(hits, [piece for piece in typed if not UNSPACED.match(piece) and _is_topic(piece)], stem)
     for piece in typed:
         if UNSPACED.match(piece):
@@ -166,14 +168,6 @@ def _topics(hits: Hits, query: Query, typed: Sequence[str]) -> list[QuestionWord
             leaves = [Leaf(form, "phrase") for form in forms[piece]]
             words.setdefault(stem(piece), QuestionWord(leaves, A_NAME if piece in names else 1.0))
     return list(words.values())
-
-
-def _names(query: Query) -> set[str]:
-    """The words that are written like names: with a capital, and not the first."""
-    words = [word for text in query.words for word in text.split()]
-    return {
-        piece for word in words[1:] if (bare := word.lstrip("¿¡(\"'"))[:1].isupper() for piece in pieces(fold(bare))
-    }
 
 
 def _is_topic(piece: str) -> bool:
