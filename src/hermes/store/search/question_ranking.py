@@ -337,7 +337,6 @@ class QuestionRanking:
         clues = Clues(self._asked, weights.clues)
         kept = self._own.keys() | set().union(*(word.also for word in self._words)) if self._holding else None
         scored: dict[str, dict[int, float]] = {}
-        by_words: set[int] = set()
         messages = near.messages if near else {}
         for session in order:
             own = self._by_session.get(session.id, {})
@@ -347,17 +346,17 @@ class QuestionRanking:
                 scores.update(_raised(own, sequence, weights, clues, messages))
             if kept is not None:
                 scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
-            nearest = [messages[one.id] for one in sequence if one.id in messages] if near else []
             session.value = (
                 weights.session_words * session.words
                 + weights.session_own * session.own
                 + weights.session_best * max(scores.values(), default=0.0)
                 + weights.session_time * session.time
-                + weights.session_near * max((one[0] for one in nearest), default=0.0)
-                + weights.session_near_three * max((one[1] for one in nearest), default=0.0)
-                + weights.session_near_whole * (near.sessions.get(session.id, 0.0) if near else 0.0)
             )
-            by_words.update(own)
+            if near is not None:
+                nearest = [messages[one.id] for one in sequence if one.id in messages]
+                session.value += weights.session_near * max((one[0] for one in nearest), default=0.0)
+                session.value += weights.session_near_three * max((one[1] for one in nearest), default=0.0)
+                session.value += weights.session_near_whole * near.sessions.get(session.id, 0.0)
             scored[session.id] = scores
         order = sorted(order, key=_place, reverse=True)
         first: list[Placed] = []
@@ -365,15 +364,15 @@ class QuestionRanking:
         said_here: list[Placed] = []
         for number, session in enumerate(order):
             scores = scored[session.id]
-            own = self._by_session.get(session.id, {})
-            said_here += [(scores.pop(one), -number, one) for one in self._said_here & scores.keys()]
+            if self._said_here:
+                said_here += [(scores.pop(one), -number, one) for one in self._said_here & scores.keys()]
             best = sorted(zip(scores.values(), scores.keys(), strict=True), reverse=True)
             listed = [
                 (session.value + weights.apart * (score - best[0][0]), -number, message_id)
                 for score, message_id in best
             ]
             first += listed[:OF_A_SESSION]
-            rest += [one for one in listed[OF_A_SESSION:] if one[2] in own]
+            rest += [one for one in listed[OF_A_SESSION:] if one[2] in self._own]
         first.sort(reverse=True)
         if len(first) < need:  # nothing that holds a word is lost where there is room for it
             first += sorted(rest, reverse=True) + sorted(said_here, reverse=True)
@@ -383,7 +382,7 @@ class QuestionRanking:
                 order[-place].id,
                 round(value, 6),
                 "relaxed",
-                _why(one in by_words, messages.get(one)),
+                _why(one in self._own, messages.get(one)),
                 "sure" if near and near.related >= RELATED and messages.get(one, FAR)[0] >= NEAREST else "likely",
             )
             for value, place, one in first[:need]
