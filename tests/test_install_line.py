@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,13 @@ def test_a_folder_that_was_removed_is_no_trouble(tmp_path: Path) -> None:
     if done.returncode:
         pytest.fail(done.stderr)
     assert str(ROOT) in done.stdout
+
+
+def test_the_documents_name_extras_that_exist_as_a_clone_installs_them() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    lines = [line for page in pages for line in re.findall(r"[^\s`]*pip install [^`\n]*\[.*?\]\S*", page.read_text())]
+    assert len(lines) > 20
+    for line in lines:
+        found = re.match(r'\.venv/bin/pip install -e "\.\[(\w+)\]"', line)
+        assert found and found[1] in extras, line

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hermes.errors import InvalidInput
-from hermes.schedules import next_time
+from hermes.times import next_time
+
+pytestmark = pytest.mark.mechanism
 
 BERLIN = "Europe/Berlin"
 

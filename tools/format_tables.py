@@ -24,9 +24,9 @@ from hermes.store.search.meaning import vectors
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "format.md"
 STATEMENTS = {  # by the module that declares them
     "engines/sqlite/schema.py": (
-        *schema.TABLES, *schema.EVENTS, *schema.INSIDE, *schema.FULL_TEXT, *schema.INDEXES, *schema.VIEWS
+        *schema.TABLES, *schema.INSIDE, *schema.FULL_TEXT, *schema.INDEXES, *schema.VIEWS
     ),
-    "gateway_tables.py": gateway_tables.statements(shared=False),
+    "gateway_tables.py": gateway_tables.STATEMENTS,
     "cron_jobs.py": cron.TABLES,
     "sync/tables.py": sync_tables.TABLES,
     "meaning/vectors.py": vectors.TABLES,

@@ -36,9 +36,7 @@ export function eventOf (message, normalize) {
     if (protocol.type === EDIT && target) return { ...common, ...bodyOf(unwrapped(protocol.editedMessage, normalize) || {}), type: 'edit', target }
     return null
   }
-  if (content.reactionMessage) {
-    return { ...common, type: 'reaction', target: content.reactionMessage.key?.id, emoji: content.reactionMessage.text || '' }
-  }
+  if (content.reactionMessage) return null
   const body = bodyOf(content)
   if (!body.text && !body.files) return null
   return { ...common, ...body, type: 'message' }

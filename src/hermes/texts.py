@@ -46,6 +46,17 @@ def harmless(text: str) -> str:
     return _unseen().sub("", _breaks().sub("\n", text))
 
 
+def readable(text: str) -> str:
+    """A program's output as a terminal would have left it: without colours, of what was written over only the last state."""
+    text = _escapes().sub("", text.replace("\r\n", "\n"))
+    while "\x08" in text and (shorter := re.sub(r"[^\n\x08]\x08", "", text)) != text:
+        text = shorter
+    if "\r" in text:  # a progress bar: the last state of each line counts
+        states = (line.split("\r") for line in text.split("\n"))
+        text = "\n".join(next((one for one in reversed(parts) if one.strip()), "") for parts in states)
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]", "", text)
+
+
 def one_line(text: str | None) -> str:
     """Text on one line, harmless, white space folded."""
     return " ".join(harmless(text).split()) if text else ""

@@ -1,7 +1,10 @@
-"""Times for people: "2h ago" out, "7d", "yesterday" and "2026-01-31" in.
+"""Times for people: "2h ago" out, "7d", "yesterday" and "2026-01-31" in; and the times of a schedule.
 
 Ages are measured from `now()`, which the variable HERMES_NOW (seconds since 1970) can hold still for screens that are
 compared; only the display of ages and times in questions ("last week") ask it.
+
+Schedules are cron's five fields in a time zone, as Debian's cron reads them where clocks are changed: a time that is skipped in
+spring is due right after the gap, one that comes twice in autumn is due once; `*` and `*/n` hours go by real time.
 """
 
 from __future__ import annotations
@@ -83,16 +86,55 @@ def rough_duration(seconds: float) -> str:
 
 def zone_of(name: str | None) -> tzinfo | None:
     """The time zone config.yaml names; None is the machine's own. ConfigError when it is unknown."""
-    if not name:
-        return None
-    from zoneinfo import ZoneInfo
-
     from hermes.errors import ConfigError
+
+    if name and (found := _named_zone(name)) is None:
+        raise ConfigError(f"timezone: {_UNKNOWN_ZONE.format(name)}")
+    return found if name else None
+
+
+_UNKNOWN_ZONE = "unknown time zone {!r}; use a name such as Europe/Berlin"
+
+
+def _named_zone(name: str) -> tzinfo | None:
+    from zoneinfo import ZoneInfo
 
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ConfigError(f"timezone: unknown time zone {name!r}; use a name such as Europe/Berlin") from None
+        return None
+
+
+def own_timezone() -> str:
+    """The name of this machine's time zone; UTC where it has none."""
+    named = os.environ.get("TZ", "").lstrip(":")
+    linked = os.path.realpath("/etc/localtime").partition("zoneinfo/")[2]
+    return next((name for name in (named, linked) if name and _named_zone(name)), "UTC")
+
+
+def next_time(schedule: str, timezone: str, after: float) -> float:
+    """The first moment after this one at which a schedule is due. InvalidInput when it can't be read or never is."""
+    from datetime import UTC, datetime
+
+    from cronsim import CronSim, CronSimError
+
+    from hermes.errors import InvalidInput
+
+    if len(schedule.split()) != 5:
+        raise InvalidInput(
+            f"{schedule!r} is not a schedule: give five fields (minute hour day month weekday), such as '0 9 * * 1-5'"
+        )
+    if (zone := _named_zone(timezone)) is None:
+        raise InvalidInput(_UNKNOWN_ZONE.format(timezone))
+    try:
+        return next(CronSim(schedule, datetime.fromtimestamp(after, UTC).astimezone(zone))).timestamp()
+    except CronSimError as error:
+        field = str(error).removeprefix("Bad ")  # cronsim: "Bad minute"
+        raise InvalidInput(
+            f"{schedule!r} is not a schedule: its {field} is not valid (minute hour day month weekday)"
+        ) from None
+    except StopIteration:
+        raise InvalidInput(f"the schedule {schedule!r} names a day that never comes") from None
 
 
 def span(text: str, zone: tzinfo | None = None, *, at: float | None = None) -> tuple[float, float]:

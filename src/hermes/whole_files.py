@@ -1,11 +1,19 @@
-"""Files that are replaced in one step: a reader sees the old content or the new one, also after a crash."""
+"""Files that several processes share: one writer at a time, and replaced in one step.
+
+A reader sees the old content or the new one, also after a crash.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+LOCK_SECONDS = 10.0
 
 
 def write_whole(path: Path, content: bytes | str | Iterable[bytes], *, sync: bool = True) -> None:
@@ -35,3 +43,22 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def locked(file: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """In this block no other process is in one with the same lock file, which is made; TimeoutError after so many seconds."""
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(error.errno, "another program is writing there; try again in a moment") from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)  # this also releases the lock

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.models.endpoint.assembly import Assembler, usage_in
 from tests.support.wire import call, delta, end
+
+pytestmark = pytest.mark.mechanism
 
 
 def assembled(*chunks: Any) -> Any:

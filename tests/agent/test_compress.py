@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -460,8 +459,8 @@ def test_a_process_killed_while_the_model_writes_leaves_the_session_as_it_was(ma
     process.stdin.write("go\n")
     process.stdin.flush()
     assert process.stdout.readline() == "asked\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.communicate()
     assert everything(db) == before
     assert compress(db, "s", Canned(NOTES), config_of()) == db.get_compression_tip("s")
 

@@ -11,7 +11,7 @@ import pytest
 
 from hermes.agent.tool_calls import AT_ONCE
 from hermes.agent.tools.tool import Context, Tool
-from hermes.agent.turn import Done, Stop, Text, ToolFinished, ToolStarted
+from hermes.agent.turn import Done, Stop, Text, ToolFinished, ToolStarted, TurnEnded
 from hermes.errors import InvalidInput
 from tests.support.aimock import fixtures_of
 from tests.support.labs.base import until
@@ -80,12 +80,11 @@ def test_a_turn_runs_in_a_thread_of_its_own_and_says_how_it_ended(make_agent: An
     with Wire([said("yes")]) as wire:
         agent = make_agent(wire)
         told: list[Any] = []
-        ended: list[BaseException | None] = []
-        agent.turn("hello").start(told.append, ended.append).join(30)
-        assert (told[-1], ended) == (Done("yes"), [None])
+        agent.turn("hello").start(told.append).join(30)
+        assert told[-2:] == [Done("yes"), TurnEnded(None)]
         with agent.at_work():
-            agent.turn("meanwhile").start(told.append, ended.append).join(30)
-        assert isinstance(ended[-1], InvalidInput)
+            agent.turn("meanwhile").start(told.append).join(30)
+        assert isinstance(told[-1].error, InvalidInput)
 
 
 def test_the_next_turn_goes_on_from_what_was_said(make_agent: Any) -> None:

@@ -156,7 +156,6 @@ def test_a_question_whose_reply_never_began_is_still_there(make_agent: Any, data
         assert [m["role"] for m in wire.bodies[-1]["messages"]] == ["system", "user", "assistant", "user"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pieces", some(range(1, 9), 3))
 def test_killed_at_any_piece_the_record_is_whole(make_agent: Any, database: Path, pieces: int) -> None:
     parts = [part for n in range(8) for part in (delta(content=f"p{n} "), 0.02)]

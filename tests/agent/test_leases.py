@@ -23,6 +23,8 @@ from hermes_state import SessionDB
 from tests.support.waiting import until
 from tests.support.wire import Wire, said
 
+pytestmark = pytest.mark.mechanism
+
 SHORT = 2.0  # seconds: a busy machine lets a thread wait for more than half of one
 
 

@@ -17,6 +17,8 @@ from tests.support.sizes import size, some
 
 from .transcripts import ALL, GERMAN, OUTAGE, PARSER, Transcript, assistant, tool, user
 
+pytestmark = pytest.mark.mechanism
+
 every = pytest.mark.parametrize("transcript", ALL, ids=lambda transcript: transcript.name)
 
 

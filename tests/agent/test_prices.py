@@ -8,6 +8,8 @@ import pytest
 from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.models.model import UNKNOWN, Reply, Usage, cost, has_price, price_of
 
+pytestmark = pytest.mark.mechanism
+
 OPENAI = "https://api.openai.com/v1"
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, prepared, repaired
 from hermes.texts import without_middle
+
+pytestmark = pytest.mark.mechanism
 
 
 def asks(*ids: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from tests.support.wire import Wire, said
 
 from .saying import talk
 
+pytestmark = pytest.mark.mechanism
+
 QUESTION = "Which database did we choose for the parser cache?"
 FACT = "For the parser cache we chose DuckDB, because SQLite locked under load."
 

@@ -10,6 +10,8 @@ import pytest
 from hermes.agent.system_prompt import system_prompt
 from hermes.config import Config
 
+pytestmark = pytest.mark.mechanism
+
 
 @pytest.fixture
 def home(hermes_home: Path) -> Path:

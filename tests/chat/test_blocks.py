@@ -6,13 +6,16 @@ import time
 from io import StringIO
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from hermes.agent.turn import Done, Followed, Notice, Text, ToolFinished, ToolStarted
-from hermes.chat.render import REFRESH_SECONDS, LiveDisplay, PipeDisplay, short_argument
+from hermes.chat.render import LiveDisplay, PipeDisplay, short_argument
 from hermes.chat.terminal_markdown import blocks, markdown
+
+pytestmark = pytest.mark.mechanism
 
 SAMPLE = """# A heading
 
@@ -144,18 +147,6 @@ def test_a_tool_call_is_one_line_with_its_outcome() -> None:
     assert len(lines) == 2 and all(len(line) <= 40 for line in lines)
     assert lines[0].startswith("  ✓ terminal  ls -la") and lines[0].endswith("0.3s")
     assert lines[1] == "  ✗ session_search  parser  12.0s"
-
-
-def test_tools_that_run_side_by_side_have_a_line_each() -> None:
-    out = StringIO()
-    display = LiveDisplay(Console(file=out, width=40, height=20, force_terminal=True, color_system=None))
-    display.feed(ToolStarted("1", "one", {}))
-    display.feed(ToolStarted("2", "two", {}))
-    time.sleep(REFRESH_SECONDS)
-    display.tick()
-    lines = [line for line in visible(out.getvalue()) if line]
-    assert [line.split()[-1] for line in lines] == ["one", "two"]
-    display.finish()
 
 
 def test_in_a_pipe_only_the_reply_is_on_standard_output() -> None:

@@ -591,7 +591,7 @@ def test_without_a_terminal_it_is_refused_in_one_line(home: Path) -> None:
 def test_without_the_library_the_extra_is_named(home: Path) -> None:
     script = (
         "import sys; sys.modules['textual'] = None\n"
-        "from hermes.chat.browse.browser import browse\n"
+        "from hermes.chat.browse import browse\n"
         "from hermes_state import SessionDB\n"
         "try: browse(SessionDB())\n"
         "except Exception as error: print(type(error).__name__, error)"

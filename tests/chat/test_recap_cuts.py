@@ -5,12 +5,15 @@ from __future__ import annotations
 from io import StringIO
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from hermes.chat.resume import cut_assistant, cut_user, recalled, recap
 from hermes.config import Config
+
+pytestmark = pytest.mark.mechanism
 
 
 def drawn(db: Any, session_id: str, width: int = 80, **display: str) -> str:

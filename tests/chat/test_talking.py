@@ -88,6 +88,19 @@ def test_ctrl_c_stops_a_reply_and_keeps_what_was_said(server: ModelServer, open_
     assert [m["content"] for m in server.requests[1]["messages"]][-2:] == ["The first half", "go on"]
 
 
+def test_ctrl_c_right_behind_enter_stops_the_turn(server: ModelServer, open_screen: Open, look: Look) -> None:
+    gate = Gate()
+    server.scripts = [[gate, "Too late."]]
+    screen = open_screen()
+    screen.wait_for("❯")
+    screen.type("tell me\r\x03")  # read by the prompt in one piece
+    screen.wait_for("Stopped")
+    gate.open.set()
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert look(said)[:1] == [("user", "tell me")] and "Too late" not in screen.history()
+
+
 def test_ctrl_c_at_the_prompt_says_how_to_leave(server: ModelServer, open_screen: Open) -> None:
     screen = open_screen()
     screen.wait_for("❯")

@@ -16,6 +16,8 @@ from hermes.chat.turn_display import TurnDisplay
 from hermes.errors import ModelUnreachable
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.mechanism
+
 
 class Slow:
     """A display that is still showing the last words when the turn has ended; then the signal comes."""

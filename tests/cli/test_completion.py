@@ -60,7 +60,7 @@ def test_commands_and_options(home: Path) -> None:
 
 
 def test_every_command_and_subcommand_can_be_asked_for_its_options(home: Path) -> None:
-    from hermes.cli.sessions.group import COMMANDS as SESSIONS
+    from hermes.cli.sessions import COMMANDS as SESSIONS
 
     for path in [[name] for name in COMMANDS] + [["sessions", name] for name in SESSIONS]:
         offered = words(home, *path, "--")

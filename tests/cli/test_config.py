@@ -460,7 +460,7 @@ def test_no_permission_is_one_line(hermes_home: Path, config_file: Path) -> None
     )
     hermes_home.chmod(0o700)
     assert done.returncode == 1
-    assert done.stderr == f"hermes: {hermes_home} can't be written (Permission denied); fix its permissions\n"
+    assert str(hermes_home) in done.stderr and "permissions" in done.stderr and done.stderr.count("\n") == 1
     assert config_file.read_text() == WITH_COMMENTS
 
 

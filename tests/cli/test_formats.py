@@ -12,6 +12,8 @@ import pytest
 from hermes_state import SessionDB
 from tests.support import program
 
+pytestmark = pytest.mark.mechanism
+
 MODULE = '''
 """A line for each message: session, role, text."""
 from hermes.interop.formats import Format, Found, Problem

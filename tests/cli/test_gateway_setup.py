@@ -306,17 +306,6 @@ def test_two_homes_are_two_services(home: Path, tmp_path: Path) -> None:
     assert f"HERMES_HOME={home}\n" in found[gone] and f"systemctl --user disable --now {gone}" in done.out
 
 
-def test_a_service_from_before_homes_had_names_is_still_this_homes(home: Path, tmp_path: Path) -> None:
-    variables = {"XDG_CONFIG_HOME": str(tmp_path / "configuration")}
-    unit = tmp_path / "configuration" / "systemd" / "user" / "hermes-gateway.service"
-    unit.parent.mkdir(parents=True)
-    unit.write_text(unit_text(home))
-    assert program.run("gateway", "install", "--yes", home=home, env=variables).status == 0
-    assert [path.name for path in unit.parent.iterdir()] == ["hermes-gateway.service"]
-    assert program.run("gateway", "uninstall", home=home, env=variables).status == 0
-    assert not unit.exists()
-
-
 def test_install_and_uninstall(home: Path, tmp_path: Path) -> None:
     variables = {"XDG_CONFIG_HOME": str(tmp_path / "configuration")}
     unit = tmp_path / "configuration" / "systemd" / "user" / unit_name(home)

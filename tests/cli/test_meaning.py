@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -51,9 +52,8 @@ def test_switched_on_used_and_explained(hermes_home: Path) -> None:
     assert "puppy" not in before.out
     done = run("search", "setup", home=hermes_home)
     assert done.status == 0 and "ready: 6 vectors of use-multilingual-v3/1" in done.out
-    shown = run("sessions", "search", "--why", ASKED, home=hermes_home)
-    assert shown.status == 0 and "#1 by meaning" in shown.out and "adopted a puppy" in shown.out
-    assert "puppy" not in run("sessions", "search", "--by", "words", ASKED, home=hermes_home).out
+    (first, *_) = json.loads(run("sessions", "search", "--json", ASKED, home=hermes_home).out)
+    assert (first["id"], first["why"]) == (1, "meaning") and "adopted a puppy" in first["snippet"]
     assert "6 vectors of use-multilingual-v3/1" in run("doctor", home=hermes_home).out
     again = run("search", "setup", home=hermes_home)
     assert again.status == 0 and "6 vectors" in again.out
@@ -72,8 +72,8 @@ def test_a_library_that_cannot_be_loaded_leaves_questions_to_words(hermes_home: 
         command = [sys.executable, "-m", "hermes.cli.main", *words]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
 
-    asked = with_it_broken("sessions", "search", "--why", "which plane is it that leaves for Lisbon tonight")
-    assert asked.returncode == 0 and "Our" in asked.stdout and "by words" in asked.stdout, asked.stderr
+    asked = with_it_broken("sessions", "search", "--json", "which plane is it that leaves for Lisbon tonight")
+    assert asked.returncode == 0 and "Our" in asked.stdout and '"why": "words"' in asked.stdout, asked.stderr
     with SessionDB(hermes_home / "state.db") as db:
         db.append_message("flight", "user", "It leaves at noon.")
     made = with_it_broken("search", "setup")
@@ -104,8 +104,8 @@ def test_the_english_model_is_fetched_verified_used_and_removed(real_home: Path)
     )
     done = run("search", "setup", home=real_home)
     assert "6 vectors of arctic-embed-s/1" in done.out, done.err
-    shown = run("sessions", "search", "--why", ASKED, home=real_home)
-    assert "#1 by meaning" in shown.out
+    shown = run("sessions", "search", "--json", ASKED, home=real_home)
+    assert json.loads(shown.out)[0]["why"] == "meaning"
     words_file = models_folder(real_home) / encoders.ARCTIC_WORDS_FILE
     kept = words_file.read_bytes()
     words_file.write_bytes(b"{" + kept[1:-1] + b"!")

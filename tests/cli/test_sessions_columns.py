@@ -19,6 +19,8 @@ from hermes.errors import ConfigError
 from hermes.texts import harmless, one_line
 from hermes.times import ago, clock, span, zone_of
 
+pytestmark = pytest.mark.mechanism
+
 TEXT = st.text() | st.lists(
     st.sampled_from(["a", "b c", "日本", "👨‍👩‍👧", "🇯🇵", "🏳️‍🌈", "e\u0301", "مرحبا", "\u200d", "\x1b[31m", "\n", "\t", "👍🏽", "한글", "\u202e"])
 ).map("".join)  # fmt: skip

@@ -191,7 +191,6 @@ def rows(home: Path) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.slow
 def test_export_and_import_of_many_messages_take_constant_memory_and_give_every_row_back(
     home: Path, tmp_path: Path
 ) -> None:

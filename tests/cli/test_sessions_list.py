@@ -18,7 +18,7 @@ from tests.support.program import PROGRAM, environment, run
 NOW = {"HERMES_NOW": str(seeds.NOW)}
 
 
-@pytest.mark.parametrize("screen", golden.SCREENS, ids=lambda one: f"{one.name}-{one.width}")
+@pytest.mark.parametrize("screen", golden.SCREENS, ids=lambda one: one.name)
 def test_the_screen_is_the_golden_one(screen: golden.Golden) -> None:
     assert screen.path.exists(), "python -m tests.support.golden --write"
     assert screen.printed() == screen.path.read_text()

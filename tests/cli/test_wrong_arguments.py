@@ -65,6 +65,18 @@ def test_r_alone_without_a_terminal_is_wrong_usage(home: Path) -> None:
     assert done.status == 2 and done.err.count("\n") == 1 and "name a session" in done.err
 
 
+@pytest.mark.parametrize("words", [("-r", "@nosuch"), ("-c", "@nosuch", "-q", "hello")])
+def test_an_unknown_program_is_named_before_a_question_is_asked_for(home: Path, words: tuple[str, ...]) -> None:
+    done = run(*words, home=home)
+    assert done.status == 1 and "@nosuch" in done.err and "@claude" in done.err
+
+
+@pytest.mark.parametrize("words", [("-q", "hello"), ("batch", "-", "--out", "results.jsonl")])
+def test_an_empty_kind_of_command_is_wrong_usage(home: Path, words: tuple[str, ...]) -> None:
+    done = run(*words, "--yes-to", "", home=home)
+    assert done.status == 2 and "--yes-to" in done.err and done.err.count("\n") == 1
+
+
 def test_acp_with_a_file_instead_of_an_editor_is_one_line(home: Path, tmp_path: Path) -> None:
     with (tmp_path / "empty").open("w+b") as file:
         done = subprocess.run([*PROGRAM, "acp"], stdin=file, capture_output=True, text=True, env=environment(home))

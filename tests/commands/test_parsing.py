@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import string
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.commands.registry import known, load, parse, sent_text
+
+pytestmark = pytest.mark.mechanism
 
 NAMES = sorted(load())
 words = st.text(st.characters(exclude_categories=["Cs"]))

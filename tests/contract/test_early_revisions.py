@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from hermes.store.gateway import inbox
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.gateway import received
+
+pytestmark = pytest.mark.mechanism
 
 
 def event(text: str, user: str = "alice", **more: Any) -> str:

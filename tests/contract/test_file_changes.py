@@ -179,4 +179,3 @@ def test_repair_notes_everything_again(db: Any) -> None:
     db.repair(rebuild_index=True)
     assert [row["path"] for row in db.file_changes()] == ["b.py"]
     assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 1}]
-    assert db.get_meta("file_changes_below") is None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from hermes.store.gateway import inbox, outbox
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.gateway import received
+
+pytestmark = pytest.mark.mechanism
 
 
 def test_the_events_of_a_platforms_last_day_stay_known_however_long_ago_that_was(db: Any) -> None:

@@ -58,7 +58,6 @@ BOUNDS: dict[str, Callable[[Any, Any], Any]] = {
 PERIODS: dict[str, Callable[[Any, Any], Any]] = {
     "older_than_days": lambda db, value: db.prune_sessions(value),
     "older_than_days of the trash": lambda db, value: db.empty_trash(value),
-    "the retention of cli": lambda db, value: db.prune_sessions(1, by_source={"cli": value}),
     "after_hours": lambda db, value: db.end_abandoned_sessions(value),
 }
 

@@ -12,6 +12,8 @@ from hermes.store.gateway import outbox
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.mechanism
+
 CHAT = Chat(platform="plain", chat_id="7", account="work")
 
 

@@ -221,26 +221,6 @@ def test_the_automatic_run_keeps_to_its_retention(db):
     assert db.maybe_auto_prune_and_vacuum(retention_days=30, min_interval_hours=0)["pruned"] == 1
 
 
-def test_sources_have_a_retention_of_their_own(db):
-    for source in ("cli", "cron", "telegram"):
-        for days in (10, 100, 400):
-            old_session(db, f"{source}-{days}", days, source=source)
-    rule = {"cron": 7, "telegram": 365}
-    assert sorted(db.prunable_sessions(90, by_source=rule)) == [
-        "cli-100",
-        "cli-400",
-        "cron-10",
-        "cron-100",
-        "cron-400",
-        "telegram-400",
-    ]
-    assert sorted(db.prunable_sessions(90, "cron", by_source={"cron": 50})) == ["cron-100", "cron-400"]
-    assert db.prune_sessions(90, by_source=rule, dry_run=True) == 6
-    assert db.maybe_auto_prune_and_vacuum(90, retention_by_source=rule)["pruned"] == 6
-    assert sorted(row["id"] for row in db.list_sessions_rich()) == ["cli-10", "telegram-10", "telegram-100"]
-    assert db.prunable_sessions(90, by_source={}) == ["telegram-100"]
-
-
 def test_no_vacuum_without_removal_or_when_switched_off(db):
     talk(db, "s", "x")
     assert db.maybe_auto_prune_and_vacuum()["vacuumed"] is False
@@ -391,4 +371,3 @@ def test_messages_of_another_program_count_as_activity(db):
     plain_sql(db.path, (row, [time.time()]))
     assert db.prune_sessions(90) == 1
     assert db.get_session("old") is None and db.get_session("resumed") is not None
-    assert db.prune_sessions(365, by_source={"cli": 30}) == 0

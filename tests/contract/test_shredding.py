@@ -22,7 +22,6 @@ from zstandard import ZstdDecompressor, ZstdError
 
 from hermes.errors import InvalidInput, SessionBusy
 from hermes.store.gateway.gateway_db import GatewayDB
-from tests.support.stores import FILES
 
 from . import found, say, shown, talk
 from .test_deleted_words import held_in_tables, listed
@@ -184,43 +183,23 @@ def test_one_that_is_open_somewhere_is_refused(gone: Any) -> None:
     assert shown(gone, "new")[-1] == "going on with it"
 
 
-def test_copies_that_still_hold_it_are_named(gone: Any, engine: str) -> None:
-    folder = gone.path.parent
-    (folder / "backups").mkdir()
-    gone.backup(folder / "backups" / "copy.db")
-    (folder / "export.jsonl").write_text(json.dumps(gone.export_session("new")) + "\n")
-    (folder / "other.jsonl").write_text(json.dumps(gone.export_session("before")) + "\n")
-    done = gone.shred_session("new")
-    assert done["copies"][:2] == [str(folder / "backups" / "copy.db"), str(folder / "export.jsonl")]
-    # a backup of a server's store brings its attachments along
-    copies = [one for one in done["copies"] if "copy.attachments" not in one]
-    assert len(copies) == (2 if engine == "sqlite" else 4)
+def test_copies_that_a_repair_put_aside_are_named(gone: Any) -> None:
+    aside = gone.sessions_dir / "new.jsonl.before-repair-20260101-100000"
+    for name in (aside, aside.with_name("before.jsonl.before-repair-20260101-100000")):
+        name.parent.mkdir(exist_ok=True)
+        name.write_text("{}\n")
+    assert gone.shred_session("new")["copies"][0] == str(aside)
 
 
-def test_copies_whose_log_or_damaged_file_holds_it_are_named(make_db: Any, sqlite_only: None) -> None:
-    db = make_db("shred")
-    folder = db.path.parent
-    talk(db, "20260301_101500_a1b2c3", "words")
-    (folder / "kept.db-wal").write_bytes((folder / "state.db-wal").read_bytes())
-    db.backup(folder / "torn.db")
-    data = bytearray((folder / "torn.db").read_bytes())
-    data[100:200] = bytes(100)
-    (folder / "torn.db").write_bytes(data)
-    done = db.shred_session("20260301_101500_a1b2c3")
-    assert done["copies"] == [str(folder / "kept.db-wal"), str(folder / "torn.db")]
-
-
-def test_a_backup_made_elsewhere_is_named(gone: Any, engine: str, tmp_path: Path) -> None:
+def test_a_backup_made_elsewhere_is_named(gone: Any, tmp_path: Path) -> None:
     stick = tmp_path / "stick"
     for name in ("elsewhere", "thrown away", "stick"):
         (tmp_path / name).mkdir()
         gone.backup(tmp_path / name / "copy.db")
     (tmp_path / "thrown away" / "copy.db").unlink()
     stick.rename(tmp_path / "pulled out")
-    copies = [one for one in gone.shred_session("new")["copies"] if "copy.attachments" not in one]
-    assert copies[0] == str(tmp_path / "elsewhere" / "copy.db")
-    unreachable = f"{stick / 'copy.db'} (a backup that can't be reached now), perhaps"
-    assert copies[1:] == [unreachable] if engine in FILES else unreachable not in copies
+    unreachable = f"{stick / 'copy.db'} (a backup that can't be reached now)"
+    assert gone.shred_session("new")["copies"][:2] == [str(tmp_path / "elsewhere" / "copy.db"), unreachable]
 
 
 def test_what_the_gateway_was_told_and_has_to_send_goes_too(gone: Any) -> None:

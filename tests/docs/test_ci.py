@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.mechanism
+
 SCRIPT = Path(__file__).parents[2] / ".ci" / "run"
 
 MAKE = """#!/bin/sh

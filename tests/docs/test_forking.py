@@ -17,6 +17,8 @@ from tests.support.program import environment
 from tests.support.screen import Screen
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.mechanism
+
 PROBE = """
 import atexit, json, os, sys, time
 atexit.register(lambda: print("at exit"))

@@ -15,6 +15,8 @@ from tests.support.labs.base import until
 from tests.support.leftovers import marked
 from tests.support.sizes import some
 
+pytestmark = pytest.mark.mechanism
+
 TREE = Path(__file__).parents[2]
 # A server that left its parent's session, one of PostgreSQL, and a test that never ends.
 SCENE = """

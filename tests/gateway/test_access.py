@@ -28,12 +28,6 @@ QUIET: dict[str, Any] = {"streaming": {"enabled": False}, "brake": {"per_minute"
 EVERYONE = ["u-alice", "u-bob", "u-carol"]
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 class Scene:
     """A gateway with alice (the owner), bob and carol."""
 

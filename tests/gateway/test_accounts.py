@@ -27,12 +27,6 @@ from tests.support.program import PROGRAM
 
 
 @pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
 def labs() -> Iterator[tuple[PlainLab, PlainLab]]:
     """The account without a name, and `work`; the same people, with the same ids, write to both."""
     first, second = PlainLab(), PlainLab()

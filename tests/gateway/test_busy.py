@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,6 @@ from tests.support.labs.plain import PlainLab
 from tests.support.notices import NOT_YOURS, STOPPED
 
 SLOW = "slow=30 " + "x " * 200  # half a minute, if nobody stops it
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def whole(lab: PlainLab, number: int, **where: Any) -> list[str]:

@@ -26,19 +26,6 @@ KEYS = {
 GATEWAY_ID = re.compile(r"\d{8}_\d{6}_[0-9a-f]{8}")
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 class Talk:
     """Somebody in a chat, who says one thing after another."""
 

@@ -40,12 +40,6 @@ PNG = bytes.fromhex(
 )
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 def everywhere(test: Any) -> Any:
     """On every platform also in a quick run."""
     test.everywhere = True
@@ -315,25 +309,21 @@ def test_a_picture_reaches_the_model_once(lab: Lab, model: Echo, hermes_home: Pa
         assert "attachment:sha256:" in str(gateway.db.get_messages(row["id"])[0]["content"])
 
 
-def test_a_file_is_read_no_further_than_what_is_kept(lab: Lab, hermes_home: Path) -> None:
+async def test_a_file_is_read_no_further_than_what_is_kept(lab: Lab, hermes_home: Path) -> None:
     """Whatever size was announced; and one of the largest size arrives whole, however the vendor encodes it."""
     needs(lab, "attach")
     if lab.platform == "plain":
         pytest.skip("plain fetches over no vendor's API")
     data = random.Random(7).randbytes(70_000)
-
-    async def work() -> None:
-        kind = getattr(lab, "adapter", None) or adapter_class(lab.platform)
-        adapter, _ = made_adapter(configured([lab]), lab.platform, {}, hermes_home, kind)
-        async with connected(adapter) as link:
-            await asyncio.to_thread(lab.attach, data, "data.bin", "application/octet-stream", text="keep it")
-            await link.until(lambda: any(event.attachments for event in link.events))
-            (file,) = next(event.attachments for event in link.events if event.attachments)
-            assert await asyncio.create_task(no_more_than(80_000, adapter.fetch(file))) == data
-            with pytest.raises(TooLarge, match=r"larger than 0\.05 MB"):
-                await asyncio.create_task(no_more_than(50_000, adapter.fetch(file)))
-
-    asyncio.run(work())
+    kind = getattr(lab, "adapter", None) or adapter_class(lab.platform)
+    adapter, _ = made_adapter(configured([lab]), lab.platform, {}, hermes_home, kind)
+    async with connected(adapter) as link:
+        await asyncio.to_thread(lab.attach, data, "data.bin", "application/octet-stream", text="keep it")
+        await link.until(lambda: any(event.attachments for event in link.events))
+        (file,) = next(event.attachments for event in link.events if event.attachments)
+        assert await asyncio.create_task(no_more_than(80_000, adapter.fetch(file))) == data
+        with pytest.raises(TooLarge, match=r"larger than 0\.05 MB"):
+            await asyncio.create_task(no_more_than(50_000, adapter.fetch(file)))
 
 
 def test_a_text_file_is_read_in(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -418,26 +408,6 @@ def test_a_button_answers_its_own_question_and_no_newer_one(
         rows = gateway.db.list_sessions_rich(source=lab.platform)
         said = [one["content"] for row in rows for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
         assert len(said) == 2 and not any("/yes" in text for text in said)
-
-
-def test_an_emoji_answers_a_question(lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path) -> None:
-    needs(lab, "reactions")
-    precious = tmp_path / "precious.txt"
-    precious.write_text("do not lose me")
-    with running(lab, hermes_home, model.base_url) as gateway:
-        assert next(iter(gateway.connections.values())).adapter.capabilities.tells_reactions
-        lab.say("hello")
-        answered(lab, "echo: hello")
-        lab.react("👍")  # to nothing that was asked
-        lab.say(f'call=terminal {{"command": "rm {precious}"}}')
-        until(lambda: any("Reply yes or no" in text.replace("*", "") for text in lab.shown()), str(lab.shown()))
-        lab.react("👍", who="bob")  # who was not asked
-        lab.react("🎉")
-        lab.react("👎")
-        until(lambda: any("the tool said" in text for text in lab.shown()), str(lab.shown()))
-        assert precious.exists()
-        assert len(lab.shown()) == 3
-        assert gateway.db.session_count() == 1
 
 
 def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> None:

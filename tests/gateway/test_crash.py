@@ -31,13 +31,6 @@ def model() -> Iterator[Echo]:
         yield echo
 
 
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 def words(texts: list[str]) -> list[str]:
     return " ".join(texts).split()
 

@@ -32,19 +32,6 @@ from tests.support.sizes import size
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def forgetful() -> Iterator[ForgetfulLab]:
     made = ForgetfulLab()
@@ -250,21 +237,6 @@ def test_a_part_that_the_platform_refuses_is_given_up_and_the_person_is_told(
     lab.close()
 
 
-def test_a_person_whose_chat_refused_everything_is_told_with_the_next_message_also_after_a_restart(
-    letters: LettersLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(letters, hermes_home, model.base_url) as gateway:
-        letters.refuses = "the bot was blocked"
-        letters.say("first")
-        until(lambda: lost(gateway, "letters") == 1)
-    letters.refuses = None
-    with running(letters, hermes_home, model.base_url):
-        letters.say("second")
-        until(lambda: len(letters.shown()) == 2)
-        assert letters.shown()[0] == "echo: second"
-        assert "could not be sent" in letters.shown()[1]
-
-
 HASTY = Timings(retry=0.001)
 
 
@@ -286,20 +258,6 @@ def test_a_part_at_which_the_platform_always_fails_is_given_up_after_ten_tries_i
         until(lambda: lab.shown()[-1] == "echo: and now?")
         assert sum("could not be sent" in text for text in lab.shown()) == 1
     lab.close()
-
-
-def test_the_tries_are_counted_on_after_a_restart(letters: LettersLab, model: Echo, hermes_home: Path) -> None:
-    letters.stumbles = "Paragraph 8:"
-    with running(letters, hermes_home, model.base_url, timings=HASTY) as gateway:
-        letters.say("long=2600")
-        until(lambda: letters.stumbled >= 6)
-    before = letters.stumbled
-    clock = Clock()
-    clock.forward(600)
-    with running(letters, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
-        until(lambda: lost(gateway, "letters") == 1)
-        until(lambda: without_part_two(letters.shown(), reply_to("long=2600")))
-    assert letters.stumbled - before < 10
 
 
 def test_a_platform_that_asks_to_wait_for_hours_loses_no_message(
@@ -511,14 +469,6 @@ def test_a_store_that_is_held_by_somebody_else_delays_but_loses_nothing(
         until(lambda: lab.shown() == ["echo: slow=1.5 please wait"] and nothing_waits(gateway))
         (row,) = gateway.db.list_sessions_rich(source="plain")
         assert [m["role"] for m in gateway.db.get_messages(row["id"])] == ["user", "assistant"]
-
-
-def test_events_of_one_chat_that_come_at_once_keep_their_order(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
-        for n in range(60):
-            lab.say(f"n{n}")
-        until(lambda: len(lab.shown()) == 60)
-    assert lab.shown() == [f"echo: n{n}" for n in range(60)]
 
 
 # ------------------------------------------------------------------------------------------ turns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,8 @@ from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
 from tests.support.wire import Wire
 from tests.support.wire import said as answer
+
+pytestmark = pytest.mark.mechanism
 
 ANY = st.text(st.characters(), max_size=20)  # halves of characters as well
 JSON = st.recursive(

@@ -19,12 +19,6 @@ from tests.support.labs.base import until
 from tests.support.labs.plain import ForgetfulLab, LettersLab, PlainLab
 
 
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 @pytest.fixture(params=[PlainLab, ForgetfulLab])
 def lab(request: pytest.FixtureRequest) -> Iterator[PlainLab]:
     made: PlainLab = request.param()
@@ -170,7 +164,7 @@ def test_nothing_of_our_own_home_is_sent_wherever_it_lies(
 
 def test_a_home_folder_at_the_root_is_no_working_folder(tmp_path: Path) -> None:
     from hermes.errors import ToolError
-    from hermes.gateway.chats.file_tool import allowed
+    from hermes.gateway.chats.media import allowed
 
     (tmp_path / "a.txt").touch()
     assert allowed("a.txt", [Path("/"), tmp_path], tmp_path, tmp_path / "home") == Path(

@@ -17,12 +17,6 @@ SLOW = "slow=60 " + "x " * 100  # a minute, if nobody stops it
 ASKS = 'call=terminal {"command": "rm -rf nothing"}'
 
 
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 @pytest.fixture(params=PLATFORMS)
 def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     made: Lab = import_module(f"tests.support.labs.{request.param}").Lab()

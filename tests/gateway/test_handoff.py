@@ -27,19 +27,6 @@ HOME = {"platforms": {"plain": {"home_channel": "group:group-1"}}}
 
 
 @pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def other() -> Iterator[ForgetfulLab]:
     made = ForgetfulLab()
     yield made
@@ -255,32 +242,12 @@ def test_a_request_of_a_desk_that_is_long_gone_is_left_alone(lab: PlainLab, mode
     assert lab.threads() == ["about tulips"]
 
 
-def test_a_summary_that_a_dead_gateway_left_is_not_sent_once_the_handoff_is_withdrawn(
-    lab: PlainLab, model: Echo, hermes_home: Path
+@pytest.mark.parametrize("threads", [True, False])
+def test_what_a_dead_gateway_left_of_a_handoff_is_undone_once_it_is_withdrawn(
+    lab: PlainLab, model: Echo, hermes_home: Path, threads: bool
 ) -> None:
     at_the_desk(hermes_home)
-    gateway = GatewayProcess(hermes_home, [lab], model.base_url, **HOME)
-    gateway.start()
-    model.latency = 60.0
-    with SessionDB(hermes_home / "state.db") as db:
-        assert db.request_handoff(SESSION, "plain")
-        until(lambda: model.requests)
-        gateway.kill()
-        assert db.fail_handoff(SESSION, "the desk gave it up")
-        model.latency = 0.0
-        gateway.start()
-        lab.say("hello")
-        until(lambda: lab.shown() == ["echo: hello"])
-        until(lambda: not GatewayDB(db).read(inbox.waiting))
-        assert gateway.stop() == 0
-    assert in_thread(lab) == []
-
-
-def test_a_chat_that_a_dead_gateway_bound_is_let_go_once_the_handoff_is_withdrawn(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    at_the_desk(hermes_home)
-    lab.no_threads = True
+    lab.no_threads = not threads
     gateway = GatewayProcess(hermes_home, [lab], model.base_url, **HOME)
     gateway.start()
     model.latency = 60.0
@@ -293,9 +260,13 @@ def test_a_chat_that_a_dead_gateway_bound_is_let_go_once_the_handoff_is_withdraw
         gateway.start()
         lab.say("hello")
         until(lambda: lab.shown()[-1:] == ["echo: hello"])
+        until(lambda: not GatewayDB(db).read(inbox.waiting))
         assert gateway.stop() == 0
-        assert GatewayDB(db).read(routes.of_session, SESSION) is None
-        assert not any(one["content"] == "hello" for one in db.get_messages(SESSION))
+        if threads:
+            assert lab.shown() == ["echo: hello"] and in_thread(lab) == []
+        else:  # the home chat is let go
+            assert GatewayDB(db).read(routes.of_session, SESSION) is None
+            assert not any(one["content"] == "hello" for one in db.get_messages(SESSION))
 
 
 def test_where_no_thread_can_be_made_the_home_chat_serves(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
@@ -475,20 +446,6 @@ def test_a_gateway_that_was_stopped_completes_nothing_that_another_has_claimed_s
         with db.fenced(f"job:handoff:{SESSION}", token):
             assert db.complete_handoff(SESSION)
         assert gateway.stop() == 0
-
-
-def test_two_gateways_never_both_take_one(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    at_the_desk(hermes_home)
-    second = PlainLab()
-    with (
-        running(lab, hermes_home, model.base_url, **HOME) as one,
-        running(second, hermes_home, model.base_url, stands_by=True, **HOME),
-    ):
-        for _ in range(3):
-            assert one.db.request_handoff(SESSION, "plain")
-            until(lambda: one.db.get_handoff_state(SESSION)["state"] == "completed")
-        assert len(lab.threads()) + len(second.threads()) == 3
-    second.close()
 
 
 def test_of_many_that_claim_at_once_one_wins(hermes_home: Path) -> None:

@@ -39,13 +39,6 @@ def model() -> Iterator[Echo]:
 
 
 @pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     name = request.node.nodeid
     yield server("18").store(name)
@@ -236,24 +229,6 @@ def test_a_reset_happens_once(lab: PlainLab, model: Echo, tmp_path: Path, url: s
         assert db.check() == []
 
 
-def test_a_handoff_is_claimed_once(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
-    home = lab.chat_id("dm")
-    with SessionDB(url=url) as db:
-        for number in range(4):
-            db.create_session(f"s{number}", "cli")
-            db.append_message(f"s{number}", "user", "hello")
-            db.append_message(f"s{number}", "assistant", "hello yourself")
-    settings = {"platforms": {"plain": {"home_channel": home}}}
-    with Pair(tmp_path, [lab], model.base_url, url, **settings), SessionDB(url=url) as db:
-        for number in range(4):
-            assert db.request_handoff(f"s{number}", "plain")
-        until(lambda: all((db.get_handoff_state(f"s{n}") or {})["state"] == "completed" for n in range(4)))
-        assert len(lab.threads()) == 4
-        for number in range(4):
-            asked = [one for one in db.get_messages(f"s{number}") if one["role"] == "user"]
-            assert len(asked) == 2
-
-
 # ---------------------------------------------------------------------------------------------- in trouble
 
 
@@ -338,24 +313,6 @@ def test_killed_stopped_and_restarted_again_and_again_under_load(
         for which in (0, 1):
             assert pair.both[which].stop() == 0
     assert record_of(url) == dict(said)
-
-
-def test_all_platforms_of_a_killed_one_pass_to_the_other(model: Echo, tmp_path: Path, url: str) -> None:
-    labs: list[PlainLab] = [PlainLab(), ForgetfulLab()]
-    try:
-        with Pair(tmp_path, labs, model.base_url, url) as pair:
-            until(lambda: {pair.holder("plain"), pair.holder("forgetful")} == {0, 1}, "they do not divide them")
-            labs[0].say("hello")
-            labs[1].say("hello")
-            for lab in labs:
-                until(lambda lab=lab: lab.shown() == ["echo: hello"])
-            pair.kill(pair.holder("forgetful") or 0)
-            until(lambda: pair.holder("plain") == pair.holder("forgetful"))
-            labs[1].say("still there?")
-            until(lambda: labs[1].shown()[-1:] == ["echo: still there?"])
-    finally:
-        for lab in labs:
-            lab.close()
 
 
 def test_one_that_stops_in_order_is_followed_at_once(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:

@@ -7,7 +7,6 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,13 +93,6 @@ def test_without_a_hook_or_a_session_nothing_runs() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ in the gateway
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def said(path: Path) -> dict[str, Any]:

@@ -25,13 +25,6 @@ def model() -> Iterator[Echo]:
         yield echo
 
 
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 def test_many_chats_are_answered_once_in_order_and_memory_stays_flat(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:

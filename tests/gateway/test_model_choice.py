@@ -23,13 +23,6 @@ def model() -> Iterator[Echo]:
         yield echo
 
 
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 def asker(lab: PlainLab) -> Callable[..., str]:
     """Says something and returns the answer."""
 

@@ -19,12 +19,6 @@ OLD, NEW = -4711, -1009000000001
 
 
 @pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
 def lab() -> Iterator[Lab]:
     made = Lab()
     yield made

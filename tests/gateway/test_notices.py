@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,19 +84,6 @@ def test_words_count_more_than_what_the_platform_tells() -> None:
     assert language_of(["東京天気"], "ja") == "ja"
     assert say("yes", "es-MX") == "Sí"
     assert say("yes", "tlh") == say("yes", None) == "Yes"
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def test_a_stranger_is_greeted_and_welcomed_in_their_own_language(

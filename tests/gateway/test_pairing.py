@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,19 +28,6 @@ from tests.support.labs.base import until
 from tests.support.labs.plain import Plain, PlainLab
 
 CODE = re.compile(r"[A-Z2-9]{4}-[A-Z2-9]{4}")
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def code_for(lab: PlainLab, gateway: Gateway, who: str = "mallory", text: str = "hello?") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,6 @@ from tests.support.wire import Wire, call, delta, end, sse
 from tests.support.wire import said as reply
 
 OWNERS = ["plain:u-alice", "plain:u-bob"]
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -200,26 +186,3 @@ def test_a_question_is_seen_while_the_reply_grows(lab: PlainLab, hermes_home: Pa
 )
 def test_answers_are_read_strictly(text: str, answer: Any) -> None:
     assert read_answer(text) is answer
-
-
-def test_an_emoji_at_another_message_answers_no_question(
-    lab: PlainLab, model: Echo, hermes_home: Path, tmp_path: Path
-) -> None:
-    precious = tmp_path / "precious.txt"
-    precious.write_text("do not lose me")
-    with running(lab, hermes_home, model.base_url):
-        lab.say("hello")
-        until(lambda: lab.shown() == ["echo: hello"])
-        (greeting,) = lab.messages
-        lab.say(f'call=terminal {{"command": "rm {precious}"}}')
-        until(lambda: any("Reply" in text for text in lab.shown()))
-        (question,) = [number for number in lab.messages if number != greeting]
-        lab.react("👍", about=greeting)  # meant for the greeting
-        lab.react("👎", about=question)
-        until(lambda: any("the tool said" in text for text in lab.shown()), str(lab.shown()))
-        assert precious.exists()
-        lab.say(f'call=terminal {{"command": "rm -f {precious}"}}')
-        until(lambda: sum("Reply" in text for text in lab.shown()) == 2, str(lab.shown()))
-        lab.react("👍", about=question)  # an older one
-        lab.react("👍")
-        until(lambda: not precious.exists())

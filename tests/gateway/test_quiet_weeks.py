@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -22,12 +21,6 @@ READ_BACK = (
     "sms",
     "weixin",
 )  # they ask the vendor for what was missed
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 @pytest.mark.parametrize("name", some(READ_BACK, 3))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from hermes.gateway.chats.media import MOST_QUOTED
 from hermes.store.gateway import inbox
@@ -16,19 +13,6 @@ from tests.support.labs.discord import Lab as DiscordLab
 from tests.support.labs.matrix import Lab as MatrixLab
 from tests.support.labs.plain import PlainLab
 from tests.support.labs.signal import Lab as SignalLab
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def told(model: Echo, words: str) -> str:
@@ -82,6 +66,7 @@ def test_what_waits_is_listed_by_its_forwarded_words(lab: PlainLab, model: Echo,
         lab.say("no")
         until(lambda: len(lab.shown()) == 4)
         until(lambda: not gateway.store.read(inbox.waiting))
+        assert sum("the tool said" in one for one in lab.shown()) == 1  # it was declined, and that was all
         assert not any("echo: no" in one for one in lab.shown()), lab.shown()
 
 

@@ -23,12 +23,6 @@ from tests.support.labs.plain import ForgetfulLab, LettersLab, Plain, PlainLab
 LABS = {"edits and nonces": PlainLab, "edits": ForgetfulLab, "neither": LettersLab}
 
 
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 @pytest.fixture(params=LABS)
 def lab(request: pytest.FixtureRequest) -> Iterator[PlainLab]:
     made = LABS[request.param]()

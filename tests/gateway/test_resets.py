@@ -166,19 +166,6 @@ def test_the_notice_says_why_and_how_to_go_back(policy: SessionReset, reason: st
 # ------------------------------------------------------------------------------------------------ in the gateway
 
 
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 IDLE = {"mode": "idle", "idle_minutes": 60}
 
 
@@ -200,6 +187,17 @@ def only_session(gateway: Gateway) -> str:
 
 def ended(gateway: Gateway, session_id: str) -> Any:
     return (gateway.db.get_session(session_id) or {})["end_reason"]
+
+
+def quieted(lab: PlainLab, gateway: Gateway, clock: Clock, text: str, title: str | None = None) -> str:
+    """A conversation that was reset, two hours after this was said."""
+    say(lab, text)
+    session_id = only_session(gateway)
+    if title is not None:
+        gateway.db.set_session_title(session_id, title)
+    clock.forward(2 * HOUR)
+    until(lambda: ended(gateway, session_id) == "idle")
+    return session_id
 
 
 def test_a_quiet_conversation_ends_and_the_next_message_begins_another_that_links_to_it(
@@ -233,11 +231,7 @@ def test_the_command_in_the_notice_brings_the_old_conversation_back_and_it_stays
 ) -> None:
     clock = Clock()
     with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
-        say(lab, "about tulips")
-        old = only_session(gateway)
-        gateway.db.set_session_title(old, "tulips & co")
-        clock.forward(2 * HOUR)
-        until(lambda: ended(gateway, old) == "idle")
+        old = quieted(lab, gateway, clock, "about tulips", title="tulips & co")
         shown = say(lab, "good morning")
         command = shown[1].split("`")[1]
         assert command == "/resume tulips & co"
@@ -255,10 +249,7 @@ def test_the_command_in_the_notice_brings_the_old_conversation_back_and_it_stays
 def test_going_back_is_the_first_thing_said_and_holds(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     clock = Clock()
     with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
-        say(lab, "about tulips")
-        old = only_session(gateway)
-        clock.forward(2 * HOUR)
-        until(lambda: ended(gateway, old) == "idle")
+        old = quieted(lab, gateway, clock, "about tulips")
         lab.say(f"/resume {old}")
         until(lambda: any("Continuing" in one for one in lab.shown()))
         clock.forward(50 * 60)  # what was last said here is nearly three hours ago, but they came back since
@@ -272,10 +263,7 @@ def test_the_old_conversation_is_listed_beside_the_new_one_and_found_from_it(
 ) -> None:
     clock = Clock()
     with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
-        say(lab, "the black tulips are in the cellar")
-        old = only_session(gateway)
-        clock.forward(2 * HOUR)
-        until(lambda: ended(gateway, old) == "idle")
+        old = quieted(lab, gateway, clock, "the black tulips are in the cellar")
         say(lab, "good morning")
         route = gateway.store.read(routes.get, "agent:main:plain:dm:dm-alice")
         assert {row["id"] for row in gateway.db.list_sessions_rich(source="plain")} == {old, route.session_id}
@@ -289,10 +277,7 @@ def test_without_notify_nothing_is_said(lab: PlainLab, model: Echo, hermes_home:
     clock = Clock()
     settings = {**IDLE, "notify": False}
     with running(lab, hermes_home, model.base_url, clock=clock, session_reset=settings) as gateway:
-        say(lab, "one")
-        old = only_session(gateway)
-        clock.forward(2 * HOUR)
-        until(lambda: ended(gateway, old) == "idle")
+        quieted(lab, gateway, clock, "one")
         assert say(lab, "two") == ["echo: one", "echo: two"]
 
 

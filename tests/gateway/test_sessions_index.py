@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hermes.gateway.index_file import write_index
 from hermes.gateway.runner import Gateway
 from hermes.gateway.settings import Timings
@@ -30,19 +28,6 @@ from tests.support.labs.plain import PlainLab
 running = partial(in_process.running, timings=Timings(index_pause=0.05, index_check=0.3, reset_check=0.1))
 
 ALICE = "agent:main:plain:dm:dm-alice"
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def in_the_file(home: Path) -> dict[str, Any]:

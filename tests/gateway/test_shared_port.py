@@ -97,12 +97,6 @@ class PostedLab(Lab):
 
 
 @pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
 def plain() -> Iterator[PlainLab]:
     made = PlainLab()
     yield made

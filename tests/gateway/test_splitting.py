@@ -14,6 +14,8 @@ from wcwidth import iter_graphemes
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.flow.splitting import split, with_cursor
 
+pytestmark = pytest.mark.mechanism
+
 Measure = Callable[[str], int]
 MEASURES: list[Measure] = [len, utf16_units, lambda text: len(text.encode())]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,6 @@ from tests.support.labs.plain import ForgetfulLab, PlainLab, StubbornLab
 
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
 BRISK = Timings(turns_end=0.3)  # turns are interrupted sooner; the order is the same
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("kind", [PlainLab, ForgetfulLab])

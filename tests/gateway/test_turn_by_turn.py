@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.support.echo import Echo
@@ -19,19 +19,6 @@ from tests.support.program import PROGRAM, ended, environment, start
 from tests.support.screen import Screen
 
 SLOW = "slow=30 " + "x " * 100  # half a minute, unless the model is told to hurry
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
 
 
 def configured(home: Path, model: Echo) -> dict[str, str]:
@@ -46,9 +33,15 @@ def asked(model: Echo, words: str) -> bool:
     return any(words in str(one["messages"][-1]) for one in list(model.requests))
 
 
-def only_session(gateway: Any) -> str:
-    (row,) = gateway.db.list_sessions_rich(source="plain")
-    return str(row["id"])
+@contextmanager
+def begun(lab: PlainLab, model: Echo, home: Path) -> Iterator[tuple[Any, str]]:
+    """A gateway, and a conversation in which nobody answers at the moment."""
+    with running(lab, home, model.base_url) as gateway:
+        lab.say("first")
+        until(lambda: lab.shown() == ["echo: first"])
+        (row,) = gateway.db.list_sessions_rich(source="plain")
+        until(lambda: not gateway.db.is_live(str(row["id"])))
+        yield gateway, str(row["id"])
 
 
 def told(gateway: Any, session_id: str) -> list[tuple[str, str]]:
@@ -57,11 +50,7 @@ def told(gateway: Any, session_id: str) -> list[tuple[str, str]]:
 
 def test_a_chat_waits_while_a_terminal_answers(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     env = configured(hermes_home, model)
-    with running(lab, hermes_home, model.base_url) as gateway:
-        lab.say("first")
-        until(lambda: lab.shown() == ["echo: first"])
-        session_id = only_session(gateway)
-        until(lambda: not gateway.db.is_live(session_id))
+    with begun(lab, model, hermes_home) as (gateway, session_id):
         terminal = start("chat", "-q", SLOW, "--resume", session_id, home=hermes_home, env=env)
         try:
             until(lambda: asked(model, "slow=30"))
@@ -86,11 +75,7 @@ def test_a_chat_waits_while_a_terminal_answers(lab: PlainLab, model: Echo, herme
 
 def test_a_chat_goes_on_when_the_terminal_is_killed(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     env = configured(hermes_home, model)
-    with running(lab, hermes_home, model.base_url) as gateway:
-        lab.say("first")
-        until(lambda: lab.shown() == ["echo: first"])
-        session_id = only_session(gateway)
-        until(lambda: not gateway.db.is_live(session_id))
+    with begun(lab, model, hermes_home) as (_, session_id):
         terminal = start("chat", "-q", SLOW, "--resume", session_id, home=hermes_home, env=env)
         until(lambda: asked(model, "slow=30"))
         lab.say("second")
@@ -102,11 +87,7 @@ def test_a_chat_goes_on_when_the_terminal_is_killed(lab: PlainLab, model: Echo, 
 
 def test_a_message_that_waits_outlives_the_gateway(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     env = configured(hermes_home, model)
-    with running(lab, hermes_home, model.base_url) as gateway:
-        lab.say("first")
-        until(lambda: lab.shown() == ["echo: first"])
-        session_id = only_session(gateway)
-        until(lambda: not gateway.db.is_live(session_id))
+    with begun(lab, model, hermes_home) as (gateway, session_id):
         terminal = start("chat", "-q", SLOW, "--resume", session_id, home=hermes_home, env=env)
         until(lambda: asked(model, "slow=30"))
         lab.say("second")
@@ -120,11 +101,7 @@ def test_a_message_that_waits_outlives_the_gateway(lab: PlainLab, model: Echo, h
 
 def test_a_terminal_waits_while_a_chat_answers(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     env = configured(hermes_home, model)
-    with running(lab, hermes_home, model.base_url) as gateway:
-        lab.say("first")
-        until(lambda: lab.shown() == ["echo: first"])
-        session_id = only_session(gateway)
-        until(lambda: not gateway.db.is_live(session_id))
+    with begun(lab, model, hermes_home) as (gateway, session_id):
         screen = Screen([*PROGRAM, "--resume", session_id], env=environment(hermes_home, env))
         try:
             screen.wait_for("❯")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,15 +23,11 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import Lab, until
 
+pytestmark = pytest.mark.mechanism
+
 SECRET = "Kardamom"
 BAD = [f'{{"cmd": "{SECRET}', f'["{SECRET}"]', f'"{SECRET}"', '{"a":' * 100_000 + f'"{SECRET}"']
 TITLES = {"wecom": "WeCom", "dingtalk": "DingTalk", "mattermost": "Mattermost", "qqbot": "QQ", "feishu": "Feishu"}
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 def pushed(lab: Any, text: str) -> None:

@@ -24,13 +24,6 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
     server("18").forget(name)
 
 
-@pytest.fixture
-def lab() -> Iterator[PlainLab]:
-    made = PlainLab()
-    yield made
-    made.close()
-
-
 def answers(address: str) -> bool:
     try:
         return httpx.get(address, timeout=5).status_code == 200

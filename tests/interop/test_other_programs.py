@@ -215,6 +215,7 @@ def test_one_that_was_not_continued_here_is_resumed_as_it_is(person: Person) -> 
     person.come_back()
     (session,) = sessions(person.home)
     assert person.opened(session, "claude-code") == path.stem and len(list(path.parent.parent.rglob("*.jsonl"))) == 1
+    assert "One of claude, codex, pi." in " ".join(person.run("sessions", "open", "--help").out.split())
     refused = person.run("sessions", "open", session, "--in", "gemini")
     assert refused.status == 1 and "codex" in refused.err
 

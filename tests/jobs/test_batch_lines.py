@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from hermes.jobs.batch_lines import Lines, Template
+
+pytestmark = pytest.mark.mechanism
 
 FIELDS = some.dictionaries(some.text("abc_é", min_size=1), some.text(), min_size=1, max_size=3)
 

@@ -9,8 +9,8 @@ from hermes_state import SessionDB
 def paced(url: str, name: Any = None, **pace: Any) -> SessionDB:
     """The store at this URL, whose indexer has another pace (see `Pace` in indexer.py)."""
     db = SessionDB(url=url) if name is None else SessionDB(db_path=name, url=url)
-    keeper = db._engine._keeper  # type: ignore[attr-defined]
-    keeper.pace = replace(keeper.pace, **pace)
+    indexer = db._engine._indexer  # type: ignore[attr-defined]
+    indexer.pace = replace(indexer.pace, **pace)
     return db
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -207,4 +206,4 @@ class BothEngines(RuleBasedStateMachine):
 
 
 BothEngines.TestCase.settings = settings(max_examples=size(5, 25), stateful_step_count=30, deadline=None)
-TestBothEngines = pytest.mark.slow(BothEngines.TestCase)
+TestBothEngines = BothEngines.TestCase

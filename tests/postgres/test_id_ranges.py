@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.store.engines.postgres.lexemes import SHIFTS, Widening, ranges, window
+
+pytestmark = pytest.mark.mechanism
 
 IDS = st.integers(0, 1 << 40)
 

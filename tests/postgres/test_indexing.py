@@ -358,8 +358,8 @@ def test_what_a_killed_process_left_is_found_by_the_command_line_and_adopted(url
         ask_none(url, "INSERT INTO unindexed SELECT id, now() - interval '2 minutes' FROM messages")
     with paced(url, tmp_path / "here.db", adopt_every=0.0) as db:
         db.create_session("other", "cli")
-        db.append_message("other", "user", "one of another process")  # its keeper looks after the rest, too
-        until(lambda: waiting(url) == 0, "another process's keeper has indexed them")
+        db.append_message("other", "user", "one of another process")  # its indexer looks after the rest, too
+        until(lambda: waiting(url) == 0, "another process's indexer has indexed them")
         assert message_id in found(db, word(tag, number))
         assert db.check() == []
 
@@ -475,7 +475,7 @@ def test_a_message_that_is_edited_while_its_first_text_waits_is_indexed_as_it_is
         for editor, message_id in ((one, ids[0]), (other, ids[1])):
             assert editor.edit_message(message_id, "a lynx")
         for db in (one, other):
-            db._engine._keeper.index(ids)  # type: ignore[attr-defined]
+            db._engine._indexer.index(ids)  # type: ignore[attr-defined]
             db.catch_up()
         for db in (one, other):
             assert (found(db, "lynx"), found(db, "ocelot")) == ({ids[0], ids[1]}, {ids[2]})

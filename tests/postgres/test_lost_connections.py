@@ -354,8 +354,8 @@ def test_the_keys_of_writes_are_removed_after_a_while(server: Cluster, wire: Wir
     with paced(wire.url(server), tmp_path / "k.db", adopt_every=0.0) as db:
         db.create_session("s", "cli")
         server.sql("INSERT INTO write_keys SELECT n, now() - interval '1 hour' FROM generate_series(1, 50) n")
-        db._engine._keeper._keys_removed -= 3600.0  # type: ignore[attr-defined]
-        db.append_message("s", "user", "wakes the keeper")
+        db._engine._indexer._keys_removed -= 3600.0  # type: ignore[attr-defined]
+        db.append_message("s", "user", "wakes the indexer")
         until(lambda: server.sql(counted) == [(0,)])
         server.sql("INSERT INTO write_keys SELECT n, now() - interval '1 hour' FROM generate_series(1, 50) n")
         db.vacuum()

@@ -17,6 +17,8 @@ from hermes.store.records.codec import Blob
 from hermes.store.text.index_text import index_text, index_words
 from hermes_state import SessionDB
 
+pytestmark = pytest.mark.mechanism
+
 ANY = st.text(st.characters())  # lone surrogates and NUL among them
 ODD = st.text(st.sampled_from("\0\ud800\udfff\ufdd0a0fd部"))
 

@@ -27,8 +27,6 @@ from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
 from tests.support.sizes import some
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def the_lab() -> Iterator[Lab]:

@@ -26,7 +26,7 @@ from tests.support.labs.recording import Recorder
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+pytestmark = pytest.mark.thorough
 
 NOBODY = "+4915100000099"
 

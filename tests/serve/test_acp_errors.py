@@ -77,6 +77,8 @@ def test_what_is_wrong_is_refused_in_one_line_and_the_program_goes_on(
         (("session/load", {"sessionId": "nothing", "cwd": str(tmp_path), "mcpServers": []}), "nothing"),
         (("session/new", {"cwd": "src", "mcpServers": []}), "absolute"),
         (("session/new", {"mcpServers": []}), "cwd"),
+        (("session/list", {"cwd": "src"}), "absolute"),
+        (("session/list", None), "parameters are not valid"),
         (("session/set_mode", {"sessionId": session, "modeId": "reckless"}), "reckless"),
         (("session/set_config_option", {"sessionId": session, "configId": "model", "value": "no-such"}), "no-such"),
         (prompt(picture(SVG, "image/svg+xml")), "svg"),
@@ -88,6 +90,10 @@ def test_what_is_wrong_is_refused_in_one_line_and_the_program_goes_on(
         error = wire(method, params)["error"]
         assert word in error["message"] and "\n" not in error["message"] and "pydantic" not in json.dumps(error), error
         assert error["code"] == -32602
+    server.scripts = [["Noted."]]
+    link = {"type": "resource_link", "uri": "http://[not-an-address", "name": "x"}
+    assert wire(*prompt(link))["result"]["stopReason"] == "end_turn"  # an address that can't be read is still a name
+    assert "not-an-address" in server.requests[-1]["messages"][-1]["content"]
     assert wire("no/such/method", {})["error"]["code"] == -32601
     for line in ("no JSON", "[]", "7", '"text"', "null"):
         wire.line(line)

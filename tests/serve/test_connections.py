@@ -23,6 +23,8 @@ from tests.support.gateway_process import GatewayProcess
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
 
+pytestmark = pytest.mark.mechanism
+
 
 async def _hello(request: Any) -> PlainTextResponse:
     return PlainTextResponse("hello")

@@ -105,6 +105,9 @@ def test_the_rest_of_the_file_stays(user: Path) -> None:
     assert '+    "hermes": {' in shown and "+[mcp_servers.hermes]" in shown
     assert not [line for line in shown.splitlines() if line.startswith("-") and not line.startswith("---")]
     assert (zed.read_text(), codex.read_text()) == (ZED, CODEX)
+    zed.write_text("{}")  # without an end of the line
+    assert "-{}\n+{\n" in done(user, "zed", "--print")
+    zed.write_text(ZED)
     done(user, "zed", "codex")
     for before, after in ((ZED, zed.read_text()), (CODEX, codex.read_text())):
         kept = iter(after.splitlines())
@@ -133,6 +136,37 @@ def test_a_broken_file_is_left_alone(name: str, text: str, user: Path) -> None:
     path.write_text(text)
     assert str(path) in refused(user, name) and path.read_text() == text
     assert str(path) in refused(user, name, "--remove") and path.read_text() == text
+
+
+def test_a_file_made_read_only_is_left_alone(user: Path) -> None:
+    path = user / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text("{}\n")
+    path.chmod(0o444)
+    assert "read-only" in refused(user, "cursor") and path.read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("text", ['{"mcpServers": null}', '{\n  "a": 1, // mine\n  "mcpServers": null\n}\n'])
+def test_a_section_that_is_null_is_filled(text: str, user: Path) -> None:
+    path = user / ".cursor/mcp.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    done(user, "cursor")
+    assert SettingsFile(path, "mcpServers", "hermes").entry["args"] == ["mcp"]
+    done(user, "cursor", "--remove")
+    assert path.read_text() == text.replace("null", "{}")
+
+
+def test_what_stands_in_the_way_is_named(user: Path) -> None:
+    path = user / ".cursor/mcp.json"
+    path.parent.mkdir()
+    for own, named in (
+        ({"url": "http://127.0.0.1:8765/mcp"}, "http://127.0.0.1:8765/mcp"),
+        ({"command": "hermes", "args": ["mcp"], "env": ["A=b"]}, "env"),
+        (5, "another entry"),
+    ):
+        path.write_text(text := json.dumps({"mcpServers": {"hermes": own}}))
+        assert named in refused(user, "cursor") and path.read_text() == text
 
 
 def test_an_entry_of_another_program_stays_and_an_old_one_of_ours_is_renewed(user: Path) -> None:

@@ -88,6 +88,8 @@ def test_find(seen: Page) -> None:
     assert facets["tools"] == {"terminal": 1} and facets["folders"] == {"/home/ann/src/parser": 1}
     assert [one["id"] for one in seen.get("/api/sessions", q="PARSER")["sessions"]] == ["s1"]
     assert seen.get("/api/sessions", q="parser", source="telegram")["sessions"] == []
+    for signs, ids in (('"', []), ("-", []), ("\u202e", []), ("<", ["hostile"])):  # no words: these signs
+        assert [one["id"] for one in seen.get("/api/sessions", q=signs)["sessions"]] == ids, signs
     found = seen.get("/api/search", q="tokenizer")["groups"]
     assert {one["session"]["id"] for one in found} == {"s1", "media"}
     assert all("<mark>tokenizer</mark>" in one["hits"][0]["html"] for one in found)

@@ -84,6 +84,7 @@ def test_find_with_the_keyboard_alone(browser: Browser, page: Page) -> None:
     browser.key("Escape")
     browser.wait("document.querySelectorAll('.hit mark').length >= 2")
     assert browser.value("document.getElementById('query').value") == "tokenizer"
+    assert browser.value("document.activeElement.matches('.row.on[href=\"/s/s1\"]')")  # where one was
     browser.key("/")
     browser.key("Escape")
     browser.wait("location.search === '' && document.querySelectorAll('.row').length >= 5")
@@ -633,6 +634,39 @@ def test_a_page_of_another_origin_reads_nothing_and_does_nothing(browser: Browse
 
 
 # ------------------------------------------------------------------------------------------------ how many
+
+
+def test_the_password_is_asked_for_and_lets_in(window: Browser, tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / "config.yaml").write_text("web: {password: correct horse battery staple}\n")
+    with Page(tmp_path, visit=False) as page:
+        window.open(page.address + "/s/s1", 390, dark=True)
+        for password in ("a wrong one", "correct horse battery staple"):
+            assert serious(window) == []
+            window.click("#password")
+            window.type(password)
+            window.key("Enter")
+            window.wait(
+                "!!document.querySelector('.message') || document.querySelector('[role=alert]').innerText !== ''"
+            )
+        shows(window, "tokenizer")
+        assert window.value("location.pathname") == "/s/s1"
+    window.events.clear()  # the refusals are in the console, as they should be
+
+
+def test_what_is_read_only_offers_no_change(window: Browser, tmp_path: Path) -> None:
+    fill(tmp_path)
+    with SessionDB(tmp_path / "state.db") as db:
+        assert db.trash_session("media")
+    with Page(tmp_path, "--read-only") as page:
+        window.open(page.link, 390)
+        window.wait("document.querySelectorAll('.row').length >= 3")
+        for place, there in (("/s/s1", ".message"), ("/trash", ".trashed"), ("/new", ".row")):
+            window.open(page.address + place, 390)
+            window.wait(f"!!document.querySelector('{there}')")
+            offered = window.value("[...document.querySelectorAll('main button')].map(one => one.textContent)")
+            assert set(offered) <= {"Resume in terminal", "Copy"}, (place, offered)
+        assert window.problems() == []
 
 
 def test_a_store_without_conversations(window: Browser, tmp_path: Path) -> None:

@@ -324,6 +324,10 @@ def test_a_conversation_with_a_running_turn_is_not_trashed(browser: Browser, pag
 def test_a_call_says_that_it_waits_and_that_it_was_declined(browser: Browser, page: Page, tmp_path: Path) -> None:
     begin(browser, page, f'call=terminal {{"command": "rm -rf {tmp_path}/a"}}')
     browser.wait("document.querySelector('#messages .call .state')?.innerText === 'waits for permission'")
+    browser.click(".head button", "Pin")
+    browser.wait("!!document.querySelector('#toast .undo')")
+    bottom, top = (f"document.querySelector('{one}').getBoundingClientRect()" for one in ("#toast", ".asking"))
+    browser.wait(f"{bottom}.bottom <= {top}.top")  # what confirms does not lie over the question
     browser.click("[role=alertdialog] button", "Decline")
     browser.wait("document.querySelector('#messages .call .state')?.innerText === 'declined'")
     over(browser, 3)

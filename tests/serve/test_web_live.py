@@ -142,8 +142,11 @@ def test_folds_stay_open_and_the_prompt_keeps_its_text_while_others_write(
 
 
 def test_what_is_typed_while_a_message_is_sent_is_kept(browser: Browser, page: Page, home: Path) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("typed", "cli")
+        db.append_message("typed", "user", "begin")
     browser.hold("*/api/talk/*")
-    browser.open(page.address + "/s/folds", 1280)
+    browser.open(page.address + "/s/typed", 1280)
     browser.click("#prompt")
     browser.type("the first one")
     browser.key("Enter")
@@ -155,7 +158,7 @@ def test_what_is_typed_while_a_message_is_sent_is_kept(browser: Browser, page: P
     browser.wait("!document.querySelector('.talk [type=submit]').hidden")
     assert browser.value("document.getElementById('prompt').value").strip() == "the next one"
     with SessionDB(home / "state.db") as db:
-        said = [row["content"] for row in db.get_messages("folds") if row["role"] == "user"]
+        said = [row["content"] for row in db.get_messages("typed") if row["role"] == "user"]
     assert said == ["begin", "the first one"]
 
 
@@ -232,3 +235,25 @@ def test_the_command_to_resume_is_safe_to_paste_into_a_shell(browser: Browser, p
         )
         assert shlex.split(told.removeprefix("Copies the command: ")) == ["hermes", "-r", name]
         assert (told.endswith("hermes -r plain_1.2")) == (name == "plain_1.2")
+
+
+def test_a_conversation_that_is_trashed_elsewhere_says_so_and_stays_readable(
+    browser: Browser, page: Page, home: Path
+) -> None:
+    with SessionDB(home / "state.db") as db:
+        db.create_session("leaving", "cli")
+        db.append_message("leaving", "user", "words to keep")
+        browser.open(page.address + "/s/leaving", 1280)
+        db.append_message("leaving", "user", "and these")
+        shows(browser, "and these")  # it is told of changes
+        assert db.trash_session("leaving")
+    shows(browser, "in the trash")
+    shows(browser, "words to keep")
+    assert not browser.value("!!document.querySelector('#prompt, .head .actions')")
+    browser.events.clear()  # the refusal is in the console, as it should be
+
+
+def test_an_address_that_is_none_is_said(browser: Browser, page: Page) -> None:
+    browser.open(page.address + "/s/%FF", 1280)
+    browser.wait("document.querySelector('main [role=alert]')?.innerText.includes('no session')")
+    browser.events.clear()

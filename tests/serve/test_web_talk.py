@@ -216,23 +216,27 @@ def test_a_conversation_is_not_trashed_while_a_reply_is_written(home: Path, page
         assert db.get_session(begun["session"]) is None and db.turn_holder(begun["session"]) is None
 
 
-def test_a_call_that_waits_for_the_user_says_so(home: Path, page: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "detail"), [('terminal {"command": "rm -rf HERE"}', ""), ('write_file {"path": "HERE", "content": "so be it"}', "so be it")]
+)  # fmt: skip
+def test_a_call_that_waits_for_the_user_says_so(home: Path, page: Page, tmp_path: Path, call: str, detail: str) -> None:
+    session_id, call = f"waiting-{call[:5]}", call.replace("HERE", str(tmp_path / "x"))
     lost = {"id": "lost", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
     with SessionDB(home / "state.db") as db:
-        db.create_session("waiting", "cli")
-        db.append_message("waiting", "user", "before")
-        db.append_message("waiting", "assistant", "", tool_calls=[lost])  # by a program that was killed
-    begun = page.do("/api/talk/waiting", text=f'call=terminal {{"command": "rm -rf {tmp_path}/x"}}').json()
+        db.create_session(session_id, "cli")
+        db.append_message(session_id, "user", "before")
+        db.append_message(session_id, "assistant", "", tool_calls=[lost])  # by a program that was killed
+    begun = page.do(f"/api/talk/{session_id}", text=f"call={call}").json()
 
     def how() -> str:
-        shown = "".join(one["html"] for one in page.get("/api/messages/waiting")["messages"])
+        shown = "".join(one["html"] for one in page.get(f"/api/messages/{session_id}")["messages"])
         before, now = re.findall('class="state [a-z]*">([^<]*)<', shown)
         assert before == "no result"
         return str(now)
 
     for event in page.turn(begun["turn"]):
         if event["kind"] == "question":
-            assert how() == "waits for permission"
+            assert how() == "waits for permission" and detail in event["detail"]
             page.do(f"/api/answer/{begun['turn']}", question=event["id"], yes=False)
     assert how() == "declined"
 
@@ -267,7 +271,8 @@ def test_while_another_process_is_answering_nothing_is_sent(home: Path, page: Pa
     before = said(home, "s1")
     with SessionDB(home / "state.db") as db:
         token = db.take_turn("s1", "elsewhere:1:x:telegram", 60.0)
-        assert page.get("/api/running/s1") == {"turn": None, "other": "telegram"}
+        seen = page.get("/api/session/s1")
+        assert (seen["turn"], seen["other"]) == (None, "telegram")
         refused = page.do("/api/talk/s1", text="me too")
         assert refused.status_code == 409 and "telegram" in refused.json()["error"]
         assert said(home, "s1") == before
@@ -279,12 +284,12 @@ def test_while_another_process_is_answering_nothing_is_sent(home: Path, page: Pa
 
 def test_one_turn_at_a_time_in_a_conversation_and_a_second_tab_finds_it(home: Path, page: Page) -> None:
     begun = page.do("/api/talk/media", text="long=2000 slow=60").json()
-    assert page.get("/api/running/media")["turn"] == begun["turn"]
+    assert page.get("/api/session/media")["turn"] == begun["turn"]
     refused = page.do("/api/talk/media", text="again")
     assert refused.status_code == 409 and "this page" in refused.json()["error"]
     page.do(f"/api/stop/{begun['turn']}")
     assert list(page.turn(begun["turn"]))[-1]["kind"] == "done"
-    assert page.get("/api/running/media")["turn"] is None
+    assert page.get("/api/session/media")["turn"] is None
     assert [content for _, content in said(home, "media")].count("again") == 0
 
 

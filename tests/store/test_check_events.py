@@ -37,17 +37,6 @@ def findings(db: SessionDB) -> list[str]:
     return [f"{one['kind']}: {one['detail']}" for one in db.check()]
 
 
-def test_a_dropped_table_of_events_is_tolerated(path: Path) -> None:
-    sql(path, "DROP TABLE session_events")
-    with SessionDB(path) as db:
-        assert len(db.export_session("s")["messages"]) == 2 and told(db) == []
-        assert len(list(db.iter_export())) == 1
-        assert db.record_event("s", "model_error", "HTTP 501") is True
-        assert told(db) == ["HTTP 501"]
-    with SessionDB(path, read_only=True) as db:
-        assert told(db) == ["HTTP 501"]
-
-
 @pytest.mark.parametrize("change", ["DROP TABLE session_events", "UPDATE session_events SET text = 'HTTP 200'"])
 def test_an_event_that_the_transcript_tells_otherwise_is_written_again(path: Path, change: str) -> None:
     sql(path, change)

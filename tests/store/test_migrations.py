@@ -452,7 +452,6 @@ def assert_sound(path: Path, made: Made) -> None:
         assert db.check() == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("version", some([6, 11], 1))
 def test_a_kill_at_any_moment_of_the_upgrade_loses_nothing(version, old_file):
     span = whole_open(old_file, version)

@@ -1,4 +1,4 @@
-"""File changes in messages that a store had before it noted them: answered at once, noted in the background."""
+"""File changes in messages of other programs: answered at once, noted when the messages are indexed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
-    """A store as a program without the table left it: the changes are in its messages alone."""
+    """A store as an older program left it: the changes are in its messages alone."""
     path = tmp_path / "state.db"
     with SessionDB(path) as db:
         db.create_session("s", "cli")
@@ -26,6 +26,9 @@ def older(tmp_path: Path) -> Path:
             db.append_message("s", "tool", "error: no" if number % 2 else "Made it.", tool_call_id=f"c{number}")
     with sqlite3.connect(path) as file:
         file.execute("DROP TABLE file_changes")
+        file.execute("UPDATE messages SET writer = NULL")
+        file.execute("PRAGMA application_id = 0")
+        file.execute("PRAGMA user_version = 0")
     file.close()
     return path
 
@@ -37,25 +40,13 @@ def test_they_are_answered_while_the_file_is_only_read(older: Path) -> None:
         assert db.file_changes(["größe.py"]) == []
 
 
-def test_they_are_noted_in_the_background_and_each_once(older: Path) -> None:
+def test_they_are_noted_when_the_messages_are_indexed_and_each_once(older: Path) -> None:
     with SessionDB(older) as db:
         db.append_message("s", "user", "and on")
-        until(
-            lambda: db.get_meta("file_changes_below") is None, unless=lambda: len(db.file_changes(["file0.py"])) != 200
-        )
+        assert len(db.file_changes(["file0.py"])) == 200
+        until(lambda: db.index_status()["pending"] == 0, unless=lambda: len(db.file_changes(["file0.py"])) != 200)
         assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 600}]
         assert len(db.file_changes(["file0.py"])) == 200
-
-
-def test_a_process_that_ends_in_between_leaves_the_rest_to_the_next(older: Path) -> None:
-    for _ in range(20):
-        with SessionDB(older) as db:
-            if db.get_meta("file_changes_below") is None:
-                break
-            assert len(db.file_changes(["file1.py"])) == 200
-    else:
-        with SessionDB(older) as db:
-            assert int(db.get_meta("file_changes_below") or 0) < 2_401
 
 
 def test_a_change_of_another_program_is_noted_when_its_message_is_indexed(tmp_path: Path) -> None:
@@ -69,8 +60,10 @@ def test_a_change_of_another_program_is_noted_when_its_message_is_indexed(tmp_pa
         file.execute(sql, (calls,))
     file.close()
     with SessionDB(path) as db:
+        assert [row["path"] for row in db.file_changes(["theirs.py"])] == ["theirs.py"]
         db.catch_up()
         assert [row["path"] for row in db.file_changes(["theirs.py"])] == ["theirs.py"]
+        assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 1}]
 
 
 @pytest.mark.parametrize("words", [("repair", "--rebuild-index"), ("rebuild",)])
@@ -94,4 +87,3 @@ def test_lost_and_wrong_notes_are_made_again(words: tuple[str, ...], hermes_home
     with SessionDB(path) as db:
         assert [row["path"] for row in db.file_changes()] == ["kept.py"]
         assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 1}]
-        assert db.get_meta("file_changes_below") is None

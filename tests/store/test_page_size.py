@@ -1,4 +1,4 @@
-"""New files have small pages; files with larger ones, as earlier versions made them, go on as they are."""
+"""Files with larger pages than new ones have, as earlier versions made them, go on as they are."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ def page_size(path: Path) -> int:
         return int(connection.execute("PRAGMA page_size").fetchone()[0])
     finally:
         connection.close()
-
-
-def test_a_new_file_has_pages_of_2_kb(tmp_path: Path) -> None:
-    with SessionDB(db_path=tmp_path / "state.db") as db:
-        db.create_session("one", "cli")
-    assert page_size(tmp_path / "state.db") == 2048
 
 
 def test_a_file_with_pages_of_8_kb_is_read_and_written(tmp_path: Path) -> None:

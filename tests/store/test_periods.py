@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from hermes.store.search.periods import periods
 
+pytestmark = pytest.mark.mechanism
+
 TODAY = date(2025, 6, 18)  # a Wednesday
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.history import FileHistory
 
 from hermes.store.upkeep.shred import forget_texts
+
+pytestmark = pytest.mark.mechanism
 
 # Of what a prompt gives: several lines, lines that look like the file's own.
 LINES = st.text(st.sampled_from("ab+# é\t"), max_size=4)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hermes.store.text.query import MAX_DEPTH, And, Leaf, Node, Not, Or, Query, leaves, parse, positive
 from tests.support.sizes import size
 
+pytestmark = pytest.mark.mechanism
+
 
 def word(text: str, prefix: bool = False) -> Leaf:
     return Leaf(text, "word", prefix)

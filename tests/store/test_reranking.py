@@ -11,6 +11,8 @@ from hermes.store.records.codec import Blob
 from hermes.store.search.meaning import vectors
 from hermes.store.search.reranking import Reranking, _Pages
 
+pytestmark = pytest.mark.mechanism
+
 
 class Model:
     """A model of four numbers, whose vectors a test stores itself."""

@@ -11,6 +11,8 @@ import pytest
 from hermes.store.text.stems import language_of, stemmer
 from hermes_state import SessionDB
 
+pytestmark = pytest.mark.mechanism
+
 QUESTIONS = {
     "english": "What did we decide about the parser last week?",
     "german": "Was haben wir über den Parser entschieden?",

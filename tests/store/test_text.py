@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from hermes.store.engines.postgres import lexemes
 from hermes.store.engines.sqlite import fulltext
 from hermes.store.text.index_text import fold, lacks_one, phrase, pieces, plain
 from hermes.store.text.query import MAX_PHRASE_WORDS, parse
+
+pytestmark = pytest.mark.mechanism
 
 LETTERS = st.text("aenvAE_0\u00e9\u0301\u017f\ufb01\uff41\u212a\u2014\u2500\u4e2d\\u1/\"' \n\ud83d", max_size=12)
 PARTS = st.text("aenv_0fiku1", min_size=1, max_size=4)

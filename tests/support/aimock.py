@@ -10,16 +10,12 @@ match: userMessage (part of the last user message), systemMessage, toolCallId, t
 hasToolResult (in this turn), turnIndex (assistant messages so far), sequenceIndex (the n-th such request).
 response: content, toolCalls [{"name", "arguments", "id"}], reasoning, usage, finishReason, model; or error {"message",
 "type", "code"} with status and retryAfter. A request nothing matches gets an error: say what it should be instead.
-
-The package is installed once into a cache outside the tree (HERMES_TEST_CACHE, else ~/.cache/hermes-tests).
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
 import time
 import urllib.request
@@ -31,6 +27,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.environments import npm
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE
 
@@ -39,33 +36,9 @@ PACKAGE = "@copilotkit/aimock"
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy to this machine
 
 
-def _missing(reason: str) -> None:
-    if os.environ.get("HERMES_TEST_REQUIRE") == "all":
-        pytest.fail(f"{reason} (HERMES_TEST_REQUIRE=all)")
-    pytest.skip(reason)
-
-
 def installed() -> Path:
     """The folder of the package, installed on first use by whichever test process comes first."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        _missing("needs node and npm")
-    cache = Path(os.environ.get("HERMES_TEST_CACHE") or Path.home() / ".cache" / "hermes-tests")
-    folder = cache / f"aimock-{VERSION}"
-    package = folder / "node_modules" / PACKAGE
-    done = folder / "installed"
-    if done.exists():
-        return package
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not done.exists():
-            (folder / "package.json").write_text('{"private": true}')
-            words = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", f"{PACKAGE}@{VERSION}"]
-            outcome = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
-            if outcome.returncode != 0:
-                _missing(f"npm can't install {PACKAGE}: {outcome.stderr[-300:]}")
-            done.touch()
-    return package
+    return npm("aimock", [f"{PACKAGE}@{VERSION}"], quick=True) / "node_modules" / PACKAGE
 
 
 class Aimock:

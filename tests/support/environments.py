@@ -3,8 +3,9 @@
     bin = environment("synapse", ["matrix-synapse==1.140.0"])     # a virtual environment; its bin folder
     folder = npm("octokit", ["@octokit/webhooks-methods@6"])      # node_modules lies in it
 
-Installed once (HERMES_TEST_CACHE, else ~/.cache/hermes-tests) by whichever test process comes first. What can't be had
-skips the test with the reason, or fails it where HERMES_TEST_REQUIRE=all.
+Installed once (HERMES_TEST_CACHE, else ~/.cache/hermes-tests) by whichever test process comes first. A quick run
+(tests/support/sizes.py) installs only what many of its tests need, and skips a test that needs more. What can't be had skips the
+test with the reason, too, or fails it where HERMES_TEST_REQUIRE=all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.sizes import THOROUGH
+
+installs_all = THOROUGH  # whether this run installs whatever programs of others its tests need
 
 
 def missing(reason: str) -> None:
@@ -53,9 +56,16 @@ def _once(folder: Path) -> Iterator[bool]:
         done.touch()
 
 
-def installed(name: str, install: Callable[[Path], None]) -> Path:
-    """A folder that `install` has filled; it is called once."""
+def at_hand(name: str) -> bool:
+    """Whether a folder is filled, or may be filled in this run."""
+    return installs_all or (cache() / name / "installed").exists()
+
+
+def installed(name: str, install: Callable[[Path], None], *, quick: bool = False) -> Path:
+    """A folder that `install` has filled; it is called once. `quick`: a quick run fills it, too."""
     folder = cache() / name
+    if not quick and not at_hand(name):
+        pytest.skip(f"{name} is not installed: HERMES_TEST_SIZE=all installs it")
     with _once(folder) as needed:
         if needed:
             install(folder)
@@ -74,39 +84,38 @@ def environment(
     *,
     python: str | None = None,
     options: Sequence[str] = (),
-    large: bool = False,
+    quick: bool = False,
 ) -> Path:
-    """The bin folder of a virtual environment with these packages; `python` is the interpreter to make it with.
-
-    What is `large` takes minutes to install: a quick run uses it where it is installed already.
-    """
+    """The bin folder of a virtual environment with these packages; `python` is the interpreter to make it with."""
     interpreter = python or sys.executable
     words = [*requirements, *options, interpreter]
     digest = hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
 
     def install(folder: Path) -> None:
-        if large and not THOROUGH:
-            pytest.skip(f"{name} is large: HERMES_TEST_SIZE=all installs it")
         place = folder / "venv"
         _run([interpreter, "-m", "venv", "--clear", "--without-pip", str(place)], folder, name)
         # This interpreter's pip, and nothing compiled: most of what is installed is never loaded.
         pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install", "--no-compile"]
         _run([*pip, "--quiet", "--disable-pip-version-check", *options, *requirements], folder, name)
 
-    return installed(f"{name}-{digest}", install) / "venv" / "bin"
+    return installed(f"{name}-{digest}", install, quick=quick) / "venv" / "bin"
 
 
-def npm(name: str, packages: Sequence[str], *, options: Sequence[str] = ()) -> Path:
+def npm(name: str, packages: Sequence[str], *, options: Sequence[str] = (), quick: bool = False) -> Path:
     """A folder whose node_modules holds these packages; no install scripts are run."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         missing("needs node and npm")
-    digest = hashlib.sha256("\n".join([*packages, *options]).encode()).hexdigest()[:12]
 
     def install(folder: Path) -> None:
         (folder / "package.json").write_text('{"private": true}')
         _run(["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", *options, *packages], folder, name)
 
-    return installed(f"{name}-{digest}", install)
+    return installed(npm_name(name, packages, options), install, quick=quick)
+
+
+def npm_name(name: str, packages: Sequence[str], options: Sequence[str] = ()) -> str:
+    """The name of the folder that `npm` gives."""
+    return f"{name}-{hashlib.sha256(chr(10).join([*packages, *options]).encode()).hexdigest()[:12]}"
 
 
 def program(name: str, package: str) -> str:

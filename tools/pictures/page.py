@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.browser import Browser
 from tests.support.page import Page
 
-WIDTH, HEIGHT = 1120, 520
+WIDTH, HEIGHT = 1120, 600
 QUERY, FOUND = "memory", "without more memory"
 
 
@@ -21,6 +21,7 @@ def photographed(folder: Path, variables: dict[str, str]) -> None:
             browser.call(
                 "Emulation.setDeviceMetricsOverride", width=WIDTH, height=HEIGHT, deviceScaleFactor=1.5, mobile=False
             )
+            browser.call("Emulation.setScrollbarsHidden", hidden=True)
             browser.wait(f"document.body.innerText.includes({json.dumps(FOUND)})")
             browser.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
             browser.picture(folder / f"web-{scheme}.png")

@@ -27,7 +27,7 @@ def recorded(repository: Path, variables: dict[str, str]) -> str:
         camera.keys("hermes -r @claude")
         camera.press("Enter")
         first = len(camera.frames)
-        camera.wait_for("Ctrl-D leaves")
+        camera.wait_for("k tokens")  # the prompt, after the lines above it
         del camera.frames[first:]
         camera.until_settled()
         camera.look(1.2)

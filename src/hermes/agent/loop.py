@@ -25,8 +25,9 @@ from hermes.agent.models.endpoint.failures import most_tries, pause
 from hermes.agent.models.model import Message, Model, Reply, has_price
 from hermes.agent.models.model import load as load_prices
 from hermes.agent.room import Room, quoting, reading_little
-from hermes.agent.system_prompt import SystemPrompt
+from hermes.agent.system_prompt import SystemPrompt, instruction_files
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
+from hermes.agent.tools.permission import NOBODY
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import (
     Done,
@@ -55,6 +56,7 @@ from hermes.errors import (
     SessionBusy,
     StoreError,
 )
+from hermes.home import get_hermes_home
 from hermes.store.coordination.drafts import Draft
 from hermes.store.records.events import MODEL_ERROR, RECALLED
 
@@ -77,8 +79,6 @@ _CONCLUDE = (
 
 def _refuse(question: str) -> Answer:
     """No user can be asked: the rules decide alone."""
-    from hermes.agent.tools.permission import NOBODY
-
     return NOBODY
 
 
@@ -116,8 +116,6 @@ class Agent:
         `user_id` (None: that user's), `parent_session_id` and `kind` are the columns of the session's row if the first turn
         has to create it.
         """
-        from hermes.home import get_hermes_home
-
         self.db = db
         self.config = config
         self.model = model
@@ -345,8 +343,6 @@ class Agent:
 
     def instruction_files(self) -> list[Path]:
         """The project instructions (AGENTS.md …) that are part of this conversation's system prompt."""
-        from hermes.agent.system_prompt import instruction_files
-
         if self.system is not None or not self.is_owners or self.context.root is None:
             return []
         return instruction_files(self.context.home, self.context.root)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Generator, Sequence
 from operator import is_not
 from typing import TYPE_CHECKING, Any, cast
 
-from hermes.agent.models.model import Message
+from hermes.agent.models.model import REASONING, Message
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import ContextTooLong, Fenced, HermesError, ModelRefused
-from hermes.texts import without_middle
+from hermes.texts import content_text, without_middle
 from hermes.tokens import PER_ATTACHMENT, estimate_tokens, is_attachment, limits, text_tokens
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 LEAST = 40  # tokens of a message: cut further, it would say nothing any more
 UNSEEN = "the model takes no {}s"
 UNFIT = "it does not fit into the model's window"
-_REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 
 
 def fitted(messages: list[Message], room: int) -> tuple[list[Message], int]:
@@ -80,7 +79,7 @@ def _cap(sizes: Sequence[int], room: int) -> int:
 
 def shortened(message: Message, tokens: int) -> Message:
     """A message in about `tokens`: without its reasoning, then with its long texts cut in the middle."""
-    slim = {name: value for name, value in message.items() if name not in _REASONING}
+    slim = {name: value for name, value in message.items() if name not in REASONING}
     if estimate_tokens((slim,)) <= tokens:
         return slim
     sizes: list[int] = []
@@ -111,7 +110,6 @@ def without_attachments(message: Message, why: str) -> Message:
     if not attachments_in(message) or not isinstance(content, list):
         return message
     from hermes.agent.prompt_messages import left_out
-    from hermes.texts import content_text
 
     return {
         **message,

@@ -197,11 +197,6 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
     return db.get_session_title(session_id) or ""
 
 
-def set_title_or_refuse(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
-    """Give a session a title, as set_chosen_title; one that a session has which `user` may see raises TitleClash."""
-    return set_chosen_title(db, session_id, wanted, user, refuse=True)
-
-
 def free_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -> str:
     """`wanted`, or a similar title that no session has: numbered only where `user` may see the session that has it."""
     holder = db.resolve_session_by_title(wanted)

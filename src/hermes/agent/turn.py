@@ -125,6 +125,13 @@ Event = Text | Thought | ToolStarted | ToolProgress | ToolFinished | Notice | Fo
 Events = Generator[Event, None, None]
 
 
+@dataclass(slots=True)
+class TurnEnded:
+    """The thread of a turn has ended, with an error if it failed."""
+
+    error: BaseException | None
+
+
 class Turn(Iterator[Event]):
     """The events of one turn, the last one Done. They are produced on demand, in the thread that iterates."""
 
@@ -153,10 +160,8 @@ class Turn(Iterator[Event]):
         the place for work that belongs to the turn, whether or not anything still listens to its events."""
         return Turn(wrap(self._events), self._cancel)
 
-    def start(
-        self, tell: Callable[[Event], None], over: Callable[[BaseException | None], None]
-    ) -> threading.Thread:  # fmt: skip
-        """Run the turn in its own thread. It calls `tell` with each event and, at the end, `over` with the error."""
+    def start(self, tell: Callable[[Event | TurnEnded], None]) -> threading.Thread:
+        """Run the turn in its own thread. It calls `tell` with each event, the last one TurnEnded."""
 
         def work() -> None:
             error: BaseException | None = None
@@ -165,7 +170,7 @@ class Turn(Iterator[Event]):
                     tell(event)
             except BaseException as problem:  # any error must reach the entry point
                 error = problem
-            over(error)
+            tell(TurnEnded(error))
 
         thread = threading.Thread(target=work, name="hermes-turn", daemon=True)
         thread.start()
@@ -256,11 +261,6 @@ class PermissionDecided:
 StreamEvent = Event | PermissionRequest | PermissionDecided
 
 
-@dataclass(slots=True)
-class _Ended:
-    error: BaseException | None
-
-
 def stream_turn(agent: Agent, turn: Turn, *, patience: float = PATIENCE) -> AsyncGenerator[StreamEvent, None]:
     """Run a turn of this agent and give its events in order, the last one Done.
 
@@ -278,9 +278,9 @@ def stream_turn(agent: Agent, turn: Turn, *, patience: float = PATIENCE) -> Asyn
     An agent runs one turn at a time: callers that may meet queue first (`Conversations.enter`).
     """
     loop = asyncio.get_running_loop()
-    events: asyncio.Queue[StreamEvent | _Ended] = asyncio.Queue()
+    events: asyncio.Queue[StreamEvent | TurnEnded] = asyncio.Queue()
 
-    def tell(event: StreamEvent | _Ended) -> None:
+    def tell(event: StreamEvent | TurnEnded) -> None:
         with suppress(RuntimeError):  # the loop is closed, since the program exits; the record has everything
             loop.call_soon_threadsafe(events.put_nowait, event)
 
@@ -294,18 +294,18 @@ def stream_turn(agent: Agent, turn: Turn, *, patience: float = PATIENCE) -> Asyn
         return answer
 
     agent.confirm = confirm
-    turn.start(tell, lambda error: tell(_Ended(error)))
+    turn.start(tell)
     return _listen(turn, events)
 
 
-async def _listen(turn: Turn, events: asyncio.Queue[StreamEvent | _Ended]) -> AsyncGenerator[StreamEvent, None]:
-    event: StreamEvent | _Ended | None = None
+async def _listen(turn: Turn, events: asyncio.Queue[StreamEvent | TurnEnded]) -> AsyncGenerator[StreamEvent, None]:
+    event: StreamEvent | TurnEnded | None = None
     try:
-        while not isinstance(event := await events.get(), _Ended):
+        while not isinstance(event := await events.get(), TurnEnded):
             yield event
         if event.error is not None:
             raise event.error
     finally:
-        while not isinstance(event, _Ended):
+        while not isinstance(event, TurnEnded):
             turn.interrupt()
             event = await events.get()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.leases import SessionLease
 from hermes.agent.models.endpoint.servers import without_password
-from hermes.agent.models.model import Message, Model, Reply, price_of
+from hermes.agent.models.model import REASONING, Message, Model, Reply, price_of
 from hermes.agent.prompt_messages import last_question, prepared
 from hermes.agent.tool_calls import OUTCOME, Result
 from hermes.agent.tools.tool import Context
@@ -294,8 +294,6 @@ def _is_cut_off(row: Message) -> bool:
 # ----------------------------------------------------------------------------------------------------
 # What a turn leaves in the record: replies with what they cost, results, and what a dead process could not finish.
 
-_REASONING = ("reasoning", "reasoning_content", "reasoning_details")
-
 
 def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also: Also | None = None) -> int:
     """Store a reply with its usage, which is also added to the session's sums; returns the id of the message."""
@@ -311,7 +309,7 @@ def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also:
     message = {
         "role": "assistant", "content": reply.content, "tool_calls": reply.tool_calls or None,
         "finish_reason": reply.finish_reason, "model": reply.model or model.name, "cost_usd": price.usd,
-        **{name: getattr(reply, name) for name in _REASONING}, **counts, "token_count": counts.get("output_tokens"),
+        **{name: getattr(reply, name) for name in REASONING}, **counts, "token_count": counts.get("output_tokens"),
     }  # fmt: skip
     return Transactions(db).store_message(session_id, message, None if also is None else lambda tx, _: also(tx), sums)
 
@@ -329,7 +327,7 @@ def as_message(reply: Reply) -> Message:
     message: dict[str, Any] = {"role": "assistant", "content": reply.content}
     if reply.tool_calls:
         message["tool_calls"] = reply.tool_calls
-    for field in _REASONING:
+    for field in REASONING:
         if getattr(reply, field) is not None:
             message[field] = getattr(reply, field)
     if reply.usage is not None and reply.usage.prompt_tokens:

@@ -37,9 +37,16 @@ class Typing:
         self.sent: float | None = None  # when a non-empty line was ended with Enter
         self._seen = 0
 
-    def begin(self) -> None:
-        """Switch bracketed paste on."""
+    def begin(self) -> bool:
+        """Switch bracketed paste on; whether the prompt has read a Ctrl-C behind the line that it sent."""
+        from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+        from prompt_toolkit.keys import Keys
+
         self._tell(_PASTES_ON)
+        ahead = get_typeahead(self._input)
+        after = max((place for place, press in enumerate(ahead, 1) if press.key == Keys.ControlC), default=0)
+        store_typeahead(self._input, ahead[after:])
+        return after > 0
 
     def read(self) -> None:
         """Read the keys typed since."""

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Unpack
 
+from hermes.agent.tools.permission import NOBODY, Question
 from hermes.agent.turn import Done, Event, Followed, Notice, Restarted, Text, ToolFinished, ToolStarted
+from hermes.chat.file_mentions import with_files
 from hermes.chat.keyboard import Terminated, quiet_keyboard, shells_keyboard
 from hermes.chat.render import TerminalDisplay, console, display_for
 from hermes.chat.resume import resume_line
@@ -89,8 +91,6 @@ class PipeVoice:
             return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
     def permission(self, question: str) -> bool | Answer:
-        from hermes.agent.tools.permission import NOBODY, Question
-
         if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
             return self.ask(question)
         rules = question.rules if isinstance(question, Question) else ()
@@ -183,8 +183,6 @@ def ask(
     **options: Unpack[ChatOptions],
 ) -> int:
     """Ask once and print the answer (as text, `json` or `stream-json`); the exit status."""
-    from hermes.chat.file_mentions import with_files
-
     content: str | list[Any] = joined(question, piped)
     notes: list[str] = []
     if "@" in question or attached:  # a server may be asked for the window

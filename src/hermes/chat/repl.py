@@ -11,12 +11,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Unpack
 
+from rich.cells import cell_len
+from rich.text import Text
+
+from hermes.agent.models.endpoint.providers import unused_variables
 from hermes.agent.prompt_messages import OWN_COMMAND, TOOL_BUDGET
+from hermes.agent.tools.permission import Answer, Question, read_answer
+from hermes.chat.file_mentions import with_files
 from hermes.chat.keyboard import ENDING, Terminated, Typing, handled, quiet_keyboard, shells_keyboard, signals_raise
 from hermes.chat.render import console, display_for, folded, styled_lines
+from hermes.chat.resume import recap
 from hermes.chat.terminal_conversation import ChatOptions, NotSent, TerminalConversation
 from hermes.commands.registry import run_command, sent_text
+from hermes.config import environment
 from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelError, StoreError
+from hermes.home import get_hermes_home
 from hermes.store.api import configured
 from hermes.texts import harmless, shortened_line, without_middle
 
@@ -26,7 +35,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hermes.agent.models.model import Model
-    from hermes.agent.tools.permission import Answer
     from hermes.chat.render import TerminalDisplay
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
@@ -63,8 +71,6 @@ class TerminalVoice:
             self.screen.print(line, style="dim", overflow="fold")
 
     def ask(self, question: str) -> bool:
-        from rich.cells import cell_len
-
         question = shortened_line(question, 1000)
         if cell_len(question) + len(" [y/N] y") > self.screen.width:  # too long for a prompt: print it above
             self.say(question)
@@ -73,8 +79,6 @@ class TerminalVoice:
 
     def permission(self, question: str) -> Answer:
         """Ask whether a tool may do something: the diff, the question, and what can be answered."""
-        from hermes.agent.tools.permission import Answer, Question, read_answer
-
         detail = question.detail if isinstance(question, Question) else ""
         for line in styled_lines("edit_file", folded("edit_file", detail), self.screen.width):
             self.screen.print(line)
@@ -123,15 +127,11 @@ class TerminalVoice:
         return display_for(self.replies, "/retry asks again.", reasoning=reasoning)
 
     def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
-        from hermes.chat.resume import recap
-
         self.screen.print(recap(db, session_id, config, self.screen.width))
 
 
 def packed(text: str, width: int) -> list[str]:
     """A text of parts with ` · ` between them, in lines that end between two parts where they fit."""
-    from rich.cells import cell_len
-
     lines: list[str] = []
     for part in text.split(" · "):
         if lines and cell_len(lines[-1]) + len(" · ") + cell_len(part) <= width:
@@ -143,9 +143,6 @@ def packed(text: str, width: int) -> list[str]:
 
 def hanging(screen: Console, line: str) -> list[str]:
     """A line wrapped to the screen; in a table, the second column is wrapped below itself."""
-    from rich.cells import cell_len
-    from rich.text import Text
-
     columns = _COLUMNS.match(line)
     head = columns[1] if columns and cell_len(columns[1]) <= screen.width // 2 else ""
     head = head or line[: len(line) - len(line.lstrip())][: screen.width // 2]
@@ -188,8 +185,6 @@ def talk(
 
 def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
     """The model that answers, and the most important keys."""
-    from rich.text import Text
-
     voice.screen.print(Text.assemble(("Hermes", "bold"), f" · {harmless(conversation.model.describe())}"))
     voice.note("/help lists the commands · Ctrl-C stops a reply · Ctrl-D leaves")
     if files := conversation.agent.instruction_files():
@@ -202,9 +197,6 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
 
 def _mention_keys(voice: TerminalVoice, conversation: TerminalConversation) -> None:
     """Mention, once each, the keys of providers that are in the environment and not used."""
-    from hermes.agent.models.endpoint.providers import unused_variables
-    from hermes.config import environment
-
     told = (conversation.db.get_meta(_KEYS_TOLD) or "").split()
     unused = unused_variables(getattr(conversation.model, "api_key", None), environment())
     new = [variable for variable in unused if variable not in told]
@@ -328,8 +320,6 @@ def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str
     """The message made of a line and the files it names by @; a line whose files can't go with it comes back."""
     if "@" not in text:
         return text, []
-    from hermes.chat.file_mentions import with_files
-
     try:
         return with_files(text, conversation.agent.cwd, conversation.model.context_length)
     except InvalidInput:
@@ -355,7 +345,6 @@ def _tell(voice: TerminalVoice, error: HermesError, *, unsent: bool) -> None:
 def _reader(conversation: TerminalConversation, voice: TerminalVoice) -> Callable[[], str]:
     """The function that reads lines on a terminal."""
     from hermes.chat.input_line import Pastes, prompt_session, readable
-    from hermes.home import get_hermes_home
 
     pastes = Pastes()
     home = get_hermes_home() if conversation.saved and not conversation.db.is_encrypted else None

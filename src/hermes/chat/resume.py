@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import time
 from dataclasses import dataclass, field
@@ -117,8 +118,6 @@ def restore(row: SessionRow, model: Model, *, cwd: bool, keep_model: bool, used:
         if os.path.isdir(row["cwd"]):
             back.cwd = Path(row["cwd"])
         else:
-            import shlex
-
             gone = shortened_line(row["cwd"], 200)
             move = f"hermes sessions move-folder {shlex.quote(gone)} NEW"
             back.notices.append(f"The folder {gone} is gone; continuing in {back.cwd}. If it was moved: `{move}`.")
@@ -270,15 +269,11 @@ def farewell(db: SessionDB, session_id: str, since: float) -> list[str]:
 
 def resume_line(session_id: str) -> str:
     """The shell command that continues a session, in any shell of this user."""
-    import shlex
-
     return f"{program()} -r {shlex.quote(session_id)}"
 
 
 def program() -> str:
     """The shell words that start this program: its name where the shell finds this one under it, else its path."""
-    import shlex
-
     words = command_words()
     inside = words[0].removeprefix(os.path.expanduser("~") + os.sep)
     is_below = len(words) == 1 and os.sep in words[0] and not os.path.isabs(inside)

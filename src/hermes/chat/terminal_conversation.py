@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
-from hermes.agent.conversations import Conversations
+from hermes.agent.conversations import Conversations, new_session_id
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.chat import resume
 from hermes.chat.turn_display import TurnDisplay
@@ -107,8 +107,6 @@ class TerminalConversation:
         titles_by_model: bool = True,
         **options: Unpack[ChatOptions],
     ) -> None:
-        from hermes.agent.conversations import new_session_id
-
         self.db, self.config, self.voice = db, config, voice
         self.say, self.ask, self.choose, self.clear = voice.say, voice.ask, voice.choose, voice.clear
         self.pending_title: str | None = None
@@ -253,8 +251,6 @@ class TerminalConversation:
         return True
 
     def _branch_instead(self, session_id: str) -> str | None:
-        from hermes.agent.conversations import new_session_id
-
         question = f"Session {session_id} is open in another process. Continue in a branch of it?"
         if not (self._yes or self.voice.ask(question)):
             return None
@@ -270,8 +266,6 @@ class TerminalConversation:
                 self.say("Staying here.")
                 return
         else:
-            from hermes.agent.conversations import new_session_id
-
             self.agent, self.pending_title = self._agent_of(new_session_id(), self._default_model, Path.cwd()), None
         if ending is not None and old != self.session_id:
             resume.end(self.db, old, ending)

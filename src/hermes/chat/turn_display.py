@@ -7,6 +7,7 @@ A line typed meanwhile also stops the turn, if configured, and is sent next.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.turn import Done
+from hermes.agent.turn import Done, PermissionRequest, TurnEnded
 from hermes.chat.keyboard import ENDING, Terminated, handled, signals_raise, suspend
 
 if TYPE_CHECKING:
@@ -26,21 +27,6 @@ if TYPE_CHECKING:
 
 _PATIENCE = 10.0  # seconds a turn has to end after an interrupt
 _GRACE = 0.5  # seconds a turn has to end by itself after a line was sent: often only its last words are missing
-
-
-class _TurnEnded:
-    """The turn's thread has ended, with an error if it failed."""
-
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
-
-
-class _Question:
-    """A question to the user; the asking thread waits for the answer."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.answer: SimpleQueue[bool | Answer] = SimpleQueue()
 
 
 class TurnDisplay:
@@ -63,9 +49,9 @@ class TurnDisplay:
 
     def confirm(self, question: str) -> bool | Answer:
         """Ask the user in the middle of the turn; from any thread of it."""
-        asked = _Question(question)
+        asked = PermissionRequest(question)
         self._inbox.put(asked)
-        return asked.answer.get()
+        return asked.wait(self._turn, math.inf)
 
     def run(self) -> bool:
         """Show the turn to its end; True when it was interrupted. `each` is called regularly meanwhile.
@@ -74,12 +60,12 @@ class TurnDisplay:
         """
         worker: threading.Thread | None = None
         put = self._inbox.put  # safe in a signal handler, too
-        if self._typing is not None:
-            self._typing.begin()
         try:
             wanted = (signal.SIGINT, *ENDING, *([signal.SIGTSTP] if self._typing is not None else []))
             with handled(dict.fromkeys(wanted, lambda got, frame: put(signal.Signals(got)))):
-                worker = self._turn.start(put, lambda error: put(_TurnEnded(error)))
+                if self._typing is not None and self._typing.begin():
+                    put(signal.SIGINT)
+                worker = self._turn.start(put)
                 interrupted = self._listen()
             if number := self._ending():
                 raise Terminated(number)
@@ -87,7 +73,7 @@ class TurnDisplay:
         except BaseException:  # e.g. the pipe we write to was closed: let the turn store the reply so far
             self._turn.interrupt()
             if worker is not None:
-                self._refuse(worker)
+                worker.join(_PATIENCE)  # its questions get a no
             raise
         finally:
             self._display.finish()
@@ -107,7 +93,7 @@ class TurnDisplay:
                 if number and self._stopped is not None and time.monotonic() - self._stopped > _PATIENCE:
                     raise Terminated(number) from None
                 continue
-            if isinstance(item, _TurnEnded):
+            if isinstance(item, TurnEnded):
                 number = number or self._ending()  # it may have come while the last words were shown
                 if number:
                     raise Terminated(number)
@@ -127,8 +113,8 @@ class TurnDisplay:
                 self._stop()
                 if self._typing is not None:
                     self._typing.unsend()
-            elif isinstance(item, _Question):
-                item.answer.put(self._stopped is None and self._answer(item.text))
+            elif isinstance(item, PermissionRequest):
+                item.answer(self._stopped is None and self._answer(item.question))
             else:
                 interrupted = interrupted or (isinstance(item, Done) and item.interrupted)
                 self._display.feed(item)
@@ -168,14 +154,3 @@ class TurnDisplay:
             self._inbox.put(signal.Signals(ended.number))
         self._turn.interrupt()
         return False
-
-    def _refuse(self, worker: threading.Thread) -> None:
-        """Wait for a turn that is no longer shown; its questions get a no."""
-        until = time.monotonic() + _PATIENCE
-        while worker.is_alive() and time.monotonic() < until:
-            try:
-                item = self._inbox.get(timeout=0.1)
-            except Empty:
-                continue
-            if isinstance(item, _Question):
-                item.answer.put(False)

@@ -84,7 +84,7 @@ def settle(config: Config, theirs: AgentStore, *, agreed: bool = False, takes: T
 
 def _bring(config: Config, theirs: AgentStore, record: Path, takes: Takes | None) -> tuple[int, int]:
     """Import the sessions that `takes` chooses (None: all); what an interrupted import has stored already is skipped."""
-    from hermes.interop import source_locks
+    from hermes.interop.arrivals import alone
     from hermes.interop.histories import hermes_agent
     from hermes.store.api.configured import open_configured
 
@@ -98,7 +98,7 @@ def _bring(config: Config, theirs: AgentStore, record: Path, takes: Takes | None
     def refused(session: Mapping[str, Any], error: Exception) -> None:
         note(f"session {session['id']} was not imported: {error}")
 
-    with open_configured(config, path=record) as db, source_locks.reading(theirs.path):
+    with open_configured(config, path=record) as db, alone(theirs.path):
         counts = db.import_sessions(sessions(), update=True, refused=refused)
         index(db)
     return counts["sessions"], counts["messages"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import model_option, yes_option
-from hermes.cli.completers import complete_files
+from hermes.cli.common import model_option, yes_option, yes_to_option
+from hermes.cli.completion import complete_files
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import bar, note, status_line
+from hermes.config import load_config
 from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
 from hermes.times import duration
@@ -65,7 +67,7 @@ def command() -> None:
     "--max-cost", type=click.FloatRange(0, min_open=True), metavar="USD", help="Start no more lines beyond this cost."
 )
 @click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
-@click.option("--yes-to", metavar="KIND", multiple=True, help="Run such commands: 'git push', pytest, 'npm run *'.")
+@yes_to_option("Run such commands: 'git push', pytest, 'npm run *'.")
 @yes_option("Run every command of the agent's (without it, those that the rules do not allow are refused).")
 def run(
     prompts: str,
@@ -93,13 +95,12 @@ def run(
     """
     from hermes.agent.tools.permission import NOBODY
     from hermes.chat.terminal_conversation import folder_is_there
-    from hermes.config import load_config
     from hermes.jobs.batch_lines import Lines, Template, opened
 
     folder_is_there()
     out = _results_file(out)
     config = load_config()
-    config.permissions.allow += list(yes_to)
+    config.permissions.allow += yes_to
     if model_name is not None:
         config.model.default = model_name
     if prompts != "-" and os.path.exists(out) and os.path.samefile(prompts, out):
@@ -174,8 +175,6 @@ def _run(config: Config, lines: Lines, out: Path, *, resume: bool, tools: bool, 
 
 def _name(db: SessionDB, results: Results, resume: bool) -> str:
     """Prefix of this batch's session ids, stored before the first prompt runs."""
-    import socket
-
     from hermes.agent.conversations import new_session_id
 
     key = f"batch:{socket.gethostname()}:{os.path.realpath(results.path)}"

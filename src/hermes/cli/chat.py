@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import find_session, model_option, session_option, yes_option
-from hermes.cli.shared import typed
+from hermes.cli.common import find_session, model_option, session_option, yes_option, yes_to_option
+from hermes.cli.shared import typed, zone
+from hermes.config import load_config
+from hermes.config.loading import TALK
+from hermes.errors import StoreFull, StoreReadOnly
+from hermes.home import project_folder
 
 if TYPE_CHECKING:
+    from hermes.chat.terminal_conversation import ChatOptions
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
 
@@ -43,10 +49,7 @@ _CHOOSE = "\0choose"  # -r without a value
     "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With -q: add a text file or a picture to the question; may be repeated.",
 )  # fmt: skip
-@click.option(
-    "--yes-to", metavar="KIND", multiple=True,
-    help="Run such commands without asking: 'git push', pytest, 'npm run *'; may be given several times.",
-)  # fmt: skip
+@yes_to_option("Run such commands without asking: 'git push', pytest, 'npm run *'; may be given several times.")
 @yes_option("Answer every question with yes: every command runs without asking.")
 def command(
     query: str | None,
@@ -81,16 +84,18 @@ def command(
         raise click.UsageError("give -c or -r, not both", click.get_current_context())
     from hermes.chat.oneshot import ask, joined, piped_text
     from hermes.chat.terminal_conversation import folder_is_there
-    from hermes.config import load_config
-    from hermes.config.loading import TALK
 
     query, system = query and typed(query), system and typed(system)
     config = load_config(needs=TALK)
-    config.permissions.allow += [typed(kind) for kind in yes_to]
+    config.permissions.allow += yes_to
     if model_name is not None:
         config.model.default = model_name
     if resumed == _CHOOSE:
         _needs_terminal()
+    if (words := resumed or continued or "").startswith("@"):
+        from hermes.interop.other_programs import named
+
+        named(words[1:])
     piped = piped_text()
     once = query is not None or sys.stdin is None or not sys.stdin.isatty()
     if once and not joined(query, piped):
@@ -111,8 +116,8 @@ def command(
 
         note = other_folder(db, session_id) if session_id is not None and continued == _LATEST and not here else None
         keeps = model_name is not None
-        settings: Settings = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": keeps, "note": note,
-                              "system": system, "saved": not no_save}  # fmt: skip
+        settings: ChatOptions = {"restore_cwd": not no_restore_cwd, "yes": yes, "keep_model": keeps, "note": note,
+                                 "system": system, "saved": not no_save}  # fmt: skip
         model = choose_model(config, db)
         if once:
             output = "stream-json" if stream_json else "json" if as_json else "text"
@@ -127,7 +132,6 @@ def command(
 def _record(config: Config) -> SessionDB:
     """The record to talk into; where nothing can be stored, the error names the way without it."""
     from hermes.cli.arrival import open_record
-    from hermes.errors import StoreFull, StoreReadOnly
 
     try:
         return open_record(config)
@@ -136,20 +140,8 @@ def _record(config: Config) -> SessionDB:
         raise
 
 
-class Settings(TypedDict):
-    """How a conversation is opened."""
-
-    restore_cwd: bool
-    yes: bool
-    keep_model: bool
-    note: str | None
-    system: str | None
-    saved: bool
-
-
 def unsaved() -> SessionDB:
     """A record in memory, for a conversation that is not kept; without /dev/shm in a temporary folder until it is over."""
-    import os
     import tempfile
 
     from hermes.store.api.session_db import SessionDB
@@ -163,7 +155,6 @@ def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: boo
     """The session to continue; None for a new one."""
     from hermes.chat.resume import latest
     from hermes.commands.session_choice import continued as end_of_chain
-    from hermes.home import project_folder
 
     words = resumed if resumed is not None else continued
     if words is None:
@@ -187,7 +178,6 @@ def _needs_terminal() -> None:
 
 def _chosen(db: SessionDB) -> str | None:
     """The session that the user chooses on the full screen; None when they leave without one."""
-    from hermes.chat.browse.browser import browse
-    from hermes.cli.shared import zone
+    from hermes.chat.browse import browse
 
     return browse(db, zone())

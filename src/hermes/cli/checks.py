@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.cli.doctor import Found, remark, well, wrong
 from hermes.config import Config, config_path
+from hermes.config.loading import read_env, read_text
 from hermes.errors import StoreLocked
 from hermes.home import default_database, get_hermes_home
 from hermes.install_line import install_line, pip_line
-from hermes.store.upkeep.check import Health
+from hermes.store.engines.sqlite.connection import has_guard_locks
+from hermes.store.search.meaning.encoders import installed
+from hermes.store.upkeep.check import Health, agent_store, look
 from hermes.texts import counted
 
 if TYPE_CHECKING:
@@ -34,8 +40,6 @@ LONG_TAIL = 5000  # messages
 
 def program(config: Config) -> Found:
     """The versions of the program and of Python."""
-    import platform
-
     from hermes import __version__
 
     yield well(f"hermes {__version__} on Python {platform.python_version()}")
@@ -43,8 +47,6 @@ def program(config: Config) -> Found:
 
 def libraries(config: Config) -> Found:
     """The libraries that the package asks for, and those of optional features."""
-    from importlib import metadata
-
     wanted: dict[str, list[str]] = {}
     for line in metadata.requires("hermes-sessions") or ():
         found = _REQUIREMENT.match(line)
@@ -101,9 +103,7 @@ def home(config: Config) -> Found:
 
 def configuration(config: Config) -> Found:
     """config.yaml: every mistake in it, and every variable that has no value."""
-    from hermes.config.loading import read_text
     from hermes.config.reading import check_text
-    from hermes.store.upkeep.check import agent_store
 
     path, edit = config_path(), "`hermes config edit` opens and checks it"
     text = read_text(path)
@@ -132,8 +132,6 @@ def configuration(config: Config) -> Found:
 
 def env_file(config: Config) -> Found:
     """The file for secrets."""
-    from hermes.config.loading import read_env
-
     path = get_hermes_home() / ".env"
     if path.exists():
         yield well(f"{path}, {counted(len(read_env(path)), 'variable')}")
@@ -145,7 +143,6 @@ def env_file(config: Config) -> Found:
 def store(config: Config) -> Found:
     """The record: whether it opens, is sound, has a complete index, and which processes have it open."""
     from hermes.store.api.configured import store_file
-    from hermes.store.upkeep.check import agent_store, look
 
     path = store_file(config)
     if path is None:
@@ -198,8 +195,6 @@ def _on_a_server(config: Config) -> Found:
 
 
 def _contents(where: str, health: Health) -> Found:
-    from hermes.store.engines.sqlite.connection import has_guard_locks
-
     if health.kind == "newer":
         said = f"{where} was written by a newer Hermes Sessions: it is read-only"
         yield remark(said, install_line(options="--upgrade"))
@@ -235,8 +230,6 @@ def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | 
 
 def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
     """How far search by meaning is: not set up, or of each model how many messages it has read."""
-    from hermes.store.search.meaning.encoders import installed
-
     here = [encoder.name for encoder in installed()]
     if vectors is None:
         what = f"{', '.join(here)} installed, not switched on" if here else "not installed"
@@ -259,8 +252,6 @@ def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
 
 def model_files(config: Config) -> Found:
     """The models that need no network: whether their files are intact."""
-    import hashlib
-
     from hermes.agent.models.files import MODELS, models_folder
 
     for known in MODELS.values():
@@ -282,18 +273,7 @@ def model_files(config: Config) -> Found:
 # Programs that can use the agent (`hermes acp`): name, what shows that one is installed (programs, or a folder in the user's
 # home), and the line that connects it. The guide (acp.md) has the same lines.
 _ZED = ("zed", "zeditor", "~/.config/zed")
-_JETBRAINS = (
-    "idea",
-    "pycharm",
-    "webstorm",
-    "goland",
-    "clion",
-    "rider",
-    "phpstorm",
-    "rubymine",
-    "datagrip",
-    "~/.jetbrains",
-)
+_JETBRAINS = tuple("idea pycharm webstorm goland clion rider phpstorm rubymine datagrip ~/.jetbrains".split())
 CLIENTS = (
     ("Zed", _ZED, 'in ~/.config/zed/settings.json: "agent_servers": {"Hermes": {"type": "custom",'
      ' "command": "hermes", "args": ["acp"]}}'),

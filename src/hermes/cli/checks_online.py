@@ -151,13 +151,11 @@ def _from_store(config: Config, ask: Callable[[SessionDB], Answer]) -> Answer | 
 
 
 def gateway(config: Config) -> Found:
-    """Whether the gateway runs, if anything is configured for it, and follows the histories of other programs."""
+    """Whether the gateway runs, if anything is configured for it."""
     from hermes.gateway.startup import running
-    from hermes.jobs.following import described, folders_of, follower, places
 
     names = [*config.enabled_platforms, *(["webhooks"] if config.webhooks.routes else [])]
     names += ["the API server"] if config.api_server.enabled else []
-    names += ["watch"] if config.gateway.watch.enabled else []
     if not names:
         return
     found = _from_store(config, running)
@@ -165,17 +163,6 @@ def gateway(config: Config) -> Found:
         yield remark(f"not running (set up: {', '.join(names)})", "hermes gateway")
         return
     yield well("runs (" + ", ".join(f"process {one.process} on {one.host}" for one in found) + ")")
-    if not config.gateway.watch.enabled:
-        return
-    folders = folders_of(config.gateway.watch.folders)
-    for folder in folders:
-        if not folder.is_dir():
-            yield remark(f"{folder} (gateway.watch.folders) is not a folder", "hermes config edit", "watch")
-    holder = _from_store(config, lambda db: follower(db, folders))
-    if holder is None:
-        yield remark("no process follows the histories of other programs", "restart the gateway", "watch")
-    else:
-        yield well(f"follows {places(folders)} ({described(holder)})", "watch")
 
 
 def platform(config: Config, name: str) -> Found:

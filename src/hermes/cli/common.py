@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completers import complete_model, complete_session, complete_source
-from hermes.cli.shared import EVERY, zone
+from hermes.cli.completion import complete_model, complete_session, complete_source
+from hermes.cli.shared import EVERY, typed, zone
 from hermes.cli.table import message_lines, screen_width
 from hermes.texts import one_line
 
@@ -65,6 +65,17 @@ def limit_option(text: str, default: int = 20) -> Decorator:
 def model_option(text: str = "Use this model instead of the configured one.") -> Decorator:
     """`--model NAME`, as the argument `model_name`, with known models offered by the shell."""
     return click.option("--model", "model_name", metavar="NAME", shell_complete=complete_model, help=text)
+
+
+def yes_to_option(text: str) -> Decorator:
+    """`--yes-to KIND`, several times; the kinds of commands, as rules."""
+
+    def parsed(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(map(str.strip, value)):
+            raise click.BadParameter("a kind of command is missing, such as pytest or 'git push'", context, parameter)
+        return tuple(map(typed, value))
+
+    return click.option("--yes-to", metavar="KIND", multiple=True, callback=parsed, help=text)
 
 
 def yes_option(text: str = "Don't ask.") -> Decorator:

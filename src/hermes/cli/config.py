@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from hermes.cli.common import json_option
-from hermes.cli.completers import complete_key, complete_value
+from hermes.cli.completion import complete_key, complete_value
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import print_json
 from hermes.cli.table import message
 from hermes.config import config_path, load_config
 from hermes.config import settings_schema as table
+from hermes.config.editing import HEAD, known_type, locked, set_value, split_key, write_config
+from hermes.config.editing import unset as remove
+from hermes.config.loading import read_text
+from hermes.config.reading import check_text
+from hermes.config.settings_schema import Config
 
 
 @click.group(
@@ -39,8 +46,6 @@ def path() -> None:
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
 @json_option()
 def get(key: str, reveal: bool, as_json: bool) -> None:
-    from hermes.config.editing import known_type, split_key
-
     keys = split_key(key)
     known_type(keys)
     value = _builtins(load_config())
@@ -58,8 +63,6 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
 @json_option()
 def show(everything: bool, reveal: bool, as_json: bool) -> None:
-    from hermes.config.settings_schema import Config
-
     value = _builtins(load_config())
     if not everything:
         value = _different(value, _builtins(Config()))
@@ -78,8 +81,6 @@ def show(everything: bool, reveal: bool, as_json: bool) -> None:
 @click.argument("key", shell_complete=complete_key)
 @click.argument("value", required=False, shell_complete=complete_value)
 def set_(key: str, value: str | None) -> None:
-    from hermes.config.editing import known_type, set_value, split_key
-
     keys = split_key(key)
     if key == "search.meaning":  # a natural guess; it needs more than a line in a file
         raise click.ClickException("search by meaning is switched on by `hermes search setup`")
@@ -96,8 +97,6 @@ def set_(key: str, value: str | None) -> None:
 @command.command(help="Remove KEY from config.yaml: its default applies again.")
 @click.argument("key", shell_complete=complete_key)
 def unset(key: str) -> None:
-    from hermes.config.editing import unset as remove
-
     if not remove(key):
         raise click.ClickException(f"{key} is not set in {config_path()}")
     click.echo(f"{key} reset to its default.")
@@ -105,10 +104,6 @@ def unset(key: str) -> None:
 
 @command.command(help="Open config.yaml in $VISUAL or $EDITOR; it is checked before it is saved.")
 def edit() -> int:
-    from hermes.config.editing import HEAD, locked, write_config
-    from hermes.config.loading import read_text
-    from hermes.config.reading import check_text
-
     before = read_text(Path(os.path.realpath(config_path())))
     # an unknown key that was there before is no reason to refuse; a new one is a mistake
     there = {one.unknown for one in check_text(before or "", config_path())[1]} - {None}
@@ -148,8 +143,6 @@ def _in_editor(text: str) -> str:
 
 def _keep(text: str, why: str) -> int:
     """Say why a text was not saved, and where it is kept."""
-    from hermes.config.editing import write_config
-
     file = config_path().with_name("config.yaml.edited")
     write_config(file, text)
     click.echo(f"{why}; your text is kept in {file}", err=True)
@@ -164,8 +157,6 @@ def _now(keys: list[str]) -> Any:
 
 
 def _builtins(config: Any) -> Any:
-    import msgspec
-
     return msgspec.to_builtins(config)
 
 
@@ -198,6 +189,4 @@ def _print(value: Any, as_json: bool) -> None:
 def _one_line(value: Any) -> str:
     if isinstance(value, str):
         return value
-    import json
-
     return json.dumps(value, ensure_ascii=False)

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.common import ROWS, json_option, limit_option, model_option
-from hermes.cli.completers import complete_job
+from hermes.cli.completion import complete_job
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import configuration, note, opened, print_rows
+from hermes.cli.shared import configuration, note, opened, print_rows, zone
 from hermes.cli.table import Column
+from hermes.config import load_config, suggestion
+from hermes.home import get_hermes_home
+from hermes.store.coordination.cron import CronDB
 from hermes.texts import harmless
-from hermes.times import clock
+from hermes.times import clock, next_time, own_timezone, zone_of
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.coordination.cron import CronDB, Job
+    from hermes.store.coordination.cron import Job
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,9 +39,7 @@ def _job(store: CronDB, words: str) -> Job:
 
 
 def _when(moment: float | None, job: Job) -> str:
-    from hermes.schedules import zone
-
-    return clock(moment, zone(job.timezone))
+    return clock(moment, zone_of(job.timezone))
 
 
 @command.command("add")
@@ -68,8 +69,6 @@ def add(
       hermes cron add "*/30 * * * *" "Check the build" --session same
     """
     from hermes.agent.conversations import new_session_id
-    from hermes.schedules import next_time, own_timezone
-    from hermes.store.coordination.cron import CronDB
 
     if not prompt.strip():
         raise click.UsageError("the prompt is empty", click.get_current_context())
@@ -88,8 +87,6 @@ def add(
 
 
 def _check_delivery(deliver: str) -> None:
-    from hermes.config import load_config, suggestion
-
     config = load_config()
     if (why := config.why_answers_only(deliver)) is not None:
         raise click.UsageError(f"--deliver: {why}", click.get_current_context())
@@ -105,8 +102,6 @@ def _check_delivery(deliver: str) -> None:
 @contextmanager
 def _opened_job(name: str) -> Iterator[tuple[CronDB, Job]]:
     """The jobs of the store, and the one that is meant, to change it."""
-    from hermes.store.coordination.cron import CronDB
-
     with opened(writing=True) as db:
         store = CronDB(db)
         yield store, _job(store, name)
@@ -136,8 +131,6 @@ def _gateway_runs(db: SessionDB) -> bool:
 @command.command("list", help="List all jobs and when each is due next.")
 @json_option(ROWS)
 def list_(as_json: bool) -> int:
-    from hermes.store.coordination.cron import CronDB
-
     with opened() as db:
         jobs = CronDB(db).jobs()
     columns = [Column("ID"), Column("Schedule"), Column("Next"), Column("Deliver"), Column("Prompt", 10, worth=1)]
@@ -167,8 +160,6 @@ def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
     from hermes.agent.models.choice import choose_model
     from hermes.agent.tools.toolbox import Toolbox
     from hermes.agent.turn import Stop
-    from hermes.config import load_config
-    from hermes.home import get_hermes_home
     from hermes.jobs.cron import Runner, claim_due
 
     config = load_config()
@@ -194,8 +185,6 @@ def pause(store: CronDB, job: Job) -> str:
 
 @_on_job("resume", help="Run a paused job again.")
 def resume(store: CronDB, job: Job) -> str:
-    from hermes.schedules import next_time
-
     due = next_time(job.schedule, job.timezone, time.time())
     resumed = store.resume(job.id, due)
     return f"{job.id}  next {_when(due, job)} ({job.timezone})" if resumed else f"{job.id} was not paused."
@@ -212,9 +201,6 @@ def remove(store: CronDB, job: Job) -> str:
 @limit_option("Show at most N.")
 @json_option(ROWS)
 def log(job: str | None, limit: int, as_json: bool) -> int:
-    from hermes.cli.shared import zone
-    from hermes.store.coordination.cron import CronDB
-
     with opened() as db:
         store = CronDB(db)
         runs = store.log(None if job is None else _job(store, job).id, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from hermes.cli.common import confirmed, json_option, yes_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, message_lines, printed, screen_width
-from hermes.config import load_config
+from hermes.config import environment, load_config
+from hermes.home import get_hermes_home
 from hermes.texts import one_line
 from hermes.times import rough_duration
 
@@ -39,10 +41,8 @@ def _run(insecure: bool, verbose: bool) -> int:
     import asyncio
 
     from hermes.cli.arrival import open_record
-    from hermes.config import environment
     from hermes.gateway.logs import start_logging
     from hermes.gateway.startup import check_work, made_adapters, secrets_of, serve
-    from hermes.home import get_hermes_home
     from hermes.store.api import configured
 
     config, home = load_config(), get_hermes_home()
@@ -72,7 +72,6 @@ def status(as_json: bool) -> int:
 
 @command.command(help="Stop the gateway; running turns finish, or are resumed at the next start.")
 def stop() -> int:
-    import os
     import signal
 
     from hermes.gateway.startup import running
@@ -122,45 +121,25 @@ def setup(platform: str | None, account: str | None, no_check: bool, given: tupl
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
 @yes_option("Overwrite an older one without asking.")
-def install(only_print: bool, yes: bool) -> int:
-    import shlex
-    import shutil
-
-    from hermes.gateway.service import GATEWAY, commands, unit_path, unit_text
-    from hermes.home import get_hermes_home
+def install(only_print: bool, yes: bool) -> None:
+    from hermes.cli import services
+    from hermes.gateway.service import GATEWAY, unit_path, unit_text
 
     text, path = unit_text(get_hermes_home()), unit_path(get_hermes_home())
     if only_print:
         click.echo(text, nl=False)
-        return 0
+        return
     if path.exists() and path.read_text() != text:
         confirmed(f"{path} exists and differs. Overwrite it?", yes=yes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    click.echo(f"Written: {path}")
-    *_, start = commands(get_hermes_home(), GATEWAY, starts=True)
-    if shutil.which(start[0]) is None:
-        click.echo(f"{start[0]} was not found; start `hermes gateway` with another service manager.", err=True)
-        return 0
-    click.echo(f"Start it, now and with the machine:  {shlex.join(start)}")
-    click.echo("Keep it running when you log out:    loginctl enable-linger")
-    return 0
+    services.install(GATEWAY, starts=False)
 
 
-@command.command(help="Remove the service that `install` made.")
-def uninstall() -> int:
-    import shlex
+@command.command(help="Stop and remove the service that `install` made.")
+def uninstall() -> None:
+    from hermes.cli import services
+    from hermes.gateway.service import GATEWAY
 
-    from hermes.gateway.service import GATEWAY, commands, unit_path
-    from hermes.home import get_hermes_home
-
-    path = unit_path(get_hermes_home())
-    (stop,) = commands(get_hermes_home(), GATEWAY, starts=False)
-    if not path.exists():
-        raise click.ClickException("the service is not installed; `hermes gateway install` installs it")
-    path.unlink()
-    click.echo(f"Removed: {path}\nIf it runs:  {shlex.join(stop)}")
-    return 0
+    services.uninstall(GATEWAY, "install")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -213,18 +192,7 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
         )
     gateways = [{"host": one.host, "process": one.process} for one in found]
     about = {"running": bool(found), **(gateways[0] if gateways else {}), "gateways": gateways}
-    watch = _watching(db, config, known) if config.gateway.watch.enabled else {}
-    return {**about, "platforms": platforms, **watch, "now": time.time()}
-
-
-def _watching(db: SessionDB, config: Config, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Who follows the histories of other programs on this machine (`gateway.watch`)."""
-    from hermes.jobs.following import described, folders_of, follower, places, status_name
-
-    folders = folders_of(config.gateway.watch.folders)
-    holder, row = follower(db, folders), known.get(status_name()) or {}
-    about = {"places": places(folders), "by": None if holder is None else described(holder)}
-    return {"watch": {**about, "error": row.get("error"), "error_at": row.get("error_at")}}
+    return {**about, "platforms": platforms, "now": time.time()}
 
 
 def show(found: dict[str, Any]) -> None:
@@ -234,15 +202,11 @@ def show(found: dict[str, Any]) -> None:
         click.echo(f"{len(found['gateways'])} gateways share the connections ({who}).")
     else:
         click.echo(f"The gateway runs ({who})." if who else "No gateway is running. `hermes gateway` starts it.")
-    if watch := found.get("watch"):
-        by = f"followed in {watch['places']} ({watch['by']})" if watch["by"] else "not followed"
-        click.echo(f"The histories of other programs are {by}.")
-    elif not found["platforms"]:
+    if not found["platforms"]:
         click.echo("No platform is set up: `hermes gateway setup` sets one up.")
     if found["platforms"]:
         click.echo("\n" + printed(_COLUMNS, [_row(one, found["now"]) for one in found["platforms"]]))
     notes = [note for one in found["platforms"] for note in _notes(one, found["now"], len(found["gateways"]) > 1)]
-    notes += _error("watch", watch, found["now"]) if watch else []
     if notes:
         click.echo()
     for note in notes:

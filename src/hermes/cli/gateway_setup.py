@@ -19,8 +19,12 @@ from hermes.cli.common import wrapped
 from hermes.cli.pairing import make_owner
 from hermes.cli.table import message
 from hermes.config import environment, load_config, suggestion
+from hermes.config.editing import put_value
 from hermes.config.settings_schema import ACCOUNTS, ANSWERS_ONLY, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
+from hermes.gateway.platforms import adapter_class, known_platforms
+from hermes.gateway.settings import ACCOUNT_NAME, PEOPLE, check_accounts, listening, setting_value, variable_ending
+from hermes.home import get_hermes_home, make_private
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -52,8 +56,6 @@ class _Target:
 
     def adapter(self, values: dict[str, Any]) -> Adapter:
         """The adapter as the gateway will make it."""
-        from hermes.gateway.settings import listening
-
         made = self.kind(values, self.home)
         made.account_name = self.account
         made.webhook_place = listening(load_config())
@@ -62,9 +64,6 @@ class _Target:
 
 def set_up(platform: str | None, account: str | None, *, check: bool, given: Sequence[str] = ()) -> int:
     """Ask for the settings, or take those `given` as KEY=VALUE; check and write them; the exit status."""
-    from hermes.gateway.platforms import adapter_class, known_platforms
-    from hermes.home import get_hermes_home
-
     if not given and not sys.stdin.isatty():
         raise click.ClickException(
             "setup asks questions and needs a terminal; without one, give the values:"
@@ -117,7 +116,6 @@ def _chosen_platform(known: list[str]) -> str:
 
 def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
     """The section for the settings of a platform or an account. ClickException when that is not clear."""
-    from hermes.gateway.settings import ACCOUNT_NAME, variable_ending
     from hermes.gateway.startup import account_home
 
     platform = kind.platform
@@ -154,8 +152,6 @@ def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
 
 def _refuse_another(target: _Target, values: dict[str, Any], variables: dict[str, str]) -> None:
     """ConfigError when these are the secrets of another account: each message would be answered twice."""
-    from hermes.gateway.settings import check_accounts
-
     config, platform = load_config(), target.platform
     section = config.platforms.get(platform)
     if section is None:
@@ -168,8 +164,6 @@ def _refuse_another(target: _Target, values: dict[str, Any], variables: dict[str
 
 def _given(target: _Target, given: Sequence[str], variables: dict[str, str]) -> tuple[tuple[str, str], dict[str, Any]]:
     """The owner and the other people, and every setting: as given, else as it is already, else its default."""
-    from hermes.gateway.settings import PEOPLE, setting_value
-
     settings = {one.name: one for one in target.kind.settings}
     known = [*settings, _OWNER, PEOPLE]
     found: dict[str, Any] = {}
@@ -255,24 +249,24 @@ def _write(target: _Target, values: dict[str, Any], home: Path, mine: str, other
             name = (setting.variable or f"{target.platform}_{setting.name}".upper()) + target.ending
             remember(home / ".env", name, str(value))
             value = "${" + name + "}"
-        _set(f"{target.key}.{setting.name}", value)
-    _set(f"{target.key}.enabled", True)
+        put_value(f"{target.key}.{setting.name}", value)
+    put_value(f"{target.key}.enabled", True)
     if mine:
         make_owner(f"{target.platform}:{mine}")
     if others:
         allowed = [str(one) for one in target.section.get("allowed_users", [])]
-        _set(f"{target.key}.allowed_users", list(dict.fromkeys([*allowed, *others])))
+        put_value(f"{target.key}.allowed_users", list(dict.fromkeys([*allowed, *others])))
     shared = load_config().platforms[target.platform]
     for name, nobody in _OWN.items() if target.new else ():
         if name in shared and name not in shared[ACCOUNTS][target.account]:
-            _set(f"{target.key}.{name}", nobody)
+            put_value(f"{target.key}.{name}", nobody)
 
 
 def _keep_first(target: _Target) -> None:
     """A platform that was alone until now becomes the account `default` and runs beside the new one."""
     section = load_config().platforms.get(target.platform, {})
     if target.account is not None and section and not isinstance(section.get(ACCOUNTS), dict):
-        _set(f"platforms.{target.platform}.{ACCOUNTS}.{DEFAULT_ACCOUNT}", {})
+        put_value(f"platforms.{target.platform}.{ACCOUNTS}.{DEFAULT_ACCOUNT}", {})
         click.echo(
             f"The one you have is the account `{DEFAULT_ACCOUNT}` from now on; it keeps its settings and conversations."
         )
@@ -287,19 +281,8 @@ def guide_page(name: str) -> Path | None:
     return next((page for page in pages if page.is_file()), None)
 
 
-def _set(key: str, value: Any) -> None:
-    """Write a value to config.yaml; comments and everything else stay."""
-    import json
-
-    from hermes.config.editing import set_value
-
-    set_value(key, json.dumps(value, ensure_ascii=False))
-
-
 def remember(path: Path, name: str, value: str) -> None:
     """Put a variable into a .env file that only its owner can read, replacing an older value."""
-    from hermes.home import make_private
-
     make_private(path.parent)
     lines = path.read_text().splitlines() if path.exists() else []
     kept = [line for line in lines if line.removeprefix("export ").partition("=")[0].strip() != name]

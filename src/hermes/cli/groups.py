@@ -1,7 +1,12 @@
-"""A group of commands whose files are loaded one by one, when a command is used."""
+"""Click as this program uses it: groups whose files are loaded when a command is used, and complaints in our own words.
+
+A complaint about wrong usage is one line. A message that a command raised itself passes unchanged; click's own are recognised
+by their wording, since click keeps the value that was wrong in the text only.
+"""
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
 
 Commands = dict[str, tuple[str, str]]  # name → (module, help text)
 
@@ -60,3 +66,75 @@ class LazyGroup(click.Group):
             CompletionItem(name, help=text) for name, (_, text) in self.table.items() if name.startswith(incomplete)
         ]
         return named + click.Command.shell_complete(self, context, incomplete)
+
+
+# ------------------------------------------------------------------------------------------------ wrong usage
+
+
+_WRONG_TYPE = r"(?s)(?P<value>.+) is not (?:a valid |in the range |one of )"
+_EXTRA = r"(?s)Got unexpected extra arguments? \((?P<words>.*)\)"
+_PATH = r"(?s)(?:File|Directory|Path) '(?P<path>.*)' (?P<what>does not exist|is a \w+|is not \w+)\.?"
+
+
+def usage_text(error: click.UsageError) -> str:
+    """One line about wrong usage."""
+    if isinstance(error, click.NoSuchOption):
+        hint = " or ".join(sorted(error.possibilities or ()))
+        return f"unknown option {error.option_name}" + (f"; did you mean {hint}?" if hint else "")
+    if isinstance(error, click.BadOptionUsage):
+        takes_none = "not take a value" in error.message
+        return f"{error.option_name} {'takes no value' if takes_none else 'needs a value'}"
+    if isinstance(error, click.MissingParameter):
+        choices = _choices(error.param)
+        return f"{_called(error.param)} is missing" + (f": give {choices}" if choices else "")
+    if isinstance(error, click.BadParameter):
+        name = _called(error.param)
+        return f"{name}: {_wrong_value(error)}" if name else error.message
+    if extra := re.fullmatch(_EXTRA, error.message):
+        return f"unexpected argument: {extra['words']}"
+    return error.message
+
+
+def _wrong_value(error: click.BadParameter) -> str:
+    if path := re.fullmatch(_PATH, error.message):
+        return f"{path['path']} {path['what']}"
+    wrong = re.match(_WRONG_TYPE, error.message)
+    expected = _expected(error.param)
+    if wrong is None or expected is None:
+        return error.message
+    value = wrong["value"]
+    return f"expected {expected}, got {value if value.startswith(chr(39)) else repr(value)}"
+
+
+def _called(parameter: click.Parameter | None) -> str:
+    """An option by its longest name, an argument by what `--help` calls it."""
+    if parameter is None:
+        return ""
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    if isinstance(parameter.type, click.Choice):
+        return str(parameter.name).upper()
+    return parameter.human_readable_name.replace("...", "").rstrip("…")
+
+
+def _expected(parameter: click.Parameter | None) -> str | None:
+    kind = parameter.type if parameter is not None else None
+    if choices := _choices(parameter):
+        return choices
+    if isinstance(kind, click.IntRange | click.FloatRange):
+        number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+        if kind.min is not None and kind.min_open:
+            return f"{number} above {kind.min:g}"
+        if kind.min is not None and kind.max is not None:
+            return f"{number} from {kind.min} to {kind.max}"
+        return f"{number} of {kind.min} or more" if kind.min is not None else f"{number} of {kind.max} or less"
+    if kind in (click.INT, click.FLOAT):
+        return "a whole number" if kind is click.INT else "a number"
+    return None
+
+
+def _choices(parameter: click.Parameter | None) -> str:
+    if parameter is None or not isinstance(parameter.type, click.Choice):
+        return ""
+    names = [str(one) for one in parameter.type.choices]
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]

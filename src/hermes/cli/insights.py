@@ -18,7 +18,7 @@ from hermes.cli.common import json_option, source_option
 from hermes.cli.shared import BOLD, CYAN, DIM, colourful, opened, print_json, styled, zone
 from hermes.cli.table import RULE, Column, cells, pad, screen_width, table, wrap
 from hermes.texts import counted, one_line
-from hermes.times import rough_duration
+from hermes.times import now, rough_duration
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import Insights, InsightsCost, InsightsSession
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 @json_option("Print one JSON object.")
 def command(days: int, source: str | None, as_json: bool) -> None:
     """Sessions, messages, tokens and cost of the last days, by model, source and tool, and when you talked."""
-    from hermes.times import now
-
     where = zone()
     with opened() as db:
         found = db.insights(days, source, now=now(), timezone=where, whole_days=True)

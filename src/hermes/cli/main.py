@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # name → (module, help text). The object in the module is called `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("hermes.cli.chat", "Talk in the terminal; `hermes` alone does the same."),
-    "sessions": ("hermes.cli.sessions.group", "List, find, show, export and tidy conversations."),
+    "sessions": ("hermes.cli.sessions", "List, find, show, export and tidy conversations."),
     "why": ("hermes.cli.why", "Show which conversation made a file or a line, and why."),
     "search": ("hermes.cli.search", "Set up search by meaning; `hermes sessions search` searches."),
     "insights": ("hermes.cli.insights", "Show tokens, cost and activity as bars."),
@@ -133,7 +133,7 @@ def _run(words: list[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # `hermes gateway` alone; click 8.1 does not raise it
             print(error.format_message())
             return 0
-        from hermes.cli.usage_errors import usage_text
+        from hermes.cli.groups import usage_text
 
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
         streams.complain(f"{usage_text(error)}{hint}")

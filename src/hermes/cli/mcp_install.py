@@ -52,7 +52,10 @@ class Program:
         words = [*command_words(os.defpath), "mcp", *(own[own.index("mcp") + 1 :] if own else [])]
         in_one, variables = (True, "environment") if self.key == "opencode" else (False, "env")
         made = {**self.more, **there, **({"command": words} if in_one else {"command": words[0], "args": words[1:]})}
-        env = {name: value for name, value in (there.get(variables) or {}).items() if name != "HERMES_HOME"}
+        own_env = there.get(variables) or {}
+        if not isinstance(own_env, dict):
+            raise InvalidInput(f"{self.path()}: {variables} of the entry {NAME} is not an object; mend it there first")
+        env = {name: value for name, value in own_env.items() if name != "HERMES_HOME"}
         if (home := get_hermes_home().absolute()) != Path.home() / ".hermes":
             env["HERMES_HOME"] = str(home)
         return {**made, variables: env} if env or variables in there else made
@@ -159,7 +162,7 @@ def _change(program: Program, remove: bool, is_dry: bool) -> str:
     file = program.file()
     there = file.entry
     if there is not None and not _is_ours(there):
-        does = " ".join(_words(there)) or "no command"
+        does = " ".join(_words(there)) or (isinstance(there, dict) and there.get("url")) or "no command"
         raise InvalidInput(f"{file.path} has another entry {NAME} ({does}); rename or remove it there first")
     if not remove and find_spec("mcp") is None:
         raise MissingExtra("hermes mcp", "chat")
@@ -168,8 +171,8 @@ def _change(program: Program, remove: bool, is_dry: bool) -> str:
         return f"{program.title}: nothing to do, {file.path} has {'no' if remove else 'this'} entry {NAME}."
     text = file.text_with(wanted)
     if is_dry:
-        before, after = (one.splitlines(keepends=True) for one in (file.text, text))
-        return "".join(difflib.unified_diff(before, after, str(file.path), str(file.path))).rstrip("\n")
+        name = str(file.path)
+        return "\n".join(difflib.unified_diff(file.text.splitlines(), text.splitlines(), name, name, lineterm=""))
     file.write(text)
     does = "removed from" if wanted is None else "added to" if there is None else "brought up to date in"
     return f"{program.title}: {does} {file.path}. This counts from the program's next start."

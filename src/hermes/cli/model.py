@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import click
 
+from hermes.agent.models.choice import SMALL_QUESTION, language_model, offers, provider_models, settings_for
+from hermes.agent.models.files import MODELS, known, models_folder, place_of
+from hermes.agent.models.files import install as fetch
+from hermes.agent.models.files import remove as delete
 from hermes.cli.common import confirmed, yes_option
-from hermes.cli.completers import complete_installable, complete_model
+from hermes.cli.completion import complete_installable, complete_model
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import progress
+from hermes.cli.table import Column, message, printed
+from hermes.config import config_path, load_config
+from hermes.config.editing import put_value
+from hermes.errors import ConfigError, ModelError
+from hermes.home import get_hermes_home
+from hermes.install_line import install_line
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -27,8 +38,6 @@ def list_models(provider: str | None) -> None:
     if provider is None:
         print_offers()
         return
-    from hermes.agent.models.choice import provider_models
-
     for name in provider_models(provider):
         click.echo(name)
 
@@ -36,13 +45,6 @@ def list_models(provider: str | None) -> None:
 def print_offers() -> None:
     """Print which model answers, and a table of those that can be used."""
     import shutil
-
-    from hermes.agent.models.choice import language_model, offers
-    from hermes.agent.models.files import MODELS, place_of
-    from hermes.cli.table import Column, message, printed
-    from hermes.config import load_config
-    from hermes.errors import ConfigError
-    from hermes.home import get_hermes_home
 
     def note(text: str) -> None:
         click.echo(message(text, sys.stdout))
@@ -69,8 +71,8 @@ def print_offers() -> None:
             "A better model: write a provider's key into"
             f" {home / '.env'} (OPENAI_API_KEY=…, ANTHROPIC_API_KEY=…), or install Ollama, then `ollama pull qwen3:4b`."
         )
-    for name, known in MODELS.items():
-        if known.purpose == "meaning" and place_of(name, home) is None:
+    for name, one in MODELS.items():
+        if one.purpose == "meaning" and place_of(name, home) is None:
             note("For search by meaning: `hermes search setup`.")
 
 
@@ -85,22 +87,14 @@ def use(name: str, yes: bool) -> None:
       hermes model use qwen3:4b                      of a server on this machine
       hermes model use smollm2                       the embedded one
     """
-    import json
-    import time
-
-    from hermes.agent.models.choice import SMALL_QUESTION, language_model, settings_for
-    from hermes.config import config_path, load_config
-    from hermes.config.editing import set_value
-    from hermes.errors import ModelError
-
     config = load_config(needs=("model",))
     wanted = settings_for(name, config)
     if "base_url" in wanted:
         if config.model.api_key and wanted["base_url"] != config.model.base_url and not _is_variable():
             confirmed(f"The key in model.api_key of {config_path()} will be removed. Go on?", yes=yes)
-        set_value("model", json.dumps(wanted, ensure_ascii=False))
+        put_value("model", wanted)
     else:
-        set_value("model.default", wanted["default"])
+        put_value("model.default", wanted["default"])
     model = language_model(load_config())
     if model is None:
         click.echo(f"{name} is set in config.yaml; replies quote your own history.")
@@ -119,8 +113,6 @@ def _is_variable() -> bool:
     """Whether model.api_key in config.yaml only names a variable."""
     import yaml
 
-    from hermes.config import config_path
-
     read = yaml.safe_load(config_path().read_text(encoding="utf-8"))
     return str(read["model"]["api_key"]).startswith("${")
 
@@ -132,9 +124,6 @@ def install(name: str | None) -> None:
     if name is None:
         print_offers()
         return
-    from hermes.agent.models.files import install as fetch
-    from hermes.agent.models.files import known, place_of
-
     was_there = place_of(name) is not None
     model = known(name)
     if not was_there:
@@ -143,8 +132,6 @@ def install(name: str | None) -> None:
         path = fetch(name, lambda done, total: step(done))
     click.echo(f"{name} {'is already installed' if was_there else 'is installed'}: {path}")
     from importlib.util import find_spec
-
-    from hermes.install_line import install_line
 
     library, extra = model.needs
     if model.purpose == "meaning":
@@ -158,9 +145,6 @@ def install(name: str | None) -> None:
 @yes_option()
 def remove(name: str, yes: bool) -> None:
     """Delete a model's file."""
-    from hermes.agent.models.files import known, models_folder
-    from hermes.agent.models.files import remove as delete
-
     path = models_folder() / known(name).file
     if not path.exists():
         raise click.ClickException(f"{name} is not installed")

@@ -10,6 +10,10 @@ from hermes.cli.common import json_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, printed
+from hermes.config import load_config
+from hermes.config.editing import put_value
+from hermes.store.gateway import approvals
+from hermes.store.gateway.gateway_db import GatewayDB
 from hermes.texts import one_line
 
 
@@ -23,7 +27,6 @@ def command() -> None:
 @click.option("--owner", is_flag=True, help="This is you: an owner sees every session and may use every tool.")
 def approve(code: str, owner: bool) -> int:
     from hermes.gateway.chats.access import welcome
-    from hermes.store.gateway.gateway_db import GatewayDB
 
     with opened(writing=True) as db:
         found = GatewayDB(db).approve_pairing(code, welcome)
@@ -41,21 +44,12 @@ def approve(code: str, owner: bool) -> int:
 
 def make_owner(person: str) -> None:
     """Add a person (PLATFORM:USER) to the owners in config.yaml."""
-    import json
-
-    from hermes.config import load_config
-    from hermes.config.editing import set_value
-
-    owners = dict.fromkeys([*load_config().owner, person])
-    set_value("owner", json.dumps(list(owners), ensure_ascii=False))
+    put_value("owner", list(dict.fromkeys([*load_config().owner, person])))
 
 
 @command.command("list", help="List who is approved and who is waiting with a code.")
 @json_option()
 def list_(as_json: bool) -> int:
-    from hermes.store.gateway import approvals
-    from hermes.store.gateway.gateway_db import GatewayDB
-
     with opened(writing=True) as db:
         gateway = GatewayDB(db)
         people, waiting = gateway.read(approvals.everyone), gateway.read(approvals.waiting, gateway.clock())
@@ -83,9 +77,6 @@ def _day(moment: float) -> str:
 @command.command("revoke", help="Revoke an approval: PLATFORM:USER, as `list` shows it.")
 @click.argument("person")
 def revoke(person: str) -> int:
-    from hermes.store.gateway import approvals
-    from hermes.store.gateway.gateway_db import GatewayDB
-
     platform, sep, user_id = person.partition(":")
     if not sep or not user_id:
         raise click.UsageError("give PLATFORM:USER, as `hermes pairing list` shows it")

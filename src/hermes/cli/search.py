@@ -10,6 +10,7 @@ import click
 from hermes.cli.common import confirmed, yes_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.shared import note, opened, progress
+from hermes.cli.table import Column, message, printed
 from hermes.texts import counted
 
 
@@ -45,7 +46,6 @@ def status() -> None:
 
 def _print_status() -> None:
     from hermes.cli.checks import meaning, rows_with_vectors
-    from hermes.cli.table import message
 
     with opened() as db:
         for one in meaning(*rows_with_vectors(db)):
@@ -82,7 +82,6 @@ def _fetch(multilingual: bool, yes: bool) -> None:
         remove,
     )
     from hermes.cli.model import megabytes
-    from hermes.cli.table import Column, printed
 
     model = MODELS["arctic-embed-s"]
     libraries = missing_libraries("meaning", *(["multilingual"] if multilingual else []))

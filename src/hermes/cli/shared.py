@@ -1,18 +1,24 @@
-"""Shared by the commands of `hermes sessions`: the store, the clock, colour, JSON and progress. Loads no click."""
+"""Shared by the commands: the store, the clock, colour, JSON and progress."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
+import click
+import msgspec
+
 from hermes.config import Config, load_config
 from hermes.config.loading import RECORD
 from hermes.errors import HermesError
+from hermes.home import has_key_file
 from hermes.texts import counted
 
 if TYPE_CHECKING:
@@ -30,14 +36,12 @@ BOLD, DIM, GOLD, GREEN, CYAN = "1", "2", "33", "32", "36"
 
 def configuration() -> Config:
     """config.yaml, read once a command. What is wrong in parts that the record does not need is a warning."""
-    click = sys.modules.get("click")
-    context = click.get_current_context(silent=True) if click is not None else None
+    context = click.get_current_context(silent=True)
     if context is None:
         return load_config(needs=RECORD)
-    meta = context.meta
-    if _CONFIG not in meta:
-        meta[_CONFIG] = load_config(needs=RECORD)
-    config: Config = meta[_CONFIG]
+    if _CONFIG not in context.meta:
+        context.meta[_CONFIG] = load_config(needs=RECORD)
+    config: Config = context.meta[_CONFIG]
     return config
 
 
@@ -47,14 +51,10 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
 
     `in_bulk` is for work that can simply be repeated: it is synced to the disk at the end, not step by step.
     """
-    import warnings
-
     from hermes.store.api.configured import open_configured
 
     config = configuration()
     if in_bulk:
-        import msgspec
-
         config = config.changed(store=msgspec.structs.replace(config.store, durability="normal"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -72,7 +72,6 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
 
 def is_encrypted() -> bool:
     """Whether the user's store is encrypted, or is being encrypted or decrypted."""
-    from hermes.home import has_key_file
     from hermes.store.api.configured import store_file
 
     file = store_file(configuration())
@@ -118,15 +117,11 @@ def styled(text: str, *codes: str, on: bool) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output, indented."""
-    import msgspec
-
     from hermes.interop.jsonl import encoded
 
     try:
         text = msgspec.json.format(encoded(value), indent=2)
     except ValueError:  # msgspec reads no escaped half of a surrogate pair
-        import json
-
         text = json.dumps(value, indent=2).encode()
     put(text + b"\n")
 
@@ -138,8 +133,6 @@ def print_rows(
     from hermes.cli.table import message, printed
 
     if as_json:
-        import msgspec
-
         print_json(msgspec.to_builtins(values))
     else:
         print(printed(columns, rows) if values else message(none, sys.stdout))
@@ -230,8 +223,6 @@ def note_the_terminal(command: str, clients: str) -> None:
 
 def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
     """A socket that listens, so that a client that is quicker than the server waits. `change`: the options to try others."""
-    import click
-
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:

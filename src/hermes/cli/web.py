@@ -45,8 +45,9 @@ def command(
     try:
         import uvicorn  # noqa: F401
 
+        from hermes.serve.http import is_loopback
         from hermes.serve.web.app import app
-        from hermes.serve.web.visitors import Visitor, check_settings, is_loopback
+        from hermes.serve.web.visitors import Visitor, check_settings
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("uvicorn", "starlette", "markdown_it", "pygments"):
             raise

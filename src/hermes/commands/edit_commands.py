@@ -30,10 +30,10 @@ def title(host: Host, arguments: str) -> None:
         host.pending_title = wanted
         host.say(f'This session will be called "{wanted}" from your first message on.')
         return
-    from hermes.agent.titler import set_title_or_refuse
+    from hermes.agent.titler import set_chosen_title
 
     # Where a session that this user may not see has the title, a similar one is given: a refusal would reveal that session.
-    name = set_title_or_refuse(host.db, host.session_id, wanted, host.user)
+    name = set_chosen_title(host.db, host.session_id, wanted, host.user, refuse=True)
     host.say(f'This session is now called "{name}".')
 
 

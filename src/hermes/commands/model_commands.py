@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hermes.commands.registry import TERMINAL, TERMINAL_ONLY, Host, command
@@ -98,8 +99,6 @@ def _meant(words: str, names: list[str], now: Model) -> str:
     parts = [name for name in names if words.casefold() in name.casefold()]
     if len(parts) == 1:
         return parts[0]
-    from difflib import get_close_matches
-
     close = parts or get_close_matches(words, names, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(close[:5])}?" if close else f"/model lists its {counted(len(names), 'model')}"
     raise InvalidInput(f"the endpoint has no model {shortened_line(words, 60)!r}; {hint}")

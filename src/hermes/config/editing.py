@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from io import StringIO
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from hermes import whole_files
 from hermes.config import settings_schema as table
 from hermes.config.loading import config_path, hidden, parse_config, read_text, unhidden
 from hermes.config.reading import check_text, composed, in_words
@@ -72,9 +75,14 @@ def parsed(text: str, kind: Any, name: str) -> Any:
 
 
 def set_value(key: str, text: str) -> None:
+    """Put a typed value under a key in config.yaml, as `put_value` does."""
+    put_value(key, parsed(text, known_type(split_key(key)), key))
+
+
+def put_value(key: str, value: Any) -> None:
     """Put a value under a key in config.yaml (made if it is missing). ConfigError when the result would be wrong."""
     keys = split_key(key)
-    value = parsed(text, known_type(keys), key)
+    known_type(keys)
     _edit(keys, lambda before: with_value(before or HEAD, keys, value))
 
 
@@ -164,8 +172,6 @@ def _yaml(text: str) -> tuple[Any, Any]:
 
 def _on_one_line(value: Any) -> Any:
     """A value as it is written: lists and mappings in brackets, `${NAME}` as it is. (JSON is YAML in brackets.)"""
-    from json import dumps
-
     from ruamel.yaml import YAML
 
     return YAML().load(hidden(dumps(value, ensure_ascii=False)))
@@ -174,7 +180,6 @@ def _on_one_line(value: Any) -> Any:
 def _written(yaml: Any, data: Any, before: str) -> str:
     """The data as text. Lines with a comment that the library took along with a value stay, and end their section."""
     from difflib import SequenceMatcher
-    from io import StringIO
 
     out = StringIO()
     if data:
@@ -242,20 +247,13 @@ def locked() -> Iterator[tuple[Path, str | None]]:
     path = config_path()
     make_private(path.parent)
     target = Path(os.path.realpath(path))
-    try:
-        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"{path.parent} can't be written ({error.strerror}); fix its permissions") from None
-    try:
+    with ExitStack() as held:
         try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except ImportError:  # a system without flock: the rename alone has to do
-            pass
+            held.enter_context(whole_files.locked(path.with_name(path.name + ".lock")))
+        except OSError as error:
+            hint = "" if isinstance(error, TimeoutError) else "; fix its permissions"
+            raise ConfigError(f"{path.parent} can't be written ({error.strerror}){hint}") from None
         yield target, read_text(target)
-    finally:
-        os.close(lock)
 
 
 def write_config(target: Path, text: str) -> None:

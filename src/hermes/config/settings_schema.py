@@ -201,13 +201,6 @@ class Listen(Section):
     public_url: Url | None = None
 
 
-class WatchSettings(Section):
-    """Whether the gateway imports what other programs write, and below which folders (none: their usual places)."""
-
-    enabled: bool = False
-    folders: list[str] = []
-
-
 class GatewaySettings(Section):
     """The messengers."""
 
@@ -216,7 +209,6 @@ class GatewaySettings(Section):
     brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
     streaming: StreamingSettings = msgspec.field(default_factory=StreamingSettings)
     media: Media = msgspec.field(default_factory=Media)
-    watch: WatchSettings = msgspec.field(default_factory=WatchSettings)
 
 
 class ApiServerSettings(Section):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from hermes.errors import MissingExtra, SendRefused
-from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile, Reaction, Revision
+from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile, Revision
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms._shared.listener import Handler, Registration, Signed, Verify
@@ -49,7 +49,6 @@ class Capabilities:
     longest_caption: int = 0  # of a file's text, as `measure` counts; 0: texts are messages of their own
     choices: int = 0  # how many buttons send_choices takes; 0: none
     longest_choice: int = 64  # bytes of Choice.says
-    tells_reactions: bool = False  # the adapter reports reactions (`Link.reacted`)
     mention_needed: bool = False  # the default for groups: answer only messages that address the bot
 
 
@@ -93,14 +92,7 @@ class Link(Protocol):
     async def revised(self, revision: Revision) -> None:
         """Store that a message was edited or deleted. When this returns it is safe; a repeated report is ignored.
 
-        A revision that arrives before its message is kept, and applied when the message arrives."""
-        ...
-
-    async def reacted(self, reaction: Reaction) -> None:
-        """A person put an emoji to a message: 👍 or 👎 to a question of the agent answers it, others are ignored.
-
-        When this returns it is safe; a repeated report is ignored.
-        """
+        A message whose deletion arrives before it is not answered."""
         ...
 
     async def moved(self, old: str, new: str) -> None:

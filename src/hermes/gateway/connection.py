@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable
-from hermes.gateway.events import event_on, reaction_on, revision_on
-from hermes.gateway.flow.confirmations import read_answer
+from hermes.gateway.events import event_on, revision_on
 from hermes.gateway.flow.delivery import Delivery
 from hermes.gateway.flow.turns import start
 from hermes.gateway.logs import Masking
@@ -19,7 +18,7 @@ from hermes.gateway.logs import Masking
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.gateway.adapter import Adapter
-    from hermes.gateway.events import Event, Reaction, Revision
+    from hermes.gateway.events import Event, Revision
     from hermes.gateway.settings import PlatformSettings, Timings
     from hermes.store.gateway.gateway_db import GatewayDB
 
@@ -35,8 +34,7 @@ class Connection:
 
     def __init__(
         self, adapter: Adapter, settings: PlatformSettings, store: GatewayDB, config: Config,
-        take: Callable[[str, Event], Awaitable[None]], revise: Callable[[str, Revision], Awaitable[None]],
-        react: Callable[[str, Event], Awaitable[None]], timings: Timings,
+        take: Callable[[str, Event], Awaitable[None]], revise: Callable[[str, Revision], Awaitable[None]], timings: Timings,
     ) -> None:  # fmt: skip
         self.adapter = adapter
         self.settings = settings
@@ -47,10 +45,10 @@ class Connection:
         self.identity: str | None = None
         self.accepts = True
         self.let_go_seconds = LET_GO_SECONDS
-        self._store, self._timings = store, timings
+        self.store, self._timings = store, timings
         secrets = [str(adapter.values.get(one.name) or "") for one in adapter.settings if one.secret]
         self._masked = Masking(secrets).masked  # a vendor's words may repeat what we sent
-        self._take, self._revise, self._react = take, revise, react
+        self.take, self.revise = take, revise
         self._link: _Link | None = None
         self._statuses: set[asyncio.Task[Any]] = set()
         self._telling = asyncio.Lock()  # states are stored in order
@@ -59,33 +57,6 @@ class Connection:
     def platform(self) -> str:
         """The platform's name, or the account's: "telegram/work"."""
         return self.adapter.connection_name
-
-    async def received(self, event: Event) -> None:
-        """Store an event (see adapter.Link)."""
-        if not self.accepts:
-            raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-        await self._take(self.platform, event_on(self.adapter.account_name, event, local_ids=self.adapter.local_ids))
-
-    async def revised(self, revision: Revision) -> None:
-        """A message was edited or deleted (see adapter.Link)."""
-        if not self.accepts:
-            raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-        adapter = self.adapter
-        made = revision_on(adapter.account_name, revision, local_ids=adapter.local_ids)
-        await self._revise(self.platform, made)
-
-    async def reacted(self, reaction: Reaction) -> None:
-        """A person reacted to a message (see adapter.Link)."""
-        event = reaction_on(self.adapter.account_name, reaction, local_ids=self.adapter.local_ids)
-        if read_answer(event.text) is not None:
-            if not self.accepts:
-                raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
-            await self._react(self.platform, event)
-
-    async def moved(self, old: str, new: str) -> None:
-        """A chat has another id (see adapter.Link)."""
-        for key in await asyncio.to_thread(self._store.move_chat, self.platform, old, new):
-            self.log.info("the chat %s is now %s: its conversation continues as %s", old, new, key)
 
     def connected(self, identity: str) -> None:
         """The connection is established."""
@@ -110,9 +81,7 @@ class Connection:
         async def note() -> None:
             try:
                 async with self._telling:
-                    await asyncio.to_thread(
-                        self._store.set_status, self.platform, state, identity=identity, error=error
-                    )
+                    await asyncio.to_thread(self.store.set_status, self.platform, state, identity=identity, error=error)
             except HermesError as problem:
                 self.log.warning("the state could not be stored: %s", problem)
 
@@ -157,7 +126,12 @@ class Connection:
         finally:
             link.over = True
             self.delivery.connected.clear()
-            await self._let_go()
+            leaving = asyncio.create_task(self._let_go())
+            try:
+                await asyncio.shield(leaving)
+            except asyncio.CancelledError:  # the gateway stops while the adapter disconnects: nothing is left open
+                await leaving
+                raise
 
     async def _let_go(self) -> None:
         """Disconnect the adapter; errors go to the log."""
@@ -192,16 +166,26 @@ class _Link:
         self._connection = connection
 
     async def received(self, event: Event) -> None:
-        await self._connection.received(event)
+        connection = self._accepting()
+        adapter = connection.adapter
+        made = event_on(adapter.account_name, event, local_ids=adapter.local_ids)
+        await connection.take(connection.platform, made)
 
     async def revised(self, revision: Revision) -> None:
-        await self._connection.revised(revision)
-
-    async def reacted(self, reaction: Reaction) -> None:
-        await self._connection.reacted(reaction)
+        connection = self._accepting()
+        adapter = connection.adapter
+        made = revision_on(adapter.account_name, revision, local_ids=adapter.local_ids)
+        await connection.revise(connection.platform, made)
 
     async def moved(self, old: str, new: str) -> None:
-        await self._connection.moved(old, new)
+        connection = self._connection
+        for key in await asyncio.to_thread(connection.store.move_chat, connection.platform, old, new):
+            self.log.info("the chat %s is now %s: its conversation continues as %s", old, new, key)
+
+    def _accepting(self) -> Connection:
+        if not self._connection.accepts:
+            raise PlatformUnreachable("the gateway is stopping; the platform sends this again")
+        return self._connection
 
     def connected(self, identity: str) -> None:
         if not self.over:

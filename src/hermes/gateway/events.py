@@ -114,16 +114,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.text.strip() or (self.forwarded.text.strip() if self.forwarded is not None else "")
 
 
-class Reaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A person put an emoji to one of the bot's messages."""
-
-    id: str  # unique on the platform: a redelivered one has the same
-    chat: Chat
-    sender: Sender
-    emoji: str
-    message_id: str | None = None  # the message
-
-
 class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message was edited or deleted by a person who may: its author or, for a deletion, a moderator."""
 
@@ -178,14 +168,6 @@ def revision_on(account: str | None, revision: Revision, *, local_ids: bool = Fa
         return revision
     event = None if revision.event is None else event_on(account, revision.event, local_ids=local_ids)
     return Revision(id=f"{account}/{revision.id}", revises=f"{account}/{revision.revises}", event=event)
-
-
-def reaction_on(account: str | None, reaction: Reaction, *, local_ids: bool = False) -> Event:
-    """A reaction as an event whose text is the emoji."""
-    made = Event(
-        id=reaction.id, chat=reaction.chat, sender=reaction.sender, text=reaction.emoji, reply_to=reaction.message_id
-    )
-    return event_on(account, made, local_ids=local_ids)
 
 
 Kept = TypeVar("Kept", Chat, Event)

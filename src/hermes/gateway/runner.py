@@ -37,7 +37,7 @@ from hermes.gateway.flow.outbox import Outbox
 from hermes.gateway.flow.replies import Replies
 from hermes.gateway.flow.turns import Turns, start
 from hermes.gateway.index_file import SessionsIndex, write_index
-from hermes.gateway.jobs import CronJobs, Histories
+from hermes.gateway.jobs import CronJobs
 from hermes.gateway.settings import STANDARD, Timings, listening
 from hermes.gateway.standby import Held, Holding
 from hermes.store.gateway.gateway_db import GatewayDB
@@ -100,7 +100,7 @@ class Gateway:
         menu = [(one.name, one.help) for one in known(GATEWAY)]
         work = [self._holding.run(), self.services.outbox.follow(), self._resets.run(), self.services.index.follow()]
         work += [Handoffs(self.services, self.inbox).run(), CronJobs(self.services).run()]
-        work += [Histories(self.services).run(), self._forget()]
+        work += [self._forget()]
         work += [connection.show_menu(menu) for connection in self.connections.values()]
         tasks: set[asyncio.Task[Any]] = set()
         for one in work:
@@ -120,9 +120,7 @@ class Gateway:
     def _connect(self) -> None:
         inbox, revise, timings = self.inbox, Revisions(self.services).take, self.services.timings
         for adapter, settings in self._adapters:
-            connection = Connection(
-                adapter, settings, self.store, self._config, inbox.received, revise, inbox.reacted, timings
-            )
+            connection = Connection(adapter, settings, self.store, self._config, inbox.received, revise, timings)
             self.services.outbox.deliveries[connection.platform] = connection.delivery
             self.connections[connection.platform] = connection
 

@@ -51,15 +51,11 @@ def unit_name(home: Path, service: Service = GATEWAY) -> str:
 
 
 def unit_path(home: Path, service: Service = GATEWAY) -> Path:
-    """The file of this home's service among the user's own; the plain name, if that is installed for this home."""
+    """The file of this home's service among the user's own."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "LaunchAgents" / f"{_label(home, service)}.plist"
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    folder = Path(base) / "systemd" / "user"
-    plain = folder / f"{service.name}.service"
-    if plain.is_file() and f"Environment={_quoted(f'HERMES_HOME={home}')}\n" in plain.read_text(errors="replace"):
-        return plain  # installed before homes had their own names
-    return folder / unit_name(home, service)
+    return Path(base) / "systemd" / "user" / unit_name(home, service)
 
 
 def unit_text(home: Path, service: Service = GATEWAY) -> str:

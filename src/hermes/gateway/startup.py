@@ -76,13 +76,13 @@ def made_adapters(config: Config, variables: Mapping[str, str], home: Path, *, i
 
 
 def check_work(made: Made, db: SessionDB, config: Config) -> None:
-    """Raise why a gateway would have nothing to do: no platform, no API server, no histories to follow and no jobs.
+    """Raise why a gateway would have nothing to do: no platform, no API server and no jobs.
 
     That is the reason why a platform was left out (ConfigError, MissingExtra, PlatformRefused), or that none is enabled.
     """
     from hermes.store.coordination.cron import CronDB
 
-    if not made.adapters and not made.api_server and not config.gateway.watch.enabled and not CronDB(db).jobs():
+    if not made.adapters and not made.api_server and not CronDB(db).jobs():
         raise next(iter(made.left_out.values()), ConfigError(_NOTHING))
 
 
@@ -269,7 +269,7 @@ async def _serving(config: Config, gateway: Gateway, insecure: bool) -> None:
         """It brings no events."""
 
     server, settings = ApiServer(config, gateway, insecure=insecure), PlatformSettings(API)
-    connection = Connection(server, settings, gateway.store, config, take, take, take, gateway.services.timings)
+    connection = Connection(server, settings, gateway.store, config, take, take, gateway.services.timings)
     try:
         await connection.run()
     finally:

@@ -3,15 +3,27 @@
 A conversation may show messages of another one: what a compaction left in the context, or what a fork began with. They are
 stored once, with the conversation that has them; the other refers to them, as after a compression or `/branch` here. A
 conversation that was exported from here and continued there continues the session it came from.
+
+One process at a time imports a foreign file into a store of this machine. An import that has read a file and stores it after a
+later one has stored more would take the newer messages for messages that were taken back there, and hide them. So reading and
+storing a file are one step, and a lock in the home (never one on the foreign file) keeps other processes out until it is done.
+The lock goes with its process, however that ends.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json, mapping
+from hermes.home import get_hermes_home, make_private
+from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json
+from hermes.interop.records import Record
 from hermes.store.exchange.ingest import PARTIAL
 
 if TYPE_CHECKING:
@@ -19,7 +31,23 @@ if TYPE_CHECKING:
 
 Session = Mapping[str, Any]
 _SAME_TIME = 0.002  # seconds: other programs write milliseconds
+_LOCK = "import.lock"  # in the home
 _COPY = "@"  # in a message's foreign id, before the copy of its session in which it was said
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold the lock of a foreign file during this block; waits while another process holds it."""
+    place = get_hermes_home() / _LOCK
+    make_private(place.parent)
+    # A byte of the lock file for each foreign file: imports of different files don't wait for each other.
+    byte = int.from_bytes(hashlib.sha256(os.fsencode(path.resolve())).digest()[:6], "big")
+    handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX, 1, byte)
+        yield
+    finally:
+        os.close(handle)
 
 
 def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -> Iterator[Session]:
@@ -68,7 +96,7 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
         db.end_session(origin["id"], "compression")
         return {**_without(one), "parent_session_id": origin["id"]}
     # A session that has a file there, which lacks what is said in a copy of it: that is not undone there.
-    is_followed = "imported" in mapping(from_json(origin.get("meta")))
+    is_followed = "imported" in Record.of(from_json(origin.get("meta")))
     names = {
         copied_id(one["id"], message) if is_followed else message["platform_message_id"]: message
         for message in one["messages"]

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hermes.errors import HermesError, InvalidInput, StoreError
-from hermes.interop import formats, source_locks
-from hermes.interop.arrivals import arriving
+from hermes.interop import formats
+from hermes.interop.arrivals import alone, arriving
 from hermes.interop.formats import Format, Problem
 from hermes.interop.windows import Windows, mark_in
 from hermes.store.exchange.ingest import IMPORTED_FILE
@@ -164,7 +164,7 @@ class HistoryWatcher:
 
     def _take(self, chosen: Format, path: Path) -> int:
         key = f"{self._key}{path}"
-        with source_locks.reading(path):
+        with alone(path):
             now = _state(path)
             if now is None:
                 return 0

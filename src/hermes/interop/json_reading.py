@@ -1,6 +1,6 @@
 """Reading JSON of other programs: a value a line, one value on several lines, an array of gigabytes, packed with zstd or not.
 
-A damaged line or element is skipped and noted in `Skipped`; no more than one line or one element of an array is held in memory.
+A damaged line or element is reading and noted in `Reading`; no more than one line or one element of an array is held in memory.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PosixPath
@@ -18,6 +18,7 @@ from typing import IO, Any
 import msgspec
 
 from hermes.interop.formats import Problem
+from hermes.interop.records import Record
 from hermes.texts import counted
 
 LONGEST = 128 << 20  # bytes of a line or an element: reading one takes several times as much memory
@@ -44,39 +45,41 @@ def decoded(data: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-class Skipped:
-    """Kinds of records that an importer left out on purpose or did not know, with their counts."""
+class Reading:
+    """How the reading of a file goes: how far it has come, what is damaged, and the records that are not known."""
 
-    def __init__(self, path: Path, problems: list[Problem]) -> None:
-        self._path, self._problems = path, problems
+    def __init__(self, path: Path, problems: list[Problem] | None = None) -> None:
+        self._path = path
+        self.problems: list[Problem] = [] if problems is None else problems
+        self.position = 0  # bytes that were read, for progress
         self.unknown: Counter[str] = Counter()
 
     def damaged(self, line: int, reason: str) -> None:
         """A line that can't be read."""
-        self._problems.append(Problem(line, reason, self._path))
+        self.problems.append(Problem(line, reason, self._path))
 
     def report(self) -> None:
         """Name each unknown kind once."""
         for kind, times in self.unknown.most_common():
             note = f"{counted(times, 'unknown record')} of type {kind[:60]!r}"
-            self._problems.append(Problem(0, note, self._path, unknown=kind, times=times))
+            self.problems.append(Problem(0, note, self._path, unknown=kind, times=times))
 
 
-def json_lines(path: Path, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
-    """Each object of a JSON-lines file with its line number and the bytes read so far; a damaged line costs that line.
+def json_lines(path: Path, reading: Reading) -> Iterator[tuple[int, Record]]:
+    """Each object of a JSON-lines file with its line number; a damaged line costs that line.
 
     A last line without an end may still be being written: it is not damaged, it comes with the next import.
     """
     with open_text(path) as stream:
         if not isinstance(path, Window):
-            yield from json_lines_of(stream, skipped)
+            yield from json_lines_of(stream, reading)
             return
         for offset, number in path.kept:
             stream.seek(offset)
-            yield from islice(json_lines_of(stream, skipped, number, offset), 1)
+            yield from islice(json_lines_of(stream, reading, number, offset), 1)
         stream.seek(path.start)
-        for found in json_lines_of(stream, skipped, path.line, path.start):
-            if path.end is not None and found[2] > path.end:
+        for found in json_lines_of(stream, reading, path.line, path.start):
+            if path.end is not None and reading.position > path.end:
                 return
             yield found
 
@@ -89,20 +92,19 @@ class Window(PosixPath):
     end: int | None = None
 
 
-def json_lines_of(
-    stream: Any, skipped: Skipped, lines: int = 0, position: int = 0
-) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+def json_lines_of(stream: Any, reading: Reading, lines: int = 0, position: int = 0) -> Iterator[tuple[int, Record]]:
     """Each object of an open JSON-lines file; objects that are written over several lines, too.
 
     The stream stands after so many `lines`, at `position`.
     """
     if is_spread(stream):
-        yield from _spread_objects(stream, skipped)
+        yield from _spread_objects(stream, reading)
         return
-    for number, (line, length) in enumerate(_whole_lines(stream, skipped), lines + 1):
-        position += length
+    reading.position = position
+    for number, (line, length) in enumerate(_whole_lines(stream, reading), lines + 1):
+        reading.position += length
         if length > LONGEST:
-            skipped.damaged(number, f"longer than {LONGEST >> 20} MB")
+            reading.damaged(number, f"longer than {LONGEST >> 20} MB")
             continue
         if not line.strip():
             continue
@@ -110,12 +112,12 @@ def json_lines_of(
             value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
         except ValueError as error:
             if line.endswith(b"\n"):
-                skipped.damaged(number, str(error))
+                reading.damaged(number, str(error))
             continue
         if isinstance(value, dict):
-            yield number, value, position
+            yield number, Record(value)
         else:
-            skipped.damaged(number, "not an object")
+            reading.damaged(number, "not an object")
 
 
 def is_spread(stream: Any) -> bool:
@@ -124,18 +126,18 @@ def is_spread(stream: Any) -> bool:
     return bool(begin[:1] == b"[") or bool(begin.partition(b"\n")[0].strip() == b"{")
 
 
-def _spread_objects(stream: Any, skipped: Skipped) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+def _spread_objects(stream: Any, reading: Reading) -> Iterator[tuple[int, Record]]:
     try:
-        for number, (value, position) in enumerate(elements(stream), 1):
+        for number, (value, reading.position) in enumerate(elements(stream), 1):
             if isinstance(value, dict):
-                yield number, value, position
+                yield number, Record(value)
             else:
-                skipped.damaged(0, value.reason if isinstance(value, Damaged) else "not an object")
+                reading.damaged(0, value.reason if isinstance(value, Damaged) else "not an object")
     except ValueError as error:
-        skipped.damaged(0, str(error))
+        reading.damaged(0, str(error))
 
 
-def _whole_lines(stream: Any, skipped: Skipped) -> Iterator[tuple[bytes, int]]:
+def _whole_lines(stream: Any, reading: Reading) -> Iterator[tuple[bytes, int]]:
     """The lines of a stream, up to where it is damaged."""
     number = 0
     try:
@@ -143,7 +145,7 @@ def _whole_lines(stream: Any, skipped: Skipped) -> Iterator[tuple[bytes, int]]:
             number += 1
             yield one
     except CutShort as error:
-        skipped.damaged(number + 1, str(error))
+        reading.damaged(number + 1, str(error))
 
 
 def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
@@ -215,31 +217,31 @@ class _Unpacked(io.RawIOBase):
         return count
 
 
-def json_object(path: Path, key: str | None = None) -> dict[str, Any]:
+def json_object(path: Path, key: str | None = None) -> Record:
     """The object that a JSON file is; {} when it is none, or has no such key at its beginning.
 
     Only a file that can be such an object is read as a whole: exports of other programs have gigabytes.
     """
     if not path.is_file():  # a pipe would wait for who writes into it
-        return {}
+        return Record()
     try:
         with path.open("rb") as stream:
             begin = stream.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
             if not begin.startswith(b"{") or (key is not None and f'"{key}"'.encode() not in begin):
-                return {}
+                return Record()
             stream.seek(0)
             value = decoded(stream.read().removeprefix(b"\xef\xbb\xbf"))
-            return value if isinstance(value, dict) else {}
+            return Record.of(value)
     except (OSError, ValueError):
-        return {}
+        return Record()
 
 
-def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[dict[str, Any]]:
+def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[Record]:
     """The first objects of a JSON-lines file, for telling its format; [] when it is none.
 
     With `while_type` only those before the first one of another type. A damaged line costs that line, here too.
     """
-    found: list[dict[str, Any]] = []
+    found: list[Record] = []
     if not path.is_file():  # a pipe would wait for who writes into it
         return found
     try:
@@ -248,7 +250,7 @@ def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> l
                 if isinstance(value, dict):
                     if while_type is not None and value.get("type") != while_type:
                         break
-                    found.append(value)
+                    found.append(Record(value))
                 if len(found) == most:
                     break
     except (OSError, ValueError):

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
-from hermes.interop import formats, source_locks
-from hermes.interop.arrivals import arriving, copied_id
+from hermes.interop import formats
+from hermes.interop.arrivals import alone, arriving, copied_id
 from hermes.interop.formats import Export, Format
-from hermes.interop.histories.conversation import HERE, ORIGIN, as_uuid, from_json, mapping, text
+from hermes.interop.histories.conversation import HERE, ORIGIN, as_uuid, from_json
 from hermes.interop.json_reading import first_objects
+from hermes.interop.records import Record
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
@@ -37,17 +38,27 @@ def programs() -> dict[str, Format]:
 
 
 def names() -> list[str]:
-    """A short name for each of these programs."""
-    return [name for name, one in programs().items() if name == min((one.name, *one.aliases), key=len)]
+    """A short name for each program that any session can be written for; others resume only what came from them."""
+    return [name for name, one in _short_names().items() if one.writes]
+
+
+def _short_names() -> dict[str, Format]:
+    return {min((one.name, *one.aliases), key=len): one for one in programs().values()}
 
 
 # ------------------------------------------------------------------------------------------------- from there
 
 
+def named(name: str) -> Format:
+    """The program of this name; InvalidInput where there is none."""
+    if (chosen := programs().get(name)) is None:
+        raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(_short_names())}")
+    return chosen
+
+
 def newest(db: SessionDB, name: str, folder: Path) -> str:
     """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
-    if (chosen := programs().get(name)) is None:
-        raise InvalidInput(f"unknown program @{name}; there are @{', @'.join(names())}")
+    chosen = named(name)
     module, project = chosen.load(), project_folder(folder)
     places: list[Path] = module.usual_places()
     for path in sorted(_files(module, places), key=_changed, reverse=True):
@@ -78,10 +89,10 @@ def _changed(path: Path) -> float:
 def _told_folder(path: Path) -> str | None:
     """The folder that a JSON-lines file names at its beginning: most are of another one, and need not be read."""
     for line in first_objects(path, _LOOKED_AT) if path.suffix == ".jsonl" else ():
-        inside = mapping(line.get("payload")) or mapping(line.get("data"))
-        for one in (line, inside, mapping(inside.get("context"))):
-            if text(one.get("cwd")):
-                return str(one["cwd"])
+        inside = line.object("payload") or line.object("data")
+        for one in (line, inside, inside.object("context")):
+            if folder := one.text("cwd"):
+                return folder
     return None
 
 
@@ -104,7 +115,7 @@ def _imported(db: SessionDB, module: ModuleType, path: Path, project: Path) -> s
                     found.append((one["ended_at"], one["id"], one.get(ORIGIN)))
                 yield one
 
-    with source_locks.reading(path):
+    with alone(path):
         told = arriving(db, sessions(), Counter())
         db.import_sessions(told, update=True, refused=lambda session, error: refusals.append(error))
     if not found:
@@ -142,7 +153,7 @@ def opened_in(db: SessionDB, session_id: str, chosen: Format, folder: Path) -> O
     if session["cwd"] and Path(session["cwd"]).is_dir():
         folder = Path(session["cwd"])
     session["cwd"] = str(folder)
-    came_from = mapping(mapping(from_json(session.get("meta"))).get("imported"))
+    came_from = Record.of(from_json(session.get("meta"))).object("imported")
     own = str(came_from["id"]).partition(".")[0] if came_from.get("from") == chosen.name else None
     if not chosen.writes:
         is_whole = all(one.get("platform_message_id") for one in session["messages"])

@@ -63,6 +63,8 @@ class SettingsFile:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+            if not mode & 0o200:
+                raise InvalidInput(f"{target} is read-only; nothing was changed")
             write_whole(target, text)
             target.chmod(mode)
         except OSError as error:
@@ -116,7 +118,11 @@ def _with_json(text: str, section: str, name: str, value: Any) -> str:
     plain = _plain(text)
     at, key = _skipped(plain, 0), section
     if found := _members(plain, at)[0].get(section):
-        at, key = found[1], name
+        _, at, end = found
+        if plain[at] != "{":  # null
+            text = f"{text[:at]}{{}}{text[end:]}"
+            plain = _plain(text)
+        key = name
     else:
         value = {name: value}
     members, end = _members(plain, at)

@@ -35,12 +35,14 @@ class ExchangePlace(Protocol):
         ...
 
     def drop(self, key: str, versions: set[str]) -> list[bytes]:
-        """Remove what this store has put there under these versions: a later one holds it. Returns what they were."""
-        ...
+        """Remove what this store has put there under these versions: a later one holds it. Returns what they were.
+
+        A store has one version of a document, so nothing is removed there."""
+        return []
 
     def drop_attachment(self, digest: str) -> None:
-        """Remove an attachment that only a shredded session had."""
-        ...
+        """Remove an attachment that only a shredded session had. A store shreds its attachments itself."""
+        return
 
     def lacks(self, digests: list[str]) -> list[str]:
         """The attachments that are not there."""
@@ -165,7 +167,7 @@ def _covered(version: str, offered: Iterable[str]) -> bool:
     return any(one == version or (one == f"{content}.full" and "-" not in whole) for one in offered)
 
 
-class StorePlace:
+class StorePlace(ExchangePlace):
     """Another store, opened by this process."""
 
     def __init__(self, db: SessionDB, grace: float = 7, progress: Progress | None = None) -> None:
@@ -192,13 +194,6 @@ class StorePlace:
         self.counts.add(counts)
         if files:
             self._replica.settle_attachments(files)
-
-    def drop(self, key: str, versions: set[str]) -> list[bytes]:
-        """A store has one version of a document."""
-        return []
-
-    def drop_attachment(self, digest: str) -> None:
-        """A store shreds its attachments itself."""
 
     def lacks(self, digests: list[str]) -> list[str]:
         """The attachments that are not there."""

@@ -196,13 +196,6 @@ class RemotePlace(ExchangePlace):
         """Merge a document there."""
         self._call("give", data, key=key, version=version)
 
-    def drop(self, key: str, versions: set[str]) -> list[bytes]:
-        """A store has one version of a document."""
-        return []
-
-    def drop_attachment(self, digest: str) -> None:
-        """A store shreds its attachments itself."""
-
     def lacks(self, digests: list[str]) -> list[str]:
         """The attachments that are not there."""
         found: list[str] = self._call("lacks", digests=digests)[0]["lacks"]

@@ -108,18 +108,28 @@ def _message(one: MessageRow, export: Export, pictures: bool) -> Chat:
 def _content(content: Any, export: Export, pictures: bool) -> Any:
     if not isinstance(content, list):
         return content
-    made: list[Any] = []
-    for part in content:
+    told = [*parts_of(content, export, pictures=pictures)]
+    if all(kind == "text" for kind, _ in told):
+        return "\n\n".join(words for _, words in told)
+    return [
+        {"type": "text", "text": value} if kind == "text" else {"type": "image_url", "image_url": {"url": value}}
+        for kind, value in told
+    ]
+
+
+def parts_of(content: Any, export: Export, *, pictures: bool = True) -> Iterator[tuple[str, str]]:
+    """The parts of a message to write: ("text", words) or ("picture", its address); others are counted as left out."""
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
+        url = _data_url(part, export.attachments) if isinstance(part, dict) and pictures else None
         if isinstance(part, dict) and part.get("type") == "text":
-            made.append({"type": "text", "text": str(part.get("text") or "")})
-        elif pictures and isinstance(part, dict) and (url := data_url(part, export.attachments)):
-            made.append({"type": "image_url", "image_url": {"url": url}})
+            yield "text", str(part.get("text") or "")
+        elif url is not None:
+            yield "picture", url
         else:
             export.left_out["attachments"] += 1
-    return made if any(part["type"] != "text" for part in made) else "\n\n".join(part["text"] for part in made)
 
 
-def data_url(part: dict[str, Any], read: Read | None) -> str | None:
+def _data_url(part: dict[str, Any], read: Read | None) -> str | None:
     """A picture's bytes as an address."""
     picture = part.get("image_url")
     url = picture.get("url") if isinstance(picture, dict) else None

@@ -19,10 +19,10 @@ import msgspec
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import CARRIED
-from hermes.interop.json_reading import Skipped, Window, is_spread, json_lines, open_text
+from hermes.interop.json_reading import Reading, Window, is_spread, json_lines, open_text
+from hermes.interop.records import Record
 from hermes.store.exchange.ingest import PARTIAL, OutOfPlace
 
-Record = Mapping[str, Any]
 WINDOW = 8 << 20  # bytes
 _BLOCK = 4096
 # What a trail says of a record: nothing, a window may begin with it, a compaction, every window needs the last one like it,
@@ -187,7 +187,7 @@ class Windows:
             return 1
         return int(rest[1:]) if rest != session_id and rest[:1] == "." and rest[1:].isdecimal() else None
 
-    def _renamed(self, session: Record) -> dict[str, Any]:
+    def _renamed(self, session: Mapping[str, Any]) -> dict[str, Any]:
         """A session of a window with the ids that its parts have in the whole file."""
 
         def name(session_id: str) -> str:
@@ -204,7 +204,7 @@ class Windows:
             made[CARRIED] = [{**one, "owner": name(one["owner"])} for one in session[CARRIED]]
         return made
 
-    def _noted(self, session: Record) -> None:
+    def _noted(self, session: Mapping[str, Any]) -> None:
         number = self._number(session["id"])
         last = session["messages"][-1].get("platform_message_id") if session["messages"] else None
         if number is not None and last:
@@ -235,7 +235,8 @@ class Windows:
         offset, number, otherwise = begin.offset, begin.line, begin
         window = Window(self._path)
         window.start, window.line = begin.offset, begin.line
-        for line, record, position in json_lines(window, Skipped(self._path, [])):
+        reading = Reading(self._path)
+        for line, record in json_lines(window, reading):
             step = trail.take(record)
             if step is BREAKS:
                 if not is_read:
@@ -252,7 +253,7 @@ class Windows:
                 places.clear()
             elif step is KEPT:
                 kept[1] = (offset, number)
-            offset, number = position, line
+            offset, number = reading.position, line
         return places[0] if len(places) == 2 else otherwise, offset, True
 
 

@@ -19,9 +19,9 @@ from hermes.agent.leases import Lease, kept
 from hermes.agent.loop import Agent
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
-from hermes.schedules import next_time
 from hermes.store.coordination.cron import DONE, FAILED, Job, Run, lease_of
 from hermes.store.coordination.leases import holder_name
+from hermes.times import next_time
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:

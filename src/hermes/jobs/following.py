@@ -1,4 +1,4 @@
-"""Following other programs' histories as the only process that does: `hermes sessions watch` and the gateway.
+"""Following other programs' histories as the only process that does (`hermes sessions watch`).
 
 A lease in the store says which process follows these places of this machine. A second process waits until it is free: it
 takes over at once when the first one was killed on this machine, and within the lease's time otherwise.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from hermes.agent.leases import Lease, kept
 from hermes.errors import HermesError, StoreClosed, StoreGone
 from hermes.interop.history_watch import HistoryWatcher, usual_places
-from hermes.store.coordination.leases import holder_name, is_gone
+from hermes.store.coordination.leases import holder_name
 
 if TYPE_CHECKING:
     from hermes.interop.formats import Format, Problem
@@ -54,12 +54,6 @@ def lease_name(folders: Sequence[Path]) -> str:
     """The lease of these places of this machine (none: the usual ones)."""
     places = sorted(str(place.resolve()) for place in (folders or usual_places()))
     return f"job:watch:{socket.gethostname()}:{hashlib.sha256(os.fsencode(chr(10).join(places))).hexdigest()[:16]}"
-
-
-def follower(db: SessionDB, folders: Sequence[Path]) -> str | None:
-    """The process that follows these places (its lease's holder); None when none does."""
-    name = db.lease_holder(lease_name(folders))
-    return None if name is None or is_gone(name) else name
 
 
 def described(holder: str) -> str:
@@ -108,18 +102,3 @@ def _lease(db: SessionDB, name: str) -> Iterator[threading.Event | None]:
     finally:
         if not lost.is_set():
             db.release_lease(name, token)
-
-
-def status_name() -> str:
-    """The name of this machine's watcher among the platforms' states: gateways of other machines have their own."""
-    return f"watch:{socket.gethostname()}"
-
-
-def places(folders: Sequence[Path]) -> str:
-    """The followed places for people."""
-    return ", ".join(map(str, folders)) or "the usual places"
-
-
-def folders_of(names: Sequence[str]) -> list[Path]:
-    """Folders from a configuration."""
-    return [Path(name).expanduser() for name in names]

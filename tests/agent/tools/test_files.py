@@ -73,6 +73,15 @@ def test_inside_the_folder_nothing_is_asked_and_outside_everything(
         call(context, "read_file", path="elsewhere.txt")
 
 
+def test_a_part_past_the_end_of_a_file_is_an_error_that_names_its_length(context: Context) -> None:
+    (context.cwd / "file.txt").write_text("one\ntwo\n")
+    (context.cwd / "empty.txt").touch()
+    assert call(context, "read_file", path="file.txt", offset=2).endswith("\ntwo\n")
+    with pytest.raises(ToolError, match="2 lines"):
+        call(context, "read_file", path="file.txt", offset=3)
+    assert "0 lines" in call(context, "read_file", path="empty.txt")
+
+
 def test_without_a_user_outside_means_no(context: Context) -> None:
     """As in the API server and in cron, whose agents refuse every question."""
     context.confirm = lambda question: False

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.agent.tools.file_access import locked_folder
 from hermes.agent.tools.memory import LIMITS, memory, memory_lines
-from hermes.agent.tools.shared_files import locked
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 from hermes.texts import one_line
@@ -188,8 +188,8 @@ def test_two_processes_at_once_never_lose_a_line(context: Context) -> None:
 
 def test_a_writer_that_hangs_is_waited_for_and_then_told(context: Context) -> None:
     folder = context.home / "memories"
-    with locked(folder):
-        with pytest.raises(ToolError, match="another program is writing"), locked(folder, seconds=0.2):
+    with locked_folder(folder):
+        with pytest.raises(ToolError, match="another program is writing"), locked_folder(folder, seconds=0.2):
             pass
         if THOROUGH:  # the tool waits for ten seconds
             with pytest.raises(ToolError, match="another program is writing"):

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.output import Output, readable
-from hermes.agent.tools.processes import Process, background, process
+from hermes.agent.tools.processes import Output, Process, background, process
 from hermes.agent.tools.terminal import terminal
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
-from hermes.texts import without_middle
+from hermes.texts import readable, without_middle
 from tests.support.waiting import until
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +22,6 @@ from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.bluebubbles import Lab
 from tests.support.labs.recording import connected
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 def test_the_webhook_is_registered_once_and_takes_only_its_token(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -105,37 +84,31 @@ def test_a_delivery_that_could_not_be_stored_is_asked_for_later(lab: Lab, tmp_pa
     assert {"before", "after"} < texts <= {"before", "while it was full", "while it was full, edited", "after"}
 
 
-def test_a_message_whose_delivery_was_lost_is_found_by_the_next_look(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = made(lab, tmp_path)
-        adapter.look_again = 0.1
-        async with connected(adapter) as link:
-            lab.say("before")
-            await link.event("before")
-            lab.unreachable = True
-            lab.say("not delivered")
-            lab.unreachable = False
-            lab.say("delivered")
-            await link.event("delivered")
-            await link.event("not delivered")
-            gone = lab.say("unsent before it was seen", where="dm")
-            await link.event("unsent before it was seen")
-            lab.take_back(gone)
-            await link.until(lambda: link.revisions)
-
-    asyncio.run(story())
+async def test_a_message_whose_delivery_was_lost_is_found_by_the_next_look(lab: Lab, tmp_path: Path) -> None:
+    adapter = made(lab, tmp_path)
+    adapter.look_again = 0.1
+    async with connected(adapter) as link:
+        lab.say("before")
+        await link.event("before")
+        lab.unreachable = True
+        lab.say("not delivered")
+        lab.unreachable = False
+        lab.say("delivered")
+        await link.event("delivered")
+        await link.event("not delivered")
+        gone = lab.say("unsent before it was seen", where="dm")
+        await link.event("unsent before it was seen")
+        lab.take_back(gone)
+        await link.until(lambda: link.revisions)
 
 
-def test_a_message_that_is_being_sent_may_have_been_sent(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = made(lab, tmp_path)
-        async with connected(adapter):
-            lab.queued = 1
-            with pytest.raises(PlatformUnreachable) as told:
-                await adapter.send(Chat(platform="bluebubbles", chat_id=lab.chat_id("dm")), "hello", nonce="1")
-            assert told.value.maybe_sent
-
-    asyncio.run(story())
+async def test_a_message_that_is_being_sent_may_have_been_sent(lab: Lab, tmp_path: Path) -> None:
+    adapter = made(lab, tmp_path)
+    async with connected(adapter):
+        lab.queued = 1
+        with pytest.raises(PlatformUnreachable) as told:
+            await adapter.send(Chat(platform="bluebubbles", chat_id=lab.chat_id("dm")), "hello", nonce="1")
+        assert told.value.maybe_sent
 
 
 def test_messages_from_before_the_agent_are_not_answered(lab: Lab, model: Echo, hermes_home: Path) -> None:

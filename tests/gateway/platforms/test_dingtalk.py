@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms._shared.tokens import AccessToken
+from hermes.gateway.platforms._shared.http import AccessToken
 from hermes.gateway.platforms.dingtalk.adapter import DingTalk
 from hermes.gateway.platforms.dingtalk.incoming import event_of, message_of
 from hermes.gateway.platforms.dingtalk.outgoing import is_plain, length, markdown, title_of
@@ -30,119 +29,75 @@ from tests.support.labs.recording import Recorder, connected
 ALICE = Chat(platform="dingtalk", chat_id="staffalice")
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 # ------------------------------------------------------------------------------------------------ the stream
 
 
-def test_a_message_is_acknowledged_when_it_is_stored_and_not_before(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        link = Recorder()
-        link.refuse = OSError("the disk is full")
-        async with connected(DingTalk(lab.settings, tmp_path), link):
-            lab.say("precious")
-            ping = lab.frame({"type": "SYSTEM", "topic": "ping"}, '{"opaque": "abc"}')
-            await link.until(lambda: ping in lab.acknowledged)
-            assert lab.acknowledged == [ping]
-            assert lab.pongs == ['{"opaque": "abc"}']
-            link.refuse = None
-            await link.event("precious")
-            await link.until(lambda: len(lab.acknowledged) == 2)
-
-    asyncio.run(story())
+async def test_a_message_is_acknowledged_when_it_is_stored_and_not_before(lab: Lab, tmp_path: Path) -> None:
+    link = Recorder()
+    link.refuse = OSError("the disk is full")
+    async with connected(DingTalk(lab.settings, tmp_path), link):
+        lab.say("precious")
+        ping = lab.frame({"type": "SYSTEM", "topic": "ping"}, '{"opaque": "abc"}')
+        await link.until(lambda: ping in lab.acknowledged)
+        assert lab.acknowledged == [ping]
+        assert lab.pongs == ['{"opaque": "abc"}']
+        link.refuse = None
+        await link.event("precious")
+        await link.until(lambda: len(lab.acknowledged) == 2)
 
 
-def test_what_comes_while_the_gateway_stops_is_answered_by_the_next_one(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        stopping = Recorder()
-        stopping.refuse = PlatformUnreachable("the gateway is stopping")
-        async with connected(DingTalk(lab.settings, tmp_path), stopping):
-            lab.say("one")
-            lab.say("two, with a password: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
-            await stopping.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
-            ping = lab.frame({"type": "SYSTEM", "topic": "ping"}, "{}")
-            await stopping.until(lambda: ping in lab.acknowledged)
-        files = list(tmp_path.glob("*/unkept/*.json"))
-        assert len(files) == 2
-        assert all(one.stat().st_mode & 0o077 == 0 for one in files)
-        assert not any("sk-proj-abcdefgh" in one.read_text() for one in files)
-        lab._waiting.clear()  # and DingTalk does not deliver them again
-        async with connected(DingTalk(lab.settings, tmp_path)) as link:
-            lab.say("three")
-            await link.event("three")
-            assert [text[:3] for text in link.texts] == ["one", "two", "thr"]
-        assert list(tmp_path.glob("*/unkept/*.json")) == []
-
-    asyncio.run(story())
+async def test_what_comes_while_the_gateway_stops_is_answered_by_the_next_one(lab: Lab, tmp_path: Path) -> None:
+    stopping = Recorder()
+    stopping.refuse = PlatformUnreachable("the gateway is stopping")
+    async with connected(DingTalk(lab.settings, tmp_path), stopping):
+        lab.say("one")
+        lab.say("two, with a password: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
+        await stopping.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
+        ping = lab.frame({"type": "SYSTEM", "topic": "ping"}, "{}")
+        await stopping.until(lambda: ping in lab.acknowledged)
+    files = list(tmp_path.glob("*/unkept/*.json"))
+    assert len(files) == 2
+    assert all(one.stat().st_mode & 0o077 == 0 for one in files)
+    assert not any("sk-proj-abcdefgh" in one.read_text() for one in files)
+    lab._waiting.clear()  # and DingTalk does not deliver them again
+    async with connected(DingTalk(lab.settings, tmp_path)) as link:
+        lab.say("three")
+        await link.event("three")
+        assert [text[:3] for text in link.texts] == ["one", "two", "thr"]
+    assert list(tmp_path.glob("*/unkept/*.json")) == []
 
 
-def test_what_was_not_acknowledged_comes_again_on_the_next_connection(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    lab.say("while it was down")
-    with running(lab, hermes_home, model.base_url):
-        until(lambda: lab.shown() == ["echo: while it was down"])
-        lab.drop()
-        lab.say("during a cut")
-        until(lambda: lab.shown() == ["echo: while it was down", "echo: during a cut"])
-        assert lab.connections == 2
+async def test_dingtalk_asks_for_another_connection(lab: Lab, tmp_path: Path) -> None:
+    async with connected(DingTalk(lab.settings, tmp_path)) as link:
+        frame = lab.frame({"type": "SYSTEM", "topic": "disconnect"}, '{"reason": "persistent connection is timeout"}')
+        await link.until(lambda: lab.connections == 2)
+        assert frame in lab.acknowledged
+        lab.say("hello")
+        await link.event("hello")
+        assert link.losses == []
 
 
-def test_dingtalk_asks_for_another_connection(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(DingTalk(lab.settings, tmp_path)) as link:
-            frame = lab.frame(
-                {"type": "SYSTEM", "topic": "disconnect"}, '{"reason": "persistent connection is timeout"}'
-            )
-            await link.until(lambda: lab.connections == 2)
-            assert frame in lab.acknowledged
-            lab.say("hello")
-            await link.event("hello")
-            assert link.losses == []
-
-    asyncio.run(story())
-
-
-def test_frames_that_can_not_be_read_are_acknowledged_and_skipped(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(DingTalk(lab.settings, tmp_path)) as link:
-            for data in (
-                "",
-                "not JSON",
-                "[]",
-                '{"msgId": 1}',
-                '{"msgId": "m", "conversationId": "c"}',
-                None,
-                5,
-                {"a": 1},
-            ):
-                lab.frame({"type": "CALLBACK", "topic": TOPIC}, data)
-            lab.frame({"type": "EVENT", "topic": "*"}, "{}")
-            lab.frame({"type": "CALLBACK", "topic": "/v1.0/card/instances/callback"}, "{}")
-            lab.frame({"type": "NEW", "topic": "x"}, "{}")
-            lab.say("after them")
-            await link.event("after them")
-            await link.until(lambda: len(lab.acknowledged) == 12)
-            assert link.texts == ["after them"]
-            assert link.losses == []
-
-    asyncio.run(story())
+async def test_frames_that_can_not_be_read_are_acknowledged_and_skipped(lab: Lab, tmp_path: Path) -> None:
+    async with connected(DingTalk(lab.settings, tmp_path)) as link:
+        for data in (
+            "",
+            "not JSON",
+            "[]",
+            '{"msgId": 1}',
+            '{"msgId": "m", "conversationId": "c"}',
+            None,
+            5,
+            {"a": 1},
+        ):
+            lab.frame({"type": "CALLBACK", "topic": TOPIC}, data)
+        lab.frame({"type": "EVENT", "topic": "*"}, "{}")
+        lab.frame({"type": "CALLBACK", "topic": "/v1.0/card/instances/callback"}, "{}")
+        lab.frame({"type": "NEW", "topic": "x"}, "{}")
+        lab.say("after them")
+        await link.event("after them")
+        await link.until(lambda: len(lab.acknowledged) == 12)
+        assert link.texts == ["after them"]
+        assert link.losses == []
 
 
 # ------------------------------------------------------------------------------------------------ sending
@@ -170,60 +125,51 @@ def test_a_webhook_that_ends_before_its_time_is_replaced_by_the_api(lab: Lab, mo
         assert lab.by == ["person"]
 
 
-def test_a_message_never_goes_to_a_webhook_that_is_not_dingtalks(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = DingTalk(lab.settings, tmp_path)
-        later = int(time.time() * 1000) + 3_600_000
-        async with connected(adapter):
-            for address in (
-                "http://127.0.0.1:1/",
-                "https://dingtalk.com.example.org/",
-                "http://oapi.dingtalk.com/x",
-                "x",
-            ):
-                await adapter.send(ALICE, "secret", nonce="n", context={"webhook": address, "expires": later})
-        assert lab.by == ["person"] * 4
-
-    asyncio.run(story())
+async def test_a_message_never_goes_to_a_webhook_that_is_not_dingtalks(lab: Lab, tmp_path: Path) -> None:
+    adapter = DingTalk(lab.settings, tmp_path)
+    later = int(time.time() * 1000) + 3_600_000
+    async with connected(adapter):
+        for address in (
+            "http://127.0.0.1:1/",
+            "https://dingtalk.com.example.org/",
+            "http://oapi.dingtalk.com/x",
+            "x",
+        ):
+            await adapter.send(ALICE, "secret", nonce="n", context={"webhook": address, "expires": later})
+    assert lab.by == ["person"] * 4
 
 
-def test_a_stranger_of_another_organisation_is_answered_by_webhook_alone(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = DingTalk(lab.settings, tmp_path)
-        async with connected(adapter) as link:
-            lab.say("hi", senderCorpId="another")
-            event = await link.event("hi")
-            assert event.chat.chat_id == event.sender.user_id == "$:LWCP_v1:$alice"
+async def test_a_stranger_of_another_organisation_is_answered_by_webhook_alone(lab: Lab, tmp_path: Path) -> None:
+    adapter = DingTalk(lab.settings, tmp_path)
+    async with connected(adapter) as link:
+        lab.say("hi", senderCorpId="another")
+        event = await link.event("hi")
+        assert event.chat.chat_id == event.sender.user_id == "$:LWCP_v1:$alice"
+        await adapter.send(event.chat, "hello", nonce="n", context=event.reply_context)
+        with pytest.raises(SendRefused, match="members of the organisation only"):
+            await adapter.send(event.chat, "hello", nonce="n")
+        with pytest.raises(SendRefused, match="members of the organisation only"):
+            file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"a")
+            await adapter.send_file(event.chat, file, nonce="n")
+        with pytest.raises(SendRefused, match="not a member"):
+            await adapter.send(Chat(platform="dingtalk", chat_id="nobody"), "hello", nonce="n")
+    assert lab.by == ["webhook", "person"]
+
+
+async def test_twenty_messages_in_a_minute_are_the_limit(lab: Lab, tmp_path: Path) -> None:
+    adapter = DingTalk(lab.settings, tmp_path)
+    async with connected(adapter) as link:
+        lab.say("hi")
+        event = await link.event("hi")
+        lab.limit_code = 130101
+        lab.rate_limit(0)
+        with pytest.raises(SlowDown) as told:
             await adapter.send(event.chat, "hello", nonce="n", context=event.reply_context)
-            with pytest.raises(SendRefused, match="members of the organisation only"):
-                await adapter.send(event.chat, "hello", nonce="n")
-            with pytest.raises(SendRefused, match="members of the organisation only"):
-                file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"a")
-                await adapter.send_file(event.chat, file, nonce="n")
-            with pytest.raises(SendRefused, match="not a member"):
-                await adapter.send(Chat(platform="dingtalk", chat_id="nobody"), "hello", nonce="n")
-        assert lab.by == ["webhook", "person"]
-
-    asyncio.run(story())
-
-
-def test_twenty_messages_in_a_minute_are_the_limit(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = DingTalk(lab.settings, tmp_path)
-        async with connected(adapter) as link:
-            lab.say("hi")
-            event = await link.event("hi")
-            lab.limit_code = 130101
-            lab.rate_limit(0)
-            with pytest.raises(SlowDown) as told:
-                await adapter.send(event.chat, "hello", nonce="n", context=event.reply_context)
-            assert told.value.retry_after == 20
-            lab.rate_limit(0)
-            with pytest.raises(SlowDown) as told:
-                await adapter.send(event.chat, "hello", nonce="n")
-            assert told.value.retry_after == 1
-
-    asyncio.run(story())
+        assert told.value.retry_after == 20
+        lab.rate_limit(0)
+        with pytest.raises(SlowDown) as told:
+            await adapter.send(event.chat, "hello", nonce="n")
+        assert told.value.retry_after == 1
 
 
 GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}, "debounce_seconds": 0}
@@ -249,19 +195,16 @@ def test_where_cards_are_refused_the_reply_is_sent_whole(lab: Lab, model: Echo, 
         assert lab.by == ["webhook"]
 
 
-def test_a_person_of_another_organisation_gets_no_card(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = DingTalk({**lab.settings, "cards": True}, tmp_path)
-        adapter.cursor = " ▉"
-        async with connected(adapter):
-            assert adapter.capabilities.edits
-            with pytest.raises(SendRefused):
-                await adapter.send(Chat(platform="dingtalk", chat_id="$:x"), "grow ▉", nonce="n")
-            with pytest.raises(SendRefused):
-                await adapter.edit(ALICE, "session:n", "other")
-        assert not DingTalk.capabilities.edits
-
-    asyncio.run(story())
+async def test_a_person_of_another_organisation_gets_no_card(lab: Lab, tmp_path: Path) -> None:
+    adapter = DingTalk({**lab.settings, "cards": True}, tmp_path)
+    adapter.cursor = " ▉"
+    async with connected(adapter):
+        assert adapter.capabilities.edits
+        with pytest.raises(SendRefused):
+            await adapter.send(Chat(platform="dingtalk", chat_id="$:x"), "grow ▉", nonce="n")
+        with pytest.raises(SendRefused):
+            await adapter.edit(ALICE, "session:n", "other")
+    assert not DingTalk.capabilities.edits
 
 
 def test_a_lost_answer_is_reported_as_perhaps_sent(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -276,60 +219,51 @@ def test_a_lost_answer_is_reported_as_perhaps_sent(lab: Lab, model: Echo, hermes
 # ------------------------------------------------------------------------------------------------ tokens and login
 
 
-def test_a_token_that_ends_is_renewed_once_for_all_requests(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = DingTalk(lab.settings, tmp_path)
-        async with connected(adapter):
-            await adapter.send(ALICE, "first", nonce="n")
-            assert lab.tokens_given == 1
-            lab.end_tokens()
-            await asyncio.gather(*(adapter.send(ALICE, f"number {number}", nonce=str(number)) for number in range(8)))
-            assert lab.tokens_given == 2
-            lab.end_tokens()
-            file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"a")
-            await adapter.send_file(ALICE, file, nonce="f")
-            assert lab.tokens_given == 3
-        assert len(lab.shown()) == 9
-
-    asyncio.run(story())
+async def test_a_token_that_ends_is_renewed_once_for_all_requests(lab: Lab, tmp_path: Path) -> None:
+    adapter = DingTalk(lab.settings, tmp_path)
+    async with connected(adapter):
+        await adapter.send(ALICE, "first", nonce="n")
+        assert lab.tokens_given == 1
+        lab.end_tokens()
+        await asyncio.gather(*(adapter.send(ALICE, f"number {number}", nonce=str(number)) for number in range(8)))
+        assert lab.tokens_given == 2
+        lab.end_tokens()
+        file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"a")
+        await adapter.send_file(ALICE, file, nonce="f")
+        assert lab.tokens_given == 3
+    assert len(lab.shown()) == 9
 
 
-def test_a_token_is_renewed_before_its_end() -> None:
-    async def story() -> None:
-        now, given = [0.0], iter(range(100))
+async def test_a_token_is_renewed_before_its_end() -> None:
+    now, given = [0.0], iter(range(100))
 
-        async def fetch() -> tuple[str, float]:
-            await asyncio.sleep(0)
-            return f"token{next(given)}", 7200.0
+    async def fetch() -> tuple[str, float]:
+        await asyncio.sleep(0)
+        return f"token{next(given)}", 7200.0
 
-        token = AccessToken(fetch, clock=lambda: now[0])
-        assert set(await asyncio.gather(*(token.get() for _ in range(5)))) == {"token0"}
-        now[0] = 6899.0
-        assert await token.get() == "token0"
-        now[0] = 6901.0
-        assert set(await asyncio.gather(*(token.get() for _ in range(5)))) == {"token1"}
-        assert set(await asyncio.gather(*(token.get(refused="token1") for _ in range(5)))) == {"token2"}
-        assert await token.get(refused="token1") == "token2"
-
-    asyncio.run(story())
+    token = AccessToken(fetch, clock=lambda: now[0])
+    assert set(await asyncio.gather(*(token.get() for _ in range(5)))) == {"token0"}
+    now[0] = 6899.0
+    assert await token.get() == "token0"
+    now[0] = 6901.0
+    assert set(await asyncio.gather(*(token.get() for _ in range(5)))) == {"token1"}
+    assert set(await asyncio.gather(*(token.get(refused="token1") for _ in range(5)))) == {"token2"}
+    assert await token.get(refused="token1") == "token2"
 
 
-def test_a_renewal_that_fails_is_tried_by_the_next_request() -> None:
-    async def story() -> None:
-        answers: list[Any] = [SlowDown("wait", 1.0), ("good", 100.0)]
+async def test_a_renewal_that_fails_is_tried_by_the_next_request() -> None:
+    answers: list[Any] = [SlowDown("wait", 1.0), ("good", 100.0)]
 
-        async def fetch() -> tuple[str, float]:
-            answer = answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer  # type: ignore[no-any-return]
+    async def fetch() -> tuple[str, float]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
 
-        token = AccessToken(fetch)
-        with pytest.raises(SlowDown):
-            await token.get()
-        assert await token.get() == "good"
-
-    asyncio.run(story())
+    token = AccessToken(fetch)
+    with pytest.raises(SlowDown):
+        await token.get()
+    assert await token.get() == "good"
 
 
 def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None:
@@ -345,28 +279,25 @@ ODD = ["", "null", "[]", "5", "not JSON", "{}", '{"errcode": []}', '{"errcode": 
        '{"invalidStaffIdList": {"a": 1}, "processQueryKey": []}', '{"endpoint": "ws://[", "ticket": 5}']  # fmt: skip
 
 
-def test_whatever_the_api_answers_becomes_an_error_of_ours(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = DingTalk(lab.settings, tmp_path)
-        picture = Attachment(kind="image", reference={"code": "c"})
-        file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"some text")
-        async with connected(adapter) as link:
-            lab.say("hi")
-            context = (await link.event("hi")).reply_context
-            for odd in ODD:
-                lab.odd = odd
-                for work in (
-                    adapter.send(ALICE, "x", nonce="n"), adapter.send(ALICE, "x", nonce="n", context=context),
-                    adapter.send_file(ALICE, file, nonce="n"), adapter.fetch(picture),
-                    adapter.send(ALICE, "x", nonce="n", context={"webhook": "https://[", "expires": 1 << 60}),
-                ):  # fmt: skip
-                    with suppress(PlatformError):
-                        await work
+async def test_whatever_the_api_answers_becomes_an_error_of_ours(lab: Lab, tmp_path: Path) -> None:
+    adapter = DingTalk(lab.settings, tmp_path)
+    picture = Attachment(kind="image", reference={"code": "c"})
+    file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"some text")
+    async with connected(adapter) as link:
+        lab.say("hi")
+        context = (await link.event("hi")).reply_context
+        for odd in ODD:
+            lab.odd = odd
+            for work in (
+                adapter.send(ALICE, "x", nonce="n"), adapter.send(ALICE, "x", nonce="n", context=context),
+                adapter.send_file(ALICE, file, nonce="n"), adapter.fetch(picture),
+                adapter.send(ALICE, "x", nonce="n", context={"webhook": "https://[", "expires": 1 << 60}),
+            ):  # fmt: skip
                 with suppress(PlatformError):
-                    await DingTalk(lab.settings, tmp_path).connect(link)
-        lab.odd = None
-
-    asyncio.run(story())
+                    await work
+            with suppress(PlatformError):
+                await DingTalk(lab.settings, tmp_path).connect(link)
+    lab.odd = None
 
 
 @pytest.mark.parametrize("wrong", [{"base_url": "api.dingtalk.com"}, {"old_url": "ftp://x"}])
@@ -375,23 +306,20 @@ def test_an_address_that_is_none_is_refused(wrong: dict[str, str], tmp_path: Pat
         DingTalk({"client_id": CLIENT, "client_secret": SECRET, **wrong}, tmp_path).validate()
 
 
-def test_a_file_is_fetched_from_dingtalks_stores_without_our_token(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = DingTalk(lab.settings, tmp_path)
-        async with connected(adapter) as link:
-            lab.attach(b"bytes", "a.pdf", "application/pdf")
-            await link.until(lambda: link.events)
-            (attachment,) = link.events[0].attachments
-            assert (attachment.kind, attachment.name, attachment.mime) == ("file", "a.pdf", "application/pdf")
-            assert await adapter.fetch(attachment) == b"bytes"
-            elsewhere = Attachment(kind="file", reference={"code": "http://127.0.0.1:1/x"})
-            with pytest.raises(SendRefused, match="not stored at DingTalk"):
-                await adapter.fetch(elsewhere)
-            with pytest.raises(SendRefused):
-                await adapter.fetch(Attachment(kind="file", reference={"code": "old"}))
-        assert [token for _, token in lab.downloads] == [None]
-
-    asyncio.run(story())
+async def test_a_file_is_fetched_from_dingtalks_stores_without_our_token(lab: Lab, tmp_path: Path) -> None:
+    adapter = DingTalk(lab.settings, tmp_path)
+    async with connected(adapter) as link:
+        lab.attach(b"bytes", "a.pdf", "application/pdf")
+        await link.until(lambda: link.events)
+        (attachment,) = link.events[0].attachments
+        assert (attachment.kind, attachment.name, attachment.mime) == ("file", "a.pdf", "application/pdf")
+        assert await adapter.fetch(attachment) == b"bytes"
+        elsewhere = Attachment(kind="file", reference={"code": "http://127.0.0.1:1/x"})
+        with pytest.raises(SendRefused, match="not stored at DingTalk"):
+            await adapter.fetch(elsewhere)
+        with pytest.raises(SendRefused):
+            await adapter.fetch(Attachment(kind="file", reference={"code": "old"}))
+    assert [token for _, token in lab.downloads] == [None]
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -495,11 +423,8 @@ def test_lengths_add_up(one: str, other: str) -> None:
     assert length(one + other) == length(one) + length(other)
 
 
-def test_the_group_of_the_lab_is_a_group(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(DingTalk(lab.settings, tmp_path)) as link:
-            lab.say("hi", where="group", addressed=False)
-            event = await link.event("hi")
-            assert (event.chat.chat_id, event.addressed) == (GROUP_ID, False)
-
-    asyncio.run(story())
+async def test_the_group_of_the_lab_is_a_group(lab: Lab, tmp_path: Path) -> None:
+    async with connected(DingTalk(lab.settings, tmp_path)) as link:
+        lab.say("hi", where="group", addressed=False)
+        event = await link.event("hi")
+        assert (event.chat.chat_id, event.addressed) == (GROUP_ID, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -64,21 +64,6 @@ async def connected(lab: Lab, home: Path, link: Recorder | None = None) -> Any:
         await adapter.disconnect()
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def as_new(lab: Lab) -> Iterator[None]:
-    lab.reset()
-    lab.server.content_allowed = True
-    yield
-    assert lab.problems() == []
-
-
 # ------------------------------------------------------------------------------------------------ logging in
 
 
@@ -89,38 +74,28 @@ def test_check_says_who_we_are_and_leaves_nothing_open(lab: Lab, tmp_path: Path)
 
 
 @pytest.mark.parametrize("token", ["MTAw.wrong.token-nobody-has", "two\nlines", "", "Bot ünfähig"])
-def test_a_wrong_token_is_refused_in_words_that_do_not_repeat_it(lab: Lab, tmp_path: Path, token: str) -> None:
-    async def story() -> None:
-        adapter = Discord({**lab.settings, "token": token}, tmp_path)
-        for attempt in (adapter.check(), adapter.connect(Recorder())):
-            with pytest.raises(PlatformRefused, match="does not accept the bot token") as refused:
-                await attempt
-            assert not token or token not in str(refused.value)
-
-    asyncio.run(story())
+async def test_a_wrong_token_is_refused_in_words_that_do_not_repeat_it(lab: Lab, tmp_path: Path, token: str) -> None:
+    adapter = Discord({**lab.settings, "token": token}, tmp_path)
+    for attempt in (adapter.check(), adapter.connect(Recorder())):
+        with pytest.raises(PlatformRefused, match="does not accept the bot token") as refused:
+            await attempt
+        assert not token or token not in str(refused.value)
 
 
-def test_without_the_message_content_intent_the_user_is_told_what_to_click(lab: Lab, tmp_path: Path) -> None:
+async def test_without_the_message_content_intent_the_user_is_told_what_to_click(lab: Lab, tmp_path: Path) -> None:
     lab.server.content_allowed = False
-
-    async def story() -> None:
-        adapter = Discord(lab.settings, tmp_path)
-        for attempt in (adapter.check(), adapter.connect(Recorder())):
-            with pytest.raises(PlatformRefused, match="Message Content Intent"):
-                await attempt
-
-    asyncio.run(story())
+    adapter = Discord(lab.settings, tmp_path)
+    for attempt in (adapter.check(), adapter.connect(Recorder())):
+        with pytest.raises(PlatformRefused, match="Message Content Intent"):
+            await attempt
 
 
-def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
-    async def story() -> None:
-        gone = {"token": TOKEN, "api_base": "http://127.0.0.1:9/api", "gateway_url": "ws://127.0.0.1:9/"}
-        adapter = Discord(gone, tmp_path)
-        for attempt in (adapter.check(), adapter.connect(Recorder())):
-            with pytest.raises(PlatformUnreachable):
-                await attempt
-
-    asyncio.run(story())
+async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    gone = {"token": TOKEN, "api_base": "http://127.0.0.1:9/api", "gateway_url": "ws://127.0.0.1:9/"}
+    adapter = Discord(gone, tmp_path)
+    for attempt in (adapter.check(), adapter.connect(Recorder())):
+        with pytest.raises(PlatformUnreachable):
+            await attempt
 
 
 def test_two_adapters_of_one_process_talk_to_two_servers(lab: Lab, tmp_path: Path) -> None:
@@ -140,44 +115,36 @@ def test_two_adapters_of_one_process_talk_to_two_servers(lab: Lab, tmp_path: Pat
         other.close()
 
 
-def test_disconnecting_leaves_nothing_running_and_may_be_done_twice(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = Discord(lab.settings, tmp_path)
-        await adapter.disconnect()
-        await adapter.connect(Recorder())
-        await adapter.disconnect()
-        await adapter.disconnect()
+async def test_disconnecting_leaves_nothing_running_and_may_be_done_twice(lab: Lab, tmp_path: Path) -> None:
+    adapter = Discord(lab.settings, tmp_path)
+    await adapter.disconnect()
+    await adapter.connect(Recorder())
+    await adapter.disconnect()
+    await adapter.disconnect()
+    await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+    await until_async(lambda: not [one for one in threading.enumerate() if "keep-alive" in one.name])
+
+
+async def test_a_server_that_no_longer_answers_does_not_hold_up_the_end(lab: Lab, tmp_path: Path) -> None:
+    adapter = Discord(lab.settings, tmp_path)
+    await adapter.connect(Recorder())
+    with lab.frozen():
+        await asyncio.wait_for(adapter.disconnect(), 5)
         await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-        await until_async(lambda: not [one for one in threading.enumerate() if "keep-alive" in one.name])
-
-    asyncio.run(story())
 
 
-def test_a_server_that_no_longer_answers_does_not_hold_up_the_end(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = Discord(lab.settings, tmp_path)
-        await adapter.connect(Recorder())
-        with lab.frozen():
-            await asyncio.wait_for(adapter.disconnect(), 5)
-            await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-    asyncio.run(story())
-
-
-def test_tokens_and_what_people_say_reach_no_log(lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tokens_and_what_people_say_reach_no_log(
+    lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
-
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (adapter, link):
-            lab.say("my little secret")
-            command = lab.command("title", "also secret")
-            await until_async(lambda: len(link.events) == 2 and lab.interaction(command) == "gone")
-            lab.rate_limit(0.05)
-            await adapter.send(link.events[0].chat, "our answer", nonce="1")
-            lab.drop()
-            await until_async(lambda: len(link.identities) == 2)
-
-    asyncio.run(story())
+    async with connected(lab, tmp_path) as (adapter, link):
+        lab.say("my little secret")
+        command = lab.command("title", "also secret")
+        await until_async(lambda: len(link.events) == 2 and lab.interaction(command) == "gone")
+        lab.rate_limit(0.05)
+        await adapter.send(link.events[0].chat, "our answer", nonce="1")
+        lab.drop()
+        await until_async(lambda: len(link.identities) == 2)
     assert "rate limited" in caplog.text  # the library does speak
     for secret in (TOKEN, "token-of-", "secret", "our answer"):
         assert secret not in caplog.text
@@ -211,16 +178,13 @@ def test_every_kind_of_place_is_told_apart(lab: Lab, tmp_path: Path) -> None:
     assert from_json(as_json(thread), Event) == thread
 
 
-def test_an_event_knows_its_message_and_when_it_was_said(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            number = lab.say("hello")
-            (event,) = await until_async(lambda: link.events)
-            assert event.message_id == number
-            assert event.id == f"{lab.chat_id('dm')}:{number}"
-            assert event.sent_at == pytest.approx(((int(number) >> 22) + 1420070400000) / 1000, abs=0.01)
-
-    asyncio.run(story())
+async def test_an_event_knows_its_message_and_when_it_was_said(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        number = lab.say("hello")
+        (event,) = await until_async(lambda: link.events)
+        assert event.message_id == number
+        assert event.id == f"{lab.chat_id('dm')}:{number}"
+        assert event.sent_at == pytest.approx(((int(number) >> 22) + 1420070400000) / 1000, abs=0.01)
 
 
 def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> None:
@@ -246,125 +210,74 @@ def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> N
     assert asyncio.run(story()) == list(written.values())
 
 
-def test_addressed_is_who_mentions_us_or_answers_us(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (adapter, link):
-            asked = lab.say("with a mention", where="channel")
-            (first,) = await until_async(lambda: link.events)
-            ours = await adapter.send(first.chat, "our answer", nonce="1")
-            lab.say("without", where="channel", addressed=False)
-            lab.reply("to us", ours, where="channel")
-            lab.reply("to somebody else", asked, where="channel")
-            lab.announce("to our role", kind=0, mention_roles=[lab.server.bot_role])
-            lab.announce("to everyone", kind=0, mention_everyone=True)
-            lab.say("alone with us", where="dm", addressed=False)
-            await until_async(lambda: len(link.events) == 7)
-            assert {event.text: event.addressed for event in link.events} == {
-                "with a mention": True, "without": False, "to us": True, "to somebody else": False,
-                "to our role": True, "to everyone": False, "alone with us": True,
-            }  # fmt: skip
-            assert {event.reply_to for event in link.events} == {None, ours, asked}
-
-    asyncio.run(story())
+async def test_addressed_is_who_mentions_us_or_answers_us(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (adapter, link):
+        asked = lab.say("with a mention", where="channel")
+        (first,) = await until_async(lambda: link.events)
+        ours = await adapter.send(first.chat, "our answer", nonce="1")
+        lab.say("without", where="channel", addressed=False)
+        lab.reply("to us", ours, where="channel")
+        lab.reply("to somebody else", asked, where="channel")
+        lab.announce("to our role", kind=0, mention_roles=[lab.server.bot_role])
+        lab.announce("to everyone", kind=0, mention_everyone=True)
+        lab.say("alone with us", where="dm", addressed=False)
+        await until_async(lambda: len(link.events) == 7)
+        assert {event.text: event.addressed for event in link.events} == {
+            "with a mention": True, "without": False, "to us": True, "to somebody else": False,
+            "to our role": True, "to everyone": False, "alone with us": True,
+        }  # fmt: skip
+        assert {event.reply_to for event in link.events} == {None, ours, asked}
 
 
-def test_bots_announcements_edits_and_empty_messages_are_no_events(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (adapter, link):
-            number = lab.say("first")
-            await until_async(lambda: link.events)
-            await adapter.send(link.events[0].chat, "we said this", nonce="1")
-            lab.change(number, "first, edited")
-            lab.announce(kind=7)
-            lab.announce("a webhook", kind=0, webhook_id="42")
-            lab.announce("another bot", kind=0, author={**lab.person_object("bob"), "bot": True})
-            lab.announce("", kind=0)
-            lab.say("last")
-            await until_async(lambda: "last" in link.texts)
-            assert link.texts == ["first", "last"]
-
-    asyncio.run(story())
+async def test_bots_announcements_edits_and_empty_messages_are_no_events(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (adapter, link):
+        number = lab.say("first")
+        await until_async(lambda: link.events)
+        await adapter.send(link.events[0].chat, "we said this", nonce="1")
+        lab.change(number, "first, edited")
+        lab.announce(kind=7)
+        lab.announce("a webhook", kind=0, webhook_id="42")
+        lab.announce("another bot", kind=0, author={**lab.person_object("bob"), "bot": True})
+        lab.announce("", kind=0)
+        lab.say("last")
+        await until_async(lambda: "last" in link.texts)
+        assert link.texts == ["first", "last"]
 
 
-def test_edits_and_deletions_are_told_and_previews_are_not(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            numbers = [lab.say(f"message {n}", where="channel") for n in range(4)]
-            await until_async(lambda: len(link.events) == 4)
-            lab.redeliver_as_update(numbers[0])  # a preview was added: nobody edited it
-            lab.change(numbers[0], "message zero")
-            lab.take_back(numbers[1])
-            lab.take_back_all(numbers[2:])
-            await until_async(lambda: len(link.revisions) == 4)
-            edit, *gone = link.revisions
-            assert (edit.revises, edit.event.text) == (link.events[0].id, "message zero")
-            assert [one.event for one in gone] == [None] * 3
-            assert [one.revises for one in gone] == [event.id for event in link.events[1:]]
-
-    asyncio.run(story())
+async def test_edits_and_deletions_are_told_and_previews_are_not(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        numbers = [lab.say(f"message {n}", where="channel") for n in range(4)]
+        await until_async(lambda: len(link.events) == 4)
+        lab.redeliver_as_update(numbers[0])  # a preview was added: nobody edited it
+        lab.change(numbers[0], "message zero")
+        lab.take_back(numbers[1])
+        lab.take_back_all(numbers[2:])
+        await until_async(lambda: len(link.revisions) == 4)
+        edit, *gone = link.revisions
+        assert (edit.revises, edit.event.text) == (link.events[0].id, "message zero")
+        assert [one.event for one in gone] == [None] * 3
+        assert [one.revises for one in gone] == [event.id for event in link.events[1:]]
 
 
-def test_a_forwarded_message_is_read(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            lab.forward("said elsewhere")
-            (event,) = await until_async(lambda: link.events)
-            assert (event.text, event.forwarded) == ("", Forwarded(text="said elsewhere"))
-
-    asyncio.run(story())
+async def test_a_forwarded_message_is_read(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        lab.forward("said elsewhere")
+        (event,) = await until_async(lambda: link.events)
+        assert (event.text, event.forwarded) == ("", Forwarded(text="said elsewhere"))
 
 
-def test_a_thread_out_of_the_archive_is_known_by_its_parent(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            number = lab.open_thread("forgotten", told=False)
-            lab.say("anybody here?", where="thread:forgotten")
-            (event,) = await until_async(lambda: link.events)
-            assert (event.chat.chat_id, event.chat.thread_id) == (lab.chat_id("channel"), f"thread-{number}")
-
-    asyncio.run(story())
-
-
-def test_messages_of_a_chat_arrive_in_order_however_long_they_take_to_keep(lab: Lab, tmp_path: Path) -> None:
-    async def slow(event: Event) -> None:
-        await asyncio.sleep(0.02 if int(event.text) % 3 == 0 else 0)
-
-    async def story() -> None:
-        async with connected(lab, tmp_path, Recorder(slow)) as (_, link):
-            for number in range(40):
-                lab.say(str(number))
-            await until_async(lambda: len(link.events) == 40)
-            assert link.texts == [str(number) for number in range(40)]
-
-    asyncio.run(story())
-
-
-def test_a_redelivered_event_has_the_same_id(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            lab.redeliver(lab.say("once"))
-            await until_async(lambda: len(link.events) == 2)
-            assert link.events[0] == link.events[1]
-
-    asyncio.run(story())
-
-
-def test_events_the_wrong_way_round_all_arrive(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            numbers = lab.unordered(["one", "two", "three"], where="channel")
-            await until_async(lambda: len(link.events) == 3)
-            assert {event.message_id: event.text for event in link.events} == dict(
-                zip(numbers, ["one", "two", "three"])
-            )
-
-    asyncio.run(story())
+async def test_a_thread_out_of_the_archive_is_known_by_its_parent(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        number = lab.open_thread("forgotten", told=False)
+        lab.say("anybody here?", where="thread:forgotten")
+        (event,) = await until_async(lambda: link.events)
+        assert (event.chat.chat_id, event.chat.thread_id) == (lab.chat_id("channel"), f"thread-{number}")
 
 
 # ------------------------------------------------------------------------------------------------ losing nothing
 
 
-def test_a_message_that_could_not_be_kept_is_held_until_it_can(lab: Lab, tmp_path: Path) -> None:
+async def test_a_message_that_could_not_be_kept_is_held_until_it_can(lab: Lab, tmp_path: Path) -> None:
     tries: list[str] = []
 
     async def full_disk(event: Event) -> None:
@@ -372,18 +285,15 @@ def test_a_message_that_could_not_be_kept_is_held_until_it_can(lab: Lab, tmp_pat
         if len(tries) == 1:
             raise OSError("no space left")
 
-    async def story() -> None:
-        async with connected(lab, tmp_path, Recorder(full_disk)) as (_, link):
-            lab.say("first")
-            lab.say("second")
-            await until_async(lambda: len(link.events) == 2)
-            assert tries == ["first", "first", "second"]
-            assert not link.errors
-
-    asyncio.run(story())
+    async with connected(lab, tmp_path, Recorder(full_disk)) as (_, link):
+        lab.say("first")
+        lab.say("second")
+        await until_async(lambda: len(link.events) == 2)
+        assert tries == ["first", "first", "second"]
+        assert not link.errors
 
 
-def test_what_was_not_kept_comes_again_after_a_restart(lab: Lab, tmp_path: Path) -> None:
+async def test_what_was_not_kept_comes_again_after_a_restart(lab: Lab, tmp_path: Path) -> None:
     tried = 0
 
     async def never(event: Event) -> None:
@@ -391,167 +301,135 @@ def test_what_was_not_kept_comes_again_after_a_restart(lab: Lab, tmp_path: Path)
         tried += 1
         raise OSError("no space left")
 
-    async def story() -> None:
-        async with connected(lab, tmp_path, Recorder(never)):
-            lab.say("do not lose me", where="channel")
-            await until_async(lambda: tried)
-        async with connected(lab, tmp_path) as (_, link):
-            await until_async(lambda: link.texts == ["do not lose me"])
-
-    asyncio.run(story())
+    async with connected(lab, tmp_path, Recorder(never)):
+        lab.say("do not lose me", where="channel")
+        await until_async(lambda: tried)
+    async with connected(lab, tmp_path) as (_, link):
+        await until_async(lambda: link.texts == ["do not lose me"])
 
 
-def test_what_was_said_while_we_were_away_is_fetched_in_order(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            for where in ("dm", "channel"):
-                lab.say("before", where=where)
-            await until_async(lambda: len(link.events) == 2)
-            known = {event.id for event in link.events}
-        for number in range(3):
-            for where in ("dm", "channel", "thread"):
-                lab.say(f"{where} {number}", where=where)
-        async with connected(lab, tmp_path) as (_, link):
-            lab.say("dm 3")
+async def test_what_was_said_while_we_were_away_is_fetched_in_order(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        for where in ("dm", "channel"):
+            lab.say("before", where=where)
+        await until_async(lambda: len(link.events) == 2)
+        known = {event.id for event in link.events}
+    for number in range(3):
+        for where in ("dm", "channel", "thread"):
+            lab.say(f"{where} {number}", where=where)
+    async with connected(lab, tmp_path) as (_, link):
+        lab.say("dm 3")
 
-            def fresh() -> list[str]:
-                return list({event.id: event.text for event in link.events if event.id not in known}.values())
+        def fresh() -> list[str]:
+            return list({event.id: event.text for event in link.events if event.id not in known}.values())
 
-            await until_async(lambda: len(fresh()) == 10)
-            for where, count in (("dm", 4), ("channel", 3), ("thread", 3)):
-                assert [text for text in fresh() if text.startswith(where)] == [f"{where} {n}" for n in range(count)]
-
-    asyncio.run(story())
+        await until_async(lambda: len(fresh()) == 10)
+        for where, count in (("dm", 4), ("channel", 3), ("thread", 3)):
+            assert [text for text in fresh() if text.startswith(where)] == [f"{where} {n}" for n in range(count)]
 
 
-def test_the_first_connection_ever_does_not_dig_up_the_past(lab: Lab, tmp_path: Path) -> None:
+async def test_the_first_connection_ever_does_not_dig_up_the_past(lab: Lab, tmp_path: Path) -> None:
     lab.say("long ago", where="channel")
-
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            lab.say("now", where="channel")
-            await until_async(lambda: link.events)
-            assert link.texts == ["now"]
-
-    asyncio.run(story())
+    async with connected(lab, tmp_path) as (_, link):
+        lab.say("now", where="channel")
+        await until_async(lambda: link.events)
+        assert link.texts == ["now"]
 
 
 @pytest.mark.parametrize("garbage", ["", "{", "[]", '{"bot": 1, "last": "x", "direct": []}'])
-def test_a_damaged_note_of_what_was_seen_costs_only_the_past(lab: Lab, tmp_path: Path, garbage: str) -> None:
+async def test_a_damaged_note_of_what_was_seen_costs_only_the_past(lab: Lab, tmp_path: Path, garbage: str) -> None:
     (tmp_path / "discord").mkdir()
     (tmp_path / "discord" / "seen.json").write_text(garbage)
-
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            lab.say("hello")
-            await until_async(lambda: link.texts == ["hello"])
-
-    asyncio.run(story())
+    async with connected(lab, tmp_path) as (_, link):
+        lab.say("hello")
+        await until_async(lambda: link.texts == ["hello"])
 
 
-def test_a_dropped_connection_is_resumed_without_a_loss(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            lab.say("before")
-            await until_async(lambda: link.events)
-            before, resumed = lab.server.identified, lab.server.resumed
-            lab.drop()
-            lab.say("while it was cut")
-            await until_async(lambda: len(link.identities) == 2)
-            lab.say("after")
-            await until_async(lambda: len(link.events) == 3)
-            assert link.texts == ["before", "while it was cut", "after"]
-            assert (lab.server.identified, lab.server.resumed) == (before, resumed + 1)
-            assert not link.errors
-
-    asyncio.run(story())
-
-
-def test_the_gateways_order_to_reconnect_is_obeyed(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            resumed = lab.server.resumed
-            lab.order(7)
-            await until_async(lambda: lab.server.resumed == resumed + 1 and len(link.identities) == 2)
-            lab.say("still there?")
-            await until_async(lambda: link.texts == ["still there?"])
-
-    asyncio.run(story())
-
-
-def test_when_a_session_can_not_be_resumed_what_was_missed_is_fetched(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            lab.say("before", where="channel")
-            lab.say("before, alone")
-            await until_async(lambda: len(link.events) == 2)
-            lab.drop(forget=True)
-            lab.say("missed", where="channel")
-            lab.say("missed, alone")
-            await until_async(
-                lambda: len(link.identities) == 2
-            )  # discord.py waits 5 seconds before it identifies again
-            lab.say("after", where="channel")
-            await until_async(lambda: {"after", "missed", "missed, alone"} <= set(link.texts))
-            once = list({event.id: event.text for event in link.events}.values())
-            assert sorted(once) == sorted(["before", "before, alone", "missed", "missed, alone", "after"])
-            assert [text for text in once if "alone" not in text] == ["before", "missed", "after"]
-
-    asyncio.run(story())
-
-
-def test_a_server_that_is_gone_is_reported_and_the_same_adapter_can_connect_again(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter, link = Discord(lab.settings, tmp_path), Recorder()
-        await adapter.connect(link)
+async def test_a_dropped_connection_is_resumed_without_a_loss(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
         lab.say("before")
         await until_async(lambda: link.events)
-        lab.down()
+        before, resumed = lab.server.identified, lab.server.resumed
+        lab.drop()
+        lab.say("while it was cut")
+        await until_async(lambda: len(link.identities) == 2)
+        lab.say("after")
+        await until_async(lambda: len(link.events) == 3)
+        assert link.texts == ["before", "while it was cut", "after"]
+        assert (lab.server.identified, lab.server.resumed) == (before, resumed + 1)
+        assert not link.errors
+
+
+async def test_the_gateways_order_to_reconnect_is_obeyed(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        resumed = lab.server.resumed
+        lab.order(7)
+        await until_async(lambda: lab.server.resumed == resumed + 1 and len(link.identities) == 2)
+        lab.say("still there?")
+        await until_async(lambda: link.texts == ["still there?"])
+
+
+async def test_when_a_session_can_not_be_resumed_what_was_missed_is_fetched(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        lab.say("before", where="channel")
+        lab.say("before, alone")
+        await until_async(lambda: len(link.events) == 2)
+        lab.drop(forget=True)
+        lab.say("missed", where="channel")
+        lab.say("missed, alone")
+        await until_async(lambda: len(link.identities) == 2)  # discord.py waits 5 seconds before it identifies again
+        lab.say("after", where="channel")
+        await until_async(lambda: {"after", "missed", "missed, alone"} <= set(link.texts))
+        once = list({event.id: event.text for event in link.events}.values())
+        assert sorted(once) == sorted(["before", "before, alone", "missed", "missed, alone", "after"])
+        assert [text for text in once if "alone" not in text] == ["before", "missed", "after"]
+
+
+async def test_a_server_that_is_gone_is_reported_and_the_same_adapter_can_connect_again(
+    lab: Lab, tmp_path: Path
+) -> None:
+    adapter, link = Discord(lab.settings, tmp_path), Recorder()
+    await adapter.connect(link)
+    lab.say("before")
+    await until_async(lambda: link.events)
+    lab.down()
+    (error,) = await until_async(lambda: link.errors)
+    assert isinstance(error, PlatformUnreachable)
+    with pytest.raises(PlatformUnreachable):
+        await adapter.connect(link)
+    lab.say("missed")
+    lab.up()
+    await adapter.connect(link)
+    lab.say("welcome back")
+    await until_async(lambda: "welcome back" in link.texts)
+    await adapter.disconnect()
+    assert list(dict.fromkeys(link.texts)) == ["before", "missed", "welcome back"]
+    assert link.identities == ["@lab_bot", "@lab_bot"]
+
+
+async def test_a_server_that_throws_us_out_again_and_again_is_left_alone(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        lab.server.moody = True
+        lab.drop()
         (error,) = await until_async(lambda: link.errors)
         assert isinstance(error, PlatformUnreachable)
-        with pytest.raises(PlatformUnreachable):
-            await adapter.connect(link)
-        lab.say("missed")
-        lab.up()
-        await adapter.connect(link)
-        lab.say("welcome back")
-        await until_async(lambda: "welcome back" in link.texts)
-        await adapter.disconnect()
-        assert list(dict.fromkeys(link.texts)) == ["before", "missed", "welcome back"]
-        assert link.identities == ["@lab_bot", "@lab_bot"]
-
-    asyncio.run(story())
-
-
-def test_a_server_that_throws_us_out_again_and_again_is_left_alone(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            lab.server.moody = True
-            lab.drop()
-            (error,) = await until_async(lambda: link.errors)
-            assert isinstance(error, PlatformUnreachable)
-
-    asyncio.run(story())
 
 
 # ------------------------------------------------------------------------------------------------ slash commands
 
 
 @pytest.mark.parametrize("where", ["dm", "channel", "thread"])
-def test_a_command_of_the_menu_becomes_its_text_and_is_acknowledged(lab: Lab, tmp_path: Path, where: str) -> None:
-    async def story() -> None:
-        async with connected(lab, tmp_path) as (_, link):
-            tokens = [lab.command("title", "My plan", where=where), lab.command("new", where=where)]
-            lab.say("as if typed", where=where)
-            await until_async(lambda: len(link.events) == 3)
-            assert link.texts == ["/title My plan", "/new", "as if typed"]
-            assert link.events[0].chat == link.events[2].chat
-            assert link.events[0].sender == link.events[2].sender
-            assert link.events[0].addressed
-            assert link.events[0].id != link.events[1].id
-            await until_async(lambda: [lab.interaction(token) for token in tokens] == ["gone", "gone"])
-
-    asyncio.run(story())
+async def test_a_command_of_the_menu_becomes_its_text_and_is_acknowledged(lab: Lab, tmp_path: Path, where: str) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        tokens = [lab.command("title", "My plan", where=where), lab.command("new", where=where)]
+        lab.say("as if typed", where=where)
+        await until_async(lambda: len(link.events) == 3)
+        assert link.texts == ["/title My plan", "/new", "as if typed"]
+        assert link.events[0].chat == link.events[2].chat
+        assert link.events[0].sender == link.events[2].sender
+        assert link.events[0].addressed
+        assert link.events[0].id != link.events[1].id
+        await until_async(lambda: [lab.interaction(token) for token in tokens] == ["gone", "gone"])
 
 
 def test_a_command_that_the_store_refuses_is_not_acknowledged(lab: Lab, tmp_path: Path) -> None:
@@ -575,43 +453,37 @@ def test_a_command_that_the_store_refuses_is_not_acknowledged(lab: Lab, tmp_path
     asyncio.run(story())
 
 
-def test_a_command_waits_for_the_store_and_for_what_was_said_before(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        awake = asyncio.Event()
+async def test_a_command_waits_for_the_store_and_for_what_was_said_before(lab: Lab, tmp_path: Path) -> None:
+    awake = asyncio.Event()
 
-        async def slowly(event: Event) -> None:
-            await awake.wait()
+    async def slowly(event: Event) -> None:
+        await awake.wait()
 
-        async with connected(lab, tmp_path, Recorder(slowly)) as (_, link):
-            lab.say("said before")
-            token = lab.command("title", "My plan")
-            await until_async(lambda: lab.interaction(token) == "waiting")
-            assert link.texts == []
-            awake.set()
-            await until_async(lambda: lab.interaction(token) == "gone")
-            assert link.texts == ["said before", "/title My plan"]  # in the order they came
-
-    asyncio.run(story())
+    async with connected(lab, tmp_path, Recorder(slowly)) as (_, link):
+        lab.say("said before")
+        token = lab.command("title", "My plan")
+        await until_async(lambda: lab.interaction(token) == "waiting")
+        assert link.texts == []
+        awake.set()
+        await until_async(lambda: lab.interaction(token) == "gone")
+        assert link.texts == ["said before", "/title My plan"]  # in the order they came
 
 
-def test_the_menu_is_written_when_it_changes_and_only_then(lab: Lab, tmp_path: Path) -> None:
+async def test_the_menu_is_written_when_it_changes_and_only_then(lab: Lab, tmp_path: Path) -> None:
     def written() -> int:
         return sum(1 for name, _ in lab.server.requests if name == "bulk_set_application_commands")
 
-    async def story() -> None:
-        before = written()
-        async with connected(lab, tmp_path) as (adapter, _):
-            menu = [("new", "Start anew"), ("title", "x" * 300), ("Not For Discord", "a name it does not take")]
-            await adapter.show_menu(menu)
-            await adapter.show_menu(menu)
-            assert written() == before + 1
-            assert [(one["name"], len(one["description"])) for one in lab.server.commands] == [
-                ("new", 10),
-                ("title", 100),
-            ]
-            assert [one["name"] for one in lab.server.commands[0]["options"]] == ["arguments"]
-            await adapter.show_menu(menu[:1])
-            assert written() == before + 2
-            assert [one["name"] for one in lab.server.commands] == ["new"]
-
-    asyncio.run(story())
+    before = written()
+    async with connected(lab, tmp_path) as (adapter, _):
+        menu = [("new", "Start anew"), ("title", "x" * 300), ("Not For Discord", "a name it does not take")]
+        await adapter.show_menu(menu)
+        await adapter.show_menu(menu)
+        assert written() == before + 1
+        assert [(one["name"], len(one["description"])) for one in lab.server.commands] == [
+            ("new", 10),
+            ("title", 100),
+        ]
+        assert [one["name"] for one in lab.server.commands[0]["options"]] == ["arguments"]
+        await adapter.show_menu(menu[:1])
+        assert written() == before + 2
+        assert [one["name"] for one in lab.server.commands] == ["new"]

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms.discord.outgoing import LONGEST, to_discord
+from tests.support.markdown import MARKDOWN
+
+pytestmark = pytest.mark.mechanism
 
 
 @pytest.mark.parametrize(
@@ -74,16 +77,7 @@ def test_a_text_that_would_grow_over_the_limit_takes_a_plainer_form() -> None:
     assert to_discord(cut) == cut.replace("```", "'''")
 
 
-# Everything that means something, in any order, with words between.
-PIECES = st.sampled_from(
-    ["```", "````", "~~~", "`", "``", "|", "||", "**", "*", "__", "_", "#### ", "# ", "- ", "+ ", "> ", ">>> ", "1. ",
-     "\n", "\n\n", "\n```\n", "\n| a | b |\n|---|---|\n| c | d |\n", "|---|", "---", "[x](https://x.org)", "![", "](", ")",
-     "\\", "@everyone", "<@123>", "word", "python\n", "😀", "桃", "\u200b", "\t", "\r", " "]
-)  # fmt: skip
-TEXTS = st.one_of(st.text(max_size=400), st.lists(PIECES, max_size=120).map("".join))
-
-
-@given(TEXTS)
+@given(MARKDOWN)
 @example("`" * 7)
 @example("```\n````\n~~~\n```")
 @example("> ```\n> x\n> ```")
@@ -96,7 +90,7 @@ def test_no_text_leaves_a_block_of_code_open_or_hides_words(text: str) -> None:
     assert "||" not in outside
 
 
-@given(TEXTS, st.integers(1, LONGEST))
+@given(MARKDOWN, st.integers(1, LONGEST))
 def test_no_text_grows_over_the_limit_that_it_keeps_itself(text: str, limit: int) -> None:
     while utf16_units(text) > limit:
         text = text[:-1]

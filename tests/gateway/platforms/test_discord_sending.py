@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +36,15 @@ class Quiet:
     def lost(self, error: Exception) -> None: ...
 
 
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture(autouse=True)
-def as_new(lab: Lab) -> Iterator[None]:
-    lab.reset()
-    yield
-    assert lab.problems() == []
+@asynccontextmanager
+async def standing(lab: Lab, home: Path) -> AsyncIterator[tuple[Adapter, Quiet]]:
+    """A connected adapter, and what it hears."""
+    adapter, link = Discord(lab.settings, home), Quiet()
+    await adapter.connect(link)
+    try:
+        yield adapter, link
+    finally:
+        await adapter.disconnect()
 
 
 @pytest.fixture
@@ -55,12 +53,8 @@ def tell(lab: Lab, tmp_path: Path) -> Callable[[Callable[[Adapter, Quiet], Await
 
     def run(story: Callable[[Adapter, Quiet], Awaitable[Any]]) -> Any:
         async def whole() -> Any:
-            adapter, link = Discord(lab.settings, tmp_path), Quiet()
-            await adapter.connect(link)
-            try:
-                return await asyncio.wait_for(story(adapter, link), 30)
-            finally:
-                await adapter.disconnect()
+            async with standing(lab, tmp_path) as (adapter, link):
+                return await story(adapter, link)
 
         return asyncio.run(whole())
 
@@ -79,43 +73,35 @@ def sends(lab: Lab, since: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize("where", ["dm", "channel", "thread"])
-def test_a_message_is_sent_changed_and_announced_by_typing(lab: Lab, tell: Any, where: str) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_a_message_is_sent_changed_and_announced_by_typing(lab: Lab, tmp_path: Path, where: str) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         await adapter.typing(chat(lab, where))
         number = await adapter.send(chat(lab, where), "first **words**", nonce="1")
         await adapter.send(chat(lab, where), "another", nonce="2")
         await adapter.edit(chat(lab, where), number, "first words, and more")
-
-    tell(story)
     assert lab.shown(where) == ["first words, and more", "another"]
     assert lab.typed(where) == 1
 
 
-def test_an_answer_refers_to_its_question(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_an_answer_refers_to_its_question(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, link):
         asked = lab.say("why?", where="channel")
         event = await link.events.get()
         number = await adapter.send(event.chat, "because", nonce="1", reply_to=event.message_id)
         assert str(lab.server.find(number)["message_reference"]["message_id"]) == asked
 
-    tell(story)
 
-
-def test_markdown_is_shown_as_discord_does(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_markdown_is_shown_as_discord_does(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         number = await adapter.send(chat(lab), "#### Sum\n\n| a | b |\n|---|---|\n| 1 | 2 |", nonce="1")
         await adapter.edit(chat(lab), number, "#### Sum\n\n__done__ || hidden")
-
-    tell(story)
     assert lab.shown() == ["**Sum**\n\n\\_\\_done\\_\\_ \\|\\| hidden"]
 
 
-def test_nobody_is_pinged(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_nobody_is_pinged(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         number = await adapter.send(chat(lab, "channel"), "@everyone @here", nonce="1")
         await adapter.edit(chat(lab, "channel"), number, f"@everyone <@{lab.user_id('bob')}>")
-
-    tell(story)  # the lab has it as a problem if a message allows pings
     assert len(lab.shown("channel")) == 1
 
 
@@ -129,13 +115,10 @@ def test_no_link_is_followed_for_a_preview(lab: Lab, tell: Any) -> None:
 
 
 @pytest.mark.parametrize("sign", ["x", "😀", "|", "`", "é"])
-def test_the_longest_text_still_fits(lab: Lab, tell: Any, sign: str) -> None:
+async def test_the_longest_text_still_fits(lab: Lab, tmp_path: Path, sign: str) -> None:
     most = Discord.capabilities.longest // Discord.capabilities.measure(sign)
-
-    async def story(adapter: Adapter, link: Quiet) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         await adapter.send(chat(lab), sign * most, nonce="1")
-
-    tell(story)
     assert len(lab.shown()[0]) >= most
 
 
@@ -151,36 +134,31 @@ def test_the_same_nonce_twice_makes_one_message_also_after_a_restart(lab: Lab, t
     assert lab.shown() == ["another", "once"]
 
 
-def test_a_send_whose_answer_was_lost_can_be_repeated(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_a_send_whose_answer_was_lost_can_be_repeated(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         lab.swallow()
         with pytest.raises(PlatformUnreachable):
             await adapter.send(chat(lab), "once", nonce="1")
         await adapter.send(chat(lab), "once", nonce="1")
-
-    tell(story)
     assert lab.shown() == ["once"]
 
 
 # ------------------------------------------------------------------------------------------------ refusals
 
 
-def test_a_short_rate_limit_is_waited_for(lab: Lab, tell: Any) -> None:
+async def test_a_short_rate_limit_is_waited_for(lab: Lab, tmp_path: Path) -> None:
     since = len(lab.server.requests)
-
-    async def story(adapter: Adapter, link: Quiet) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         lab.rate_limit(0.4, times=2)
         await adapter.send(chat(lab), "patience", nonce="1")
-
-    tell(story)
     first, second, third = sends(lab, since)
     assert second - first >= 0.4
     assert third - second >= 0.4
     assert lab.shown() == ["patience"]
 
 
-def test_waiting_for_a_rate_limit_can_be_cancelled(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_waiting_for_a_rate_limit_can_be_cancelled(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         since = len(lab.server.requests)
         lab.rate_limit(25)
         sending = asyncio.create_task(adapter.send(chat(lab), "never", nonce="1"))
@@ -189,14 +167,12 @@ def test_waiting_for_a_rate_limit_can_be_cancelled(lab: Lab, tell: Any) -> None:
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-
-    tell(story)
     assert lab.shown() == []
 
 
 @pytest.mark.parametrize("at_the_door", [False, True])
-def test_a_long_rate_limit_is_left_to_the_gateway(lab: Lab, tell: Any, at_the_door: bool) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_a_long_rate_limit_is_left_to_the_gateway(lab: Lab, tmp_path: Path, at_the_door: bool) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         lab.rate_limit(45, at_the_door=at_the_door)
         with pytest.raises(SlowDown) as asked:
             await adapter.send(chat(lab), "later", nonce="1")
@@ -205,23 +181,9 @@ def test_a_long_rate_limit_is_left_to_the_gateway(lab: Lab, tell: Any, at_the_do
         with pytest.raises(SlowDown):
             await adapter.edit(chat(lab), "123", "later")
 
-    tell(story)
 
-
-def test_a_server_error_is_worth_another_try(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
-        lab.fail()
-        with pytest.raises(PlatformUnreachable):
-            await adapter.send(chat(lab), "again", nonce="1")
-        lab.fail(status=502)  # these discord.py tries again by itself
-        await adapter.send(chat(lab), "again", nonce="1")
-
-    tell(story)
-    assert lab.shown() == ["again"]
-
-
-def test_a_place_that_is_gone_or_closed_to_us_refuses_the_message(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_a_place_that_is_gone_or_closed_to_us_refuses_the_message(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         lab.forbid("channel")
         nowhere = Chat(platform="discord", chat_id="4711", type="channel")
         nonsense = Chat(platform="discord", chat_id="#general", type="channel")
@@ -237,24 +199,19 @@ def test_a_place_that_is_gone_or_closed_to_us_refuses_the_message(lab: Lab, tell
         with pytest.raises(SendRefused):
             await adapter.edit(chat(lab), "not a number", "hello")
 
-    tell(story)
 
-
-def test_sending_without_a_connection_is_worth_another_try(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = Discord(lab.settings, tmp_path)
-        for attempt in (adapter.send(chat(lab), "x", nonce="1"), adapter.typing(chat(lab)), adapter.show_menu([])):
-            with pytest.raises(PlatformUnreachable):
-                await attempt
-
-    asyncio.run(story())
+async def test_sending_without_a_connection_is_worth_another_try(lab: Lab, tmp_path: Path) -> None:
+    adapter = Discord(lab.settings, tmp_path)
+    for attempt in (adapter.send(chat(lab), "x", nonce="1"), adapter.typing(chat(lab)), adapter.show_menu([])):
+        with pytest.raises(PlatformUnreachable):
+            await attempt
 
 
 # ------------------------------------------------------------------------------------------------ files
 
 
-def test_files_arrive_with_what_is_known_of_them(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_files_arrive_with_what_is_known_of_them(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, link):
         kinds = {"a.png": "image/png", "b.ogg": "audio/ogg", "c.mp4": "video/mp4", "d.txt": "text/plain; charset=utf-8"}
         for name, mime in kinds.items():
             lab.attach(name.encode(), name, mime, text=f"see {name}")
@@ -266,16 +223,12 @@ def test_files_arrive_with_what_is_known_of_them(lab: Lab, tell: Any) -> None:
         assert [(one.name, one.size) for one in attachments] == [(name, len(name)) for name in kinds]
         assert [await adapter.fetch(one) for one in attachments] == [name.encode() for name in kinds]
 
-    tell(story)
 
-
-def test_a_file_without_words_is_an_event(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_a_file_without_words_is_an_event(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (_, link):
         lab.attach(b"data", "a.bin", "application/octet-stream", where="thread")
         event = await link.events.get()
         assert (event.text, len(event.attachments), event.addressed) == ("", 1, True)
-
-    tell(story)
 
 
 def test_a_file_can_be_had_after_a_restart_when_its_address_has_expired(lab: Lab, tell: Any) -> None:
@@ -292,8 +245,8 @@ def test_a_file_can_be_had_after_a_restart_when_its_address_has_expired(lab: Lab
     assert tell(fetch) == b"the picture"
 
 
-def test_a_file_whose_message_was_deleted_is_gone(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_a_file_whose_message_was_deleted_is_gone(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, link):
         number = lab.attach(b"data", "a.txt", "text/plain")
         attachment = (await link.events.get()).attachments[0]
         lab.forget(number)
@@ -301,8 +254,6 @@ def test_a_file_whose_message_was_deleted_is_gone(lab: Lab, tell: Any) -> None:
             await adapter.fetch(attachment)
         with pytest.raises(SendRefused):
             await adapter.fetch(Attachment(kind="file"))
-
-    tell(story)
 
 
 # ------------------------------------------------------------------------------------------------ threads
@@ -327,15 +278,13 @@ def test_a_thread_is_opened_and_talked_in(lab: Lab, tell: Any, where: str) -> No
     assert thread["thread_metadata"]["auto_archive_duration"] == 1440
 
 
-def test_where_there_can_be_no_thread_it_is_refused(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> None:
+async def test_where_there_can_be_no_thread_it_is_refused(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         with pytest.raises(SendRefused, match="no threads"):
             await adapter.create_thread(chat(lab, "dm"), "x")
         lab.forbid("channel")
         with pytest.raises(SendRefused, match="Missing Permissions"):
             await adapter.create_thread(chat(lab, "channel"), "x")
-
-    tell(story)
     assert lab.threads() == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from email.utils import formatdate, parsedate_to_datetime
@@ -23,19 +23,6 @@ from tests.support.gateway import Clock, received
 from tests.support.labs.base import until
 from tests.support.labs.email import Lab, Recorder
 from tests.support.labs.email_server import PASSWORD, SERVER
-
-
-@pytest.fixture(scope="module")
-def module_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(module_lab: Lab) -> Lab:
-    module_lab.reset()
-    return module_lab
 
 
 @asynccontextmanager
@@ -118,8 +105,8 @@ def test_nobody_at_home_is_unreachable(lab: Lab) -> None:
 # ------------------------------------------------------------------------------------------ receiving
 
 
-def test_a_mail_becomes_an_event(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_a_mail_becomes_an_event(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         mail = lab.mail("How far is it?\n\n-- \nAlice", subject="The moon")
         message_id = lab.put(mail)
         event = (await link.until(lambda: link.events))[0]
@@ -134,22 +121,17 @@ def test_a_mail_becomes_an_event(lab: Lab) -> None:
         )
         assert (event.sender.user_id, event.sender.name) == (lab.user_id("alice"), "Alice Miller")
 
-    with_adapter(lab, body)
 
-
-def test_commands_stand_alone_and_a_mail_can_be_only_a_subject(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_commands_stand_alone_and_a_mail_can_be_only_a_subject(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         lab.put(lab.mail("/new please", subject="again"))
         lab.put(lab.mail("", subject="What time is it?"))
         await link.until(lambda: link.texts == ["/new please", "What time is it?"])
 
-    with_adapter(lab, body)
 
-
-def test_the_answered_mail_comes_along_where_the_conversation_does_not_have_it(lab: Lab) -> None:
+async def test_the_answered_mail_comes_along_where_the_conversation_does_not_have_it(lab: Lab) -> None:
     below = "\n\nOn Mon, 3 Mar 2025 at 10:12, Bob <bob@people.test> wrote:\n> we meet at 5\n"
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (adapter, link):
         lab.put(lab.mail("when?" + below, In_Reply_To="<bobs@people.test>", References="<bobs@people.test>"))
         (foreign,) = await link.until(lambda: link.events)
         assert (foreign.text, foreign.quoted, foreign.reply_to) == ("when?", "we meet at 5", "<bobs@people.test>")
@@ -165,29 +147,15 @@ def test_the_answered_mail_comes_along_where_the_conversation_does_not_have_it(l
         lab.put(lab.mail("Thanks\n\n> Yes.\n", In_Reply_To=ours, References=ours))
         assert (await link.until(lambda: link.events[5:]))[0].quoted is None
 
-    with_adapter(lab, body)
 
-
-def test_mails_come_in_order_and_each_thread_is_its_own(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_mails_come_in_order_and_each_thread_is_its_own(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         ids = [lab.say(str(number)) for number in range(20)]
         other = lab.put(lab.mail("elsewhere", subject="another thing"))
         await link.until(lambda: len(link.events) == 21)
         assert [event.message_id for event in link.events] == [*ids, other]
         assert {event.chat.thread_id for event in link.events[:20]} == {ids[0]}
         assert link.events[20].chat.thread_id == other
-
-    with_adapter(lab, body)
-
-
-def test_what_came_while_nobody_watched_is_found(lab: Lab) -> None:
-    lab.say("first")
-    lab.say("second")
-
-    async def body(adapter: Email, link: Recorder) -> None:
-        await link.until(lambda: link.texts == ["first", "second"])
-
-    with_adapter(lab, body)
 
 
 def test_a_mail_that_was_kept_does_not_come_again_and_one_that_was_not_does(lab: Lab) -> None:
@@ -206,16 +174,6 @@ def test_a_mail_that_was_kept_does_not_come_again_and_one_that_was_not_does(lab:
     with_adapter(lab, again)
 
 
-def test_a_mail_delivered_twice_has_one_id(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
-        message_id = lab.say("hello")
-        lab.redeliver(message_id)
-        await link.until(lambda: len(link.events) == 2)
-        assert link.events[0].id == link.events[1].id and link.events[0].message_id == message_id
-
-    with_adapter(lab, body)
-
-
 def with_the_same_id(lab: Lab) -> list[EmailMessage]:
     first, second = lab.mail("the first"), lab.mail("the second")
     del second["Message-ID"]
@@ -223,11 +181,10 @@ def with_the_same_id(lab: Lab) -> list[EmailMessage]:
     return [first, second]
 
 
-def test_a_message_id_of_a_proven_sender_counts_once(lab: Lab) -> None:
+async def test_a_message_id_of_a_proven_sender_counts_once(lab: Lab) -> None:
     first, second = with_the_same_id(lab)
     cut = b"In-Reply-To: <another@people.test>\r\n" + first.as_bytes()  # not signed, and changes which text is new
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (_, link):
         for mail in (first, second, cut, b"X-Route: another\r\n" + first.as_bytes()):
             lab.put(mail)
         await link.until(lambda: len(link.events) == 4)
@@ -239,13 +196,10 @@ def test_a_message_id_of_a_proven_sender_counts_once(lab: Lab) -> None:
         await link.until(lambda: len(link.events) == 5)
         assert link.events[4].id != link.events[0].id
 
-    with_adapter(lab, body)
 
-
-def test_of_unproven_senders_two_mails_with_one_message_id_are_two(lab: Lab) -> None:
+async def test_of_unproven_senders_two_mails_with_one_message_id_are_two(lab: Lab) -> None:
     first, second = with_the_same_id(lab)
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab, require_authentication="never") as (_, link):
         for mail in (first, second, b"X-Route: another\r\n" + first.as_bytes()):
             lab.put(mail, proven=False)
         lab.put(first)
@@ -253,14 +207,11 @@ def test_of_unproven_senders_two_mails_with_one_message_id_are_two(lab: Lab) -> 
         ids = [event.id for event in link.events]
         assert ids[0] == ids[2] != ids[1] and ids[3] not in ids[:3]
 
-    with_adapter(lab, body, require_authentication="never")
 
-
-def test_a_message_id_is_known_for_good(lab: Lab, make_db: Any) -> None:
+async def test_a_message_id_is_known_for_good(lab: Lab, make_db: Any) -> None:
     clock = Clock()
     store = GatewayDB(make_db(), clock=clock)
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab, require_authentication="never") as (_, link):
         lab.redeliver(lab.say("hello"))
         lab.put(lab.mail("who am I?", who="bob"), proven=False)
         await link.until(lambda: len(link.events) == 3)
@@ -275,8 +226,6 @@ def test_a_message_id_is_known_for_good(lab: Lab, make_db: Any) -> None:
         for platform in ("email", "email/work"):
             assert received(store, platform, again.id, "key", as_json(again)) is None
             assert received(store, platform, unproven.id, "key", as_json(unproven)) is not None
-
-    with_adapter(lab, body, require_authentication="never")
 
 
 OWNER = "owner@example.org"
@@ -302,7 +251,7 @@ def dated(days: float) -> str:
     return formatdate(time.time() + days * 86400)
 
 
-def test_a_mail_is_believed_that_its_sender_wrote_to_us_and_lately(lab: Lab) -> None:
+async def test_a_mail_is_believed_that_its_sender_wrote_to_us_and_lately(lab: Lab) -> None:
     us = lab.address
     others = "Bob, the second <bob@people.test>"
     mails = [
@@ -320,18 +269,15 @@ def test_a_mail_is_believed_that_its_sender_wrote_to_us_and_lately(lab: Lab) -> 
         signed_mail("spf", SPF, signature=None, To=us),
         signed_mail("spf-cc", SPF, To="bob@people.test", Cc=us),  # cc is not signed, but its own server has sent it
     ]
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab, aliases=["Helper@people.test"]) as (_, link):
         for mail in mails:
             lab.put(mail, proven=False)
         await link.until(lambda: len(link.events) == len(mails))
         assert [(event.sender.proven, event.sender.user_id) for event in link.events] == [(True, OWNER)] * len(mails)
 
-    with_adapter(lab, body, aliases=["Helper@people.test"])
-
 
 @pytest.mark.parametrize("proof", ["always", "never"])
-def test_a_mail_of_the_owners_that_is_sent_on_proves_nothing(lab: Lab, proof: str) -> None:
+async def test_a_mail_of_the_owners_that_is_sent_on_proves_nothing(lab: Lab, proof: str) -> None:
     us, bob = lab.address, "bob@people.test"
     mails = [
         signed_mail("to-bob", To=bob),
@@ -367,8 +313,7 @@ def test_a_mail_of_the_owners_that_is_sent_on_proves_nothing(lab: Lab, proof: st
         signed_mail("id-unsigned", signature=SIGNED.replace(":message-id", ""), To=us),
         signed_mail("subject-added", To=us, Subject="hello", added="Subject: delete it all"),
     ]  # fmt: skip
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab, require_authentication=proof) as (_, link):
         for mail in mails:
             lab.put(mail, proven=False)
         lab.put(signed_mail("genuine", To=us), proven=False)
@@ -380,8 +325,6 @@ def test_a_mail_of_the_owners_that_is_sent_on_proves_nothing(lab: Lab, proof: st
             assert all(
                 word in link.logged for word in ("aliases", "malformed", "future", "Message-ID", "DKIM", "Subject")
             )
-
-    with_adapter(lab, body, require_authentication=proof)
 
 
 def test_old_unread_mails_are_left_alone_unless_none_is_too_old(lab: Lab) -> None:
@@ -399,15 +342,12 @@ def test_old_unread_mails_are_left_alone_unless_none_is_too_old(lab: Lab) -> Non
     with_adapter(lab, all_of_them, days=0)
 
 
-def test_a_server_without_push_is_asked_again_and_again(lab: Lab) -> None:
+async def test_a_server_without_push_is_asked_again_and_again(lab: Lab) -> None:
     lab.server.imap_line.hidden = b" IDLE"
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab, poll_seconds=0.1) as (_, link):
         for number in range(3):
             lab.say(str(number))
             await link.until(lambda number=number: link.texts[-1:] == [str(number)])
-
-    with_adapter(lab, body, poll_seconds=0.1)
 
 
 # ------------------------------------------------------------------------------------------ sending
@@ -417,8 +357,8 @@ def place(lab: Lab, **more: Any) -> Chat:
     return Chat(platform="email", chat_id=lab.user_id("alice"), **more)
 
 
-def test_a_reply_has_text_and_html_and_goes_to_the_thread(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_a_reply_has_text_and_html_and_goes_to_the_thread(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         lab.put(lab.mail("How far?", subject="Re: The moon ü"))
         event = (await link.until(lambda: link.events))[0]
         chat = from_json(as_json(event.chat), Chat)  # as it comes back from the store
@@ -433,11 +373,9 @@ def test_a_reply_has_text_and_html_and_goes_to_the_thread(lab: Lab) -> None:
         html = mail.get_body(("html",))
         assert html is not None and "<strong>384,400</strong> km" in html.get_content()
 
-    with_adapter(lab, body)
 
-
-def test_a_mail_to_no_thread_begins_one(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_a_mail_to_no_thread_begins_one(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         await adapter.send(place(lab), "Good morning!\n\nIt rains.", nonce="one")
         await link.until(lambda: lab.received())
         mail = lab.received()[0]
@@ -446,11 +384,9 @@ def test_a_mail_to_no_thread_begins_one(lab: Lab) -> None:
         event = (await link.until(lambda: link.events))[0]
         assert event.chat.thread_id == mail["Message-ID"]
 
-    with_adapter(lab, body)
 
-
-def test_a_thread_can_be_begun_and_answers_find_it(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_a_thread_can_be_begun_and_answers_find_it(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         chat = await adapter.create_thread(place(lab), "Parser for config files")
         await adapter.send(chat, "Here we go on.", nonce="one")
         await adapter.send(chat, "And on.", nonce="two")
@@ -466,19 +402,15 @@ def test_a_thread_can_be_begun_and_answers_find_it(lab: Lab) -> None:
         event = (await link.until(lambda: link.events))[0]
         assert (event.chat.thread_id, event.chat.name, event.text) == (chat.thread_id, chat.name, "Good.")
 
-    with_adapter(lab, body)
 
-
-def test_an_answer_that_names_only_our_mail_still_finds_its_thread(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_an_answer_that_names_only_our_mail_still_finds_its_thread(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         root = lab.say("hello")
         event = (await link.until(lambda: link.events))[0]
         ours = await adapter.send(event.chat, "hi", nonce="one", reply_to=event.message_id)
         lab.put(lab.mail("again", In_Reply_To=ours))
         await link.until(lambda: len(link.events) == 2)
         assert link.events[1].chat.thread_id == root
-
-    with_adapter(lab, body)
 
 
 def test_the_same_nonce_again_sends_no_second_mail(lab: Lab) -> None:
@@ -495,24 +427,19 @@ def test_the_same_nonce_again_sends_no_second_mail(lab: Lab) -> None:
     with_adapter(lab, body)  # also after a restart: nothing is sent again
 
 
-def test_no_copies_are_kept_where_none_are_wanted(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_no_copies_are_kept_where_none_are_wanted(lab: Lab) -> None:
+    async with connected(lab, sent_folder="none") as (adapter, link):
         await adapter.send(place(lab), "once", nonce="one")
         await link.until(lambda: lab.shown() == ["once"])
         assert lab.server.mails(lab.address, "Sent") == []
 
-    with_adapter(lab, body, sent_folder="none")
 
-
-def test_the_longest_text_arrives_whole(lab: Lab) -> None:
+async def test_the_longest_text_arrives_whole(lab: Lab) -> None:
     text = ("Wörter und *Zeichen* " * 6000)[: Email.capabilities.longest - 1] + "!"
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (adapter, link):
         await adapter.send(place(lab), text, nonce="one")
         await link.until(lambda: lab.shown())
         assert lab.shown() == [text]
-
-    with_adapter(lab, body)
 
 
 @pytest.mark.parametrize(
@@ -524,8 +451,8 @@ def test_the_longest_text_arrives_whole(lab: Lab) -> None:
         ("554 5.7.1 Rejected as spam", SendRefused),
     ],
 )
-def test_what_the_server_says_decides_what_comes_next(lab: Lab, answer: str, error: type[Exception]) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_what_the_server_says_decides_what_comes_next(lab: Lab, answer: str, error: type[Exception]) -> None:
+    async with connected(lab) as (adapter, link):
         lab.server.smtp_line.refuse(answer)
         with pytest.raises(error, match=answer[:3]) as caught:
             await adapter.send(place(lab), "hello", nonce="one")
@@ -534,34 +461,16 @@ def test_what_the_server_says_decides_what_comes_next(lab: Lab, answer: str, err
         await adapter.send(place(lab), "hello", nonce="one")
         await link.until(lambda: lab.shown() == ["hello"])
 
-    with_adapter(lab, body)
 
-
-def test_a_mail_to_somebody_who_is_gone_is_refused(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_a_mail_to_somebody_who_is_gone_is_refused(lab: Lab) -> None:
+    async with connected(lab) as (adapter, _):
         with pytest.raises(SendRefused, match="no such person"):
             await adapter.send(Chat(platform="email", chat_id="gone@lab.test"), "hello", nonce="one")
         with pytest.raises(SendRefused):
             await adapter.send(Chat(platform="email", chat_id="a@b\r\nRCPT TO:<c@d>"), "hello", nonce="two")
 
-    with_adapter(lab, body)
-
 
 # ------------------------------------------------------------------------------------------ trouble
-
-
-def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
-        lab.drop()
-        await link.until(lambda: link.losses)
-        lab.say("while away")
-        await adapter.disconnect()
-        await adapter.connect(link)
-        await link.until(lambda: link.texts == ["while away"])
-        assert len(link.losses) == 1 and isinstance(link.losses[0], PlatformUnreachable)
-        assert link.identities == [lab.address] * 2
-
-    with_adapter(lab, body)
 
 
 def test_nothing_is_left_running(lab: Lab) -> None:
@@ -599,16 +508,13 @@ def test_stopping_does_not_wait_for_an_event_that_is_never_kept(lab: Lab) -> Non
     asyncio.run(run())
 
 
-def test_the_password_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_password_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     lab.server.smtp_line.refuse(f"554 you said {PASSWORD}")
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (adapter, link):
         with pytest.raises(SendRefused) as caught:
             await adapter.send(place(lab), "hello", nonce="one")
         lab.drop()
         await link.until(lambda: link.losses)
         assert PASSWORD not in f"{caught.value!r} {link.losses!r} {link.logged}"
-
-    with_adapter(lab, body)
     assert PASSWORD not in caplog.text

@@ -15,6 +15,8 @@ from hermes.gateway.platforms.email.incoming import EVIDENCE, LONGEST, Mail, fil
 from hermes.gateway.platforms.email.mail_bodies import new_text, quoted, text_of_html, unflowed, without_reply_marks
 from hermes.gateway.platforms.email.outgoing import as_html, header_text, message_id_for, subject_from, written
 
+pytestmark = pytest.mark.mechanism
+
 US = "hermes@lab.test"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import imaplib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +22,6 @@ from tests.support.labs.base import until
 from tests.support.labs.email import Lab, Recorder
 from tests.support.labs.email_server import PASSWORD
 from tests.support.notices import REPEATED
-
-
-@pytest.fixture(scope="module")
-def module_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(module_lab: Lab) -> Lab:
-    module_lab.reset()
-    return module_lab
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 def place(lab: Lab) -> Chat:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.feishu.adapter import Feishu
 from hermes.gateway.platforms.feishu.client import EventProof, FeishuApi, decrypted, signature
 from hermes.gateway.platforms.feishu.incoming import EventReader, quoted_text
@@ -36,26 +36,6 @@ from tests.support.labs.feishu import APP_ID, APP_SECRET, BOT, LARGEST_CARD, VER
 from tests.support.labs.feishu_wire import data_frame, parse_frame
 
 DIRECT = Chat(platform="feishu", chat_id="oc_dm_alice")
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 class Taking:
@@ -76,9 +56,6 @@ class Taking:
     async def revised(self, revision: Revision) -> None:
         self.taken.append(revision)
 
-    async def reacted(self, reaction: Reaction) -> None:
-        self.taken.append(reaction)
-
     def connected(self, identity: str) -> None:
         self.identity = identity
 
@@ -94,22 +71,6 @@ async def connected(lab: Lab, home: Path, link: Any = None) -> AsyncIterator[Fei
         yield adapter
     finally:
         await adapter.disconnect()
-
-
-def test_a_reaction_that_comes_before_the_answer_to_the_message_is_not_lost(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link) as adapter:
-            lab.answers_after = 0.3
-            sending = asyncio.create_task(adapter.send(DIRECT, "Shall I?", nonce="n"))
-            await until_async(lambda: lab.sent)
-            await asyncio.to_thread(lab.react, "👍")
-            number = await sending
-            await until_async(lambda: link.taken)
-            (reaction,) = link.taken
-            assert (reaction.emoji, reaction.message_id, reaction.chat) == ("👍", number, DIRECT)
-
-    asyncio.run(story())
 
 
 # ---------------------------------------------------------------------------------------------- webhooks
@@ -215,47 +176,36 @@ def test_an_event_in_several_frames_is_one(lab: Lab, model: Echo, hermes_home: P
         until(lambda: lab.pings >= 1)
 
 
-def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        link = Taking(failures=1)
-        async with connected(lab, tmp_path, link):
-            await asyncio.to_thread(lab.say, "precious")
-            await until_async(lambda: lab.acknowledged == [500])
-            assert link.taken == []
-            await asyncio.to_thread(lab.drop)
-            await until_async(lambda: lab.acknowledged == [500, 200])
-            assert [one.text for one in link.taken] == ["precious"]
-            assert link.taken[0].sender.id == "on_alice"
-            assert link.taken[0].sender.user_id == "ou_alice"
-            assert link.taken[0].sender.name == "Alice"
-
-    asyncio.run(scenario())
+async def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_path: Path) -> None:
+    link = Taking(failures=1)
+    async with connected(lab, tmp_path, link):
+        await asyncio.to_thread(lab.say, "precious")
+        await until_async(lambda: lab.acknowledged == [500])
+        assert link.taken == []
+        await asyncio.to_thread(lab.drop)
+        await until_async(lambda: lab.acknowledged == [500, 200])
+        assert [one.text for one in link.taken] == ["precious"]
+        assert link.taken[0].sender.id == "on_alice"
+        assert link.taken[0].sender.user_id == "ou_alice"
+        assert link.taken[0].sender.name == "Alice"
 
 
-def test_a_server_that_hangs_up_at_once_is_not_called_for_ever(lab: Lab, tmp_path: Path) -> None:
+async def test_a_server_that_hangs_up_at_once_is_not_called_for_ever(lab: Lab, tmp_path: Path) -> None:
     lab.hangs_up = 100
-
-    async def scenario() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link):
-            await until_async(lambda: link.taken)
-            assert [type(one) for one in link.taken] == [PlatformUnreachable]
-            assert lab.hangs_up >= 94
-
-    asyncio.run(scenario())
+    link = Taking()
+    async with connected(lab, tmp_path, link):
+        await until_async(lambda: link.taken)
+        assert [type(one) for one in link.taken] == [PlatformUnreachable]
+        assert lab.hangs_up >= 94
 
 
-def test_names_that_may_not_be_read_are_left_out(lab: Lab, tmp_path: Path) -> None:
+async def test_names_that_may_not_be_read_are_left_out(lab: Lab, tmp_path: Path) -> None:
     lab.names = False
-
-    async def scenario() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link):
-            await asyncio.to_thread(lab.say, "hello")
-            await until_async(lambda: link.taken)
-            assert link.taken[0].sender.name is None
-
-    asyncio.run(scenario())
+    link = Taking()
+    async with connected(lab, tmp_path, link):
+        await asyncio.to_thread(lab.say, "hello")
+        await until_async(lambda: link.taken)
+        assert link.taken[0].sender.name is None
 
 
 _FIELD = st.tuples(st.integers(1, 4), st.integers(0, 2**64 - 1)) | st.tuples(st.integers(5, 9), st.binary(max_size=300))
@@ -291,28 +241,22 @@ def test_frames_are_those_of_the_published_schema() -> None:
 # ---------------------------------------------------------------------------------------------- tokens and refusals
 
 
-def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with connected(lab, tmp_path) as adapter:
-            assert lab.tokens_issued == 1
-            lab.token = ""
-            sent = await asyncio.gather(*(adapter.send(DIRECT, f"number {n}", nonce=str(n)) for n in range(10)))
-            assert len(set(sent)) == 10
-            assert (lab.tokens_issued, lab.logins) == (2, 2)
-
-    asyncio.run(scenario())
+async def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as adapter:
+        assert lab.tokens_issued == 1
+        lab.token = ""
+        sent = await asyncio.gather(*(adapter.send(DIRECT, f"number {n}", nonce=str(n)) for n in range(10)))
+        assert len(set(sent)) == 10
+        assert (lab.tokens_issued, lab.logins) == (2, 2)
 
 
-def test_a_token_is_renewed_before_it_ends(lab: Lab) -> None:
-    async def scenario() -> None:
-        now = [0.0]
-        api = FeishuApi(lab.settings["base_url"], APP_ID, APP_SECRET, clock=lambda: now[0])
-        for now[0], logins in ((0.0, 1), (6800.0, 1), (6950.0, 2)):  # of 7,200 seconds
-            await api.data("GET", "/open-apis/bot/v3/info")
-            assert lab.logins == logins
-        await api.close()
-
-    asyncio.run(scenario())
+async def test_a_token_is_renewed_before_it_ends(lab: Lab) -> None:
+    now = [0.0]
+    api = FeishuApi(lab.settings["base_url"], APP_ID, APP_SECRET, clock=lambda: now[0])
+    for now[0], logins in ((0.0, 1), (6800.0, 1), (6950.0, 2)):  # of 7,200 seconds
+        await api.data("GET", "/open-apis/bot/v3/info")
+        assert lab.logins == logins
+    await api.close()
 
 
 def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None:
@@ -322,30 +266,22 @@ def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None
     assert asyncio.run(Feishu(lab.settings, tmp_path).check()) == "Hermes"
 
 
-def test_the_same_nonce_makes_one_message(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with connected(lab, tmp_path) as adapter:
-            assert await adapter.send(DIRECT, "one", nonce="n" * 200) == await adapter.send(
-                DIRECT, "one", nonce="n" * 200
-            )
-            assert len(lab.sent) == 1
-
-    asyncio.run(scenario())
+async def test_the_same_nonce_makes_one_message(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as adapter:
+        assert await adapter.send(DIRECT, "one", nonce="n" * 200) == await adapter.send(DIRECT, "one", nonce="n" * 200)
+        assert len(lab.sent) == 1
 
 
-def test_a_quoted_text_is_known(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link) as adapter:
-            answer = await adapter.send(DIRECT, "the answer", nonce="1")
-            said = await asyncio.to_thread(lab.say, "the question")
-            for parent in (answer, said, "om_unknown"):
-                await asyncio.to_thread(lambda parent=parent: lab.say("what?", parent_id=parent, root_id=parent))  # type: ignore[misc]
-            await until_async(lambda: len(link.taken) == 4)
-            assert [one.quoted for one in link.taken] == [None, "the answer", "the question", None]
-            assert [one.reply_to for one in link.taken] == [None, answer, said, "om_unknown"]
-
-    asyncio.run(scenario())
+async def test_a_quoted_text_is_known(lab: Lab, tmp_path: Path) -> None:
+    link = Taking()
+    async with connected(lab, tmp_path, link) as adapter:
+        answer = await adapter.send(DIRECT, "the answer", nonce="1")
+        said = await asyncio.to_thread(lab.say, "the question")
+        for parent in (answer, said, "om_unknown"):
+            await asyncio.to_thread(lambda parent=parent: lab.say("what?", parent_id=parent, root_id=parent))  # type: ignore[misc]
+        await until_async(lambda: len(link.taken) == 4)
+        assert [one.quoted for one in link.taken] == [None, "the answer", "the question", None]
+        assert [one.reply_to for one in link.taken] == [None, answer, said, "om_unknown"]
 
 
 def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -359,53 +295,39 @@ def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo, hermes
         assert list(lab.sent.values())[1]["reply_to"] is None
 
 
-def test_a_card_that_is_refused_is_sent_as_plain_text(lab: Lab, tmp_path: Path) -> None:
+async def test_a_card_that_is_refused_is_sent_as_plain_text(lab: Lab, tmp_path: Path) -> None:
     lab.refuses_markdown = True
-
-    async def scenario() -> None:
-        async with connected(lab, tmp_path) as adapter:
-            message = await adapter.send(DIRECT, "**bold**", nonce="1")
-            assert lab.shown() == ["**bold**"]
-            await adapter.edit(DIRECT, message, "**bolder**")
-            assert lab.shown() == ["**bolder**"]
-
-    asyncio.run(scenario())
+    async with connected(lab, tmp_path) as adapter:
+        message = await adapter.send(DIRECT, "**bold**", nonce="1")
+        assert lab.shown() == ["**bold**"]
+        await adapter.edit(DIRECT, message, "**bolder**")
+        assert lab.shown() == ["**bolder**"]
 
 
-def test_files_of_every_kind_go_out(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with connected(lab, tmp_path) as adapter:
-            for number, (kind, name, mime) in enumerate(
-                [("image", "a.svg", "image/svg+xml"), ("audio", "a.ogg", "audio/ogg"), ("audio", "a.mp3", "audio/mpeg"), ("file", "a.pdf", "application/pdf")]
-            ):  # fmt: skip
-                await adapter.send_file(
-                    DIRECT, OutgoingFile(kind=kind, name=name, mime=mime, data=b"x"), nonce=str(number)
-                )
-            assert [one["msg_type"] for one in lab.sent.values()] == ["file", "audio", "file", "file"]
-            with pytest.raises(SendRefused, match="no empty files"):
-                await adapter.send_file(DIRECT, OutgoingFile(kind="file", name="x", mime="", data=b""), nonce="e")
-            with pytest.raises(PlatformError):
-                await adapter.fetch(
-                    Attachment(kind="file", reference={"message": "om_1", "key": "../x", "type": "file"})
-                )
-            lab._problems.clear()
-            with pytest.raises(SendRefused, match="groups only"):
-                await adapter.create_thread(DIRECT, "a name")
-
-    asyncio.run(scenario())
+async def test_files_of_every_kind_go_out(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as adapter:
+        for number, (kind, name, mime) in enumerate(
+            [("image", "a.svg", "image/svg+xml"), ("audio", "a.ogg", "audio/ogg"), ("audio", "a.mp3", "audio/mpeg"), ("file", "a.pdf", "application/pdf")]
+        ):  # fmt: skip
+            await adapter.send_file(DIRECT, OutgoingFile(kind=kind, name=name, mime=mime, data=b"x"), nonce=str(number))
+        assert [one["msg_type"] for one in lab.sent.values()] == ["file", "audio", "file", "file"]
+        with pytest.raises(SendRefused, match="no empty files"):
+            await adapter.send_file(DIRECT, OutgoingFile(kind="file", name="x", mime="", data=b""), nonce="e")
+        with pytest.raises(PlatformError):
+            await adapter.fetch(Attachment(kind="file", reference={"message": "om_1", "key": "../x", "type": "file"}))
+        lab._problems.clear()
+        with pytest.raises(SendRefused, match="groups only"):
+            await adapter.create_thread(DIRECT, "a name")
 
 
-def test_a_file_that_is_json_is_not_taken_for_an_error(lab: Lab, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        link = Taking()
-        async with connected(lab, tmp_path, link) as adapter:
-            await asyncio.to_thread(lab.attach, b'{"code": 99991663}', "a.json", "application/json")
-            await until_async(lambda: link.taken)
-            (file,) = link.taken[0].attachments
-            assert (file.name, file.mime, file.kind) == ("a.json", "application/json", "file")
-            assert await adapter.fetch(file) == b'{"code": 99991663}'
-
-    asyncio.run(scenario())
+async def test_a_file_that_is_json_is_not_taken_for_an_error(lab: Lab, tmp_path: Path) -> None:
+    link = Taking()
+    async with connected(lab, tmp_path, link) as adapter:
+        await asyncio.to_thread(lab.attach, b'{"code": 99991663}', "a.json", "application/json")
+        await until_async(lambda: link.taken)
+        (file,) = link.taken[0].attachments
+        assert (file.name, file.mime, file.kind) == ("a.json", "application/json", "file")
+        assert await adapter.fetch(file) == b'{"code": 99991663}'
 
 
 # ---------------------------------------------------------------------------------------------- texts
@@ -544,9 +466,7 @@ fields = st.sampled_from(
     st.dictionaries(fields, anything),
     st.sampled_from(["text", "post", "image", "file", "audio", "media", "location", "odd"]),
     anything,
-    st.dictionaries(
-        st.sampled_from(["message_id", "operator", "action", "context", "user_id", "reaction_type"]), anything
-    ),
+    st.dictionaries(st.sampled_from(["message_id", "operator", "action", "context", "user_id"]), anything),
 )
 def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, content: Any, other: Any) -> None:
     async def scenario() -> None:
@@ -563,7 +483,7 @@ def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, conte
         sender = {"sender_id": {"open_id": "ou_a"}, "sender_type": "user"}
         await adapter._happened(link, {"header": {"event_type": "im.message.receive_v1"}, "event": {"sender": sender, "message": whole}})  # type: ignore[arg-type]  # fmt: skip
         assert len(link.taken) <= 1
-        for name in ("im.message.recalled_v1", "im.message.reaction.created_v1", "card.action.trigger", "x"):
+        for name in ("im.message.recalled_v1", "card.action.trigger", "x"):
             for event in (other, content):
                 await adapter._happened(link, {"header": {"event_type": name, "event_id": "1"}, "event": event})  # type: ignore[arg-type]
         assert all(isinstance(one, Event | Revision) for one in link.taken)
@@ -571,7 +491,7 @@ def test_whatever_feishu_sends_is_read_or_skipped(message: Any, kind: str, conte
     asyncio.run(scenario())
 
 
-def test_a_press_and_an_emoji_name_the_chat() -> None:
+def test_a_press_names_the_chat() -> None:
     reader = EventReader(BOT)
     press = {
         "operator": {"open_id": "ou_a", "union_id": "on_a"}, "context": {"open_chat_id": "oc_1"},
@@ -580,6 +500,3 @@ def test_a_press_and_an_emoji_name_the_chat() -> None:
     event = reader.press(press, "e1")
     assert event is not None
     assert (event.id, event.text, event.chat.type, event.sender.id) == ("press:e1", "yes", DM, "on_a")
-    emoji = {"reaction_type": {"emoji_type": "THUMBSUP"}, "operator_type": "user", "user_id": {"open_id": "ou_a"}}
-    assert reader.reaction(emoji, "e2", DIRECT).emoji == "👍"  # type: ignore[union-attr]
-    assert reader.reaction({**emoji, "operator_type": "app"}, "e2", DIRECT) is None

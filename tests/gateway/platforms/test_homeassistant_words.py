@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.homeassistant.adapter import HomeAssistant, plain, without_html
-
-_MARKDOWN = st.lists(
-    st.sampled_from(
-        ["# ", "**", "_", "`", "```\n", "- ", "  - ", "1. ", "> ", "| a | b |\n|---|---|\n| 1 | 2 |\n", "[x](http://y.z)",
-         "![pic](http://y.z/p.png)", "<img src=x>", "</p>", "<!--", "\n", "\n\n", "word ", "~~", "&lt;", "\\", "---\n", "\ud800", "🙂"]
-    ),
-    max_size=40,
-).map("".join)  # fmt: skip
+from tests.support.markdown import MARKDOWN
 
 
 def test_plain_text_keeps_what_markdown_means() -> None:
@@ -35,7 +28,7 @@ def test_plain_text_keeps_what_markdown_means() -> None:
     )
 
 
-@given(st.one_of(_MARKDOWN, st.text()))
+@given(MARKDOWN)
 def test_any_text_has_a_plain_form_that_can_be_sent(text: str) -> None:
     assert plain(text).encode().decode() == plain(text)
 
@@ -45,7 +38,7 @@ def test_words_without_marks_stay_as_they_are(text: str) -> None:
     assert plain(text) == text == without_html(text)
 
 
-@given(st.one_of(_MARKDOWN, st.text()))
+@given(MARKDOWN)
 def test_no_html_and_no_picture_is_left_for_the_page(text: str) -> None:
     shown = without_html(text)
     assert not re.search(r"<[A-Za-z/!?]", shown) and "![" not in shown

@@ -22,6 +22,8 @@ from hermes.gateway.platforms._shared.http import (
     retry_after,
 )
 
+pytestmark = pytest.mark.mechanism
+
 LOGIN = {"Authorization": "Bearer secret"}
 
 

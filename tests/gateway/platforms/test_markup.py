@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.markup import BOLD, CODE, ITALIC, LINK, PRE, QUOTE, STRIKE, Layout, Span, marked
+from tests.support.markdown import MARKDOWN
 
-PIECES = [
-    "**", "*", "_", "~~", "`", "```", "```py\n", "\n", "\n\n", "# ", "- ", "1. ", "7) ", "    ", "> ", "---\n", "<b>", "&amp;", "\\",
-    "| a | b |\n|---|---|\n| c | d |\n", "[x](https://e.org)", "[x](", "![y](http://a/b)", ")", "word", "漢字", "👩‍👩‍👧", "- [ ] ", "\x00", "\r",
-]  # fmt: skip
-MARKDOWN = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8)), max_size=60).map("".join)
+pytestmark = pytest.mark.mechanism
+
 LAYOUTS = st.builds(
     Layout,
     bullet=st.sampled_from(["• ", "- "]),

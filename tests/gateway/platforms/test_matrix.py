@@ -8,7 +8,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,21 +27,6 @@ from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.matrix import Lab
 from tests.support.labs.recording import Recorder, connected
-
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def the_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(the_lab: Lab) -> Lab:
-    the_lab.reset()
-    return the_lab
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -88,17 +73,16 @@ def test_a_token_of_somebody_else_is_refused(lab: Lab, tmp_path: Path) -> None:
         run(adapter.check())
 
 
-def test_a_token_of_a_device_with_keys_of_its_own_is_refused_where_encryption_is_on(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path / "one")):
-            pass
-        token = json.loads((tmp_path / "one" / "matrix" / "login.json").read_text())["access_token"]
-        with pytest.raises(PlatformRefused, match="made for Hermes alone"):
-            await matrix(lab, tmp_path / "two", access_token=token).connect(Recorder())
-        async with connected(matrix(lab, tmp_path / "two", access_token=token, encryption=False)) as link:
-            assert link.identities == [lab.agent.user_id]
-
-    run(work())
+async def test_a_token_of_a_device_with_keys_of_its_own_is_refused_where_encryption_is_on(
+    lab: Lab, tmp_path: Path
+) -> None:
+    async with connected(matrix(lab, tmp_path / "one")):
+        pass
+    token = json.loads((tmp_path / "one" / "matrix" / "login.json").read_text())["access_token"]
+    with pytest.raises(PlatformRefused, match="made for Hermes alone"):
+        await matrix(lab, tmp_path / "two", access_token=token).connect(Recorder())
+    async with connected(matrix(lab, tmp_path / "two", access_token=token, encryption=False)) as link:
+        assert link.identities == [lab.agent.user_id]
 
 
 def test_the_same_device_is_used_again_and_a_new_one_when_the_server_has_forgotten_it(lab: Lab, tmp_path: Path) -> None:
@@ -127,25 +111,22 @@ def test_no_server_is_unreachable_and_no_matrix_server_is_refused(lab: Lab, tmp_
 # ---------------------------------------------------------------------------------------------------- receiving
 
 
-def test_messages_come_from_every_kind_of_place(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
-            assert link.identities == [lab.agent.user_id]
-            said = lab.say("in private")
-            event = await link.event("in private")
-            assert (event.id, event.message_id, event.chat.type) == (said, said, "dm")
-            assert (event.chat.chat_id, event.chat.name) == (lab.chat_id("dm"), "Alice")
-            assert (event.sender.id, event.sender.name) == (lab.user_id("alice"), "Alice")
-            lab.say("in the group", who="bob", where="group")
-            event = await link.event("in the group")
-            assert (event.chat.type, event.chat.name, event.addressed) == ("group", "The team", True)
-            assert (event.sender.id, event.sender.name, event.chat.thread_id) == (lab.user_id("bob"), "Bob", None)
-            lab.say("among people", where="group", addressed=False)
-            assert not (await link.event("among people")).addressed
-            lab.say("in the thread", where="thread")
-            assert (await link.event("in the thread")).chat.thread_id == lab.root
-
-    run(work())
+async def test_messages_come_from_every_kind_of_place(lab: Lab, tmp_path: Path) -> None:
+    async with connected(matrix(lab, tmp_path)) as link:
+        assert link.identities == [lab.agent.user_id]
+        said = lab.say("in private")
+        event = await link.event("in private")
+        assert (event.id, event.message_id, event.chat.type) == (said, said, "dm")
+        assert (event.chat.chat_id, event.chat.name) == (lab.chat_id("dm"), "Alice")
+        assert (event.sender.id, event.sender.name) == (lab.user_id("alice"), "Alice")
+        lab.say("in the group", who="bob", where="group")
+        event = await link.event("in the group")
+        assert (event.chat.type, event.chat.name, event.addressed) == ("group", "The team", True)
+        assert (event.sender.id, event.sender.name, event.chat.thread_id) == (lab.user_id("bob"), "Bob", None)
+        lab.say("among people", where="group", addressed=False)
+        assert not (await link.event("among people")).addressed
+        lab.say("in the thread", where="thread")
+        assert (await link.event("in the thread")).chat.thread_id == lab.root
 
 
 def test_what_was_said_before_the_very_first_sync_is_heard(lab: Lab, tmp_path: Path, monkeypatch: Any) -> None:
@@ -174,30 +155,27 @@ def test_what_was_said_before_the_very_first_sync_is_heard(lab: Lab, tmp_path: P
     assert run(heard()) == []
 
 
-def test_an_answer_to_a_message_of_ours_addresses_us(lab: Lab, tmp_path: Path) -> None:
+async def test_an_answer_to_a_message_of_ours_addresses_us(lab: Lab, tmp_path: Path) -> None:
     group = Chat(platform="matrix", chat_id=lab.chat_id("group"), type="group")
 
     def answer(text: str, to: str) -> None:
         content = {"msgtype": "m.text", "body": text, "m.relates_to": {"m.in_reply_to": {"event_id": to}}}
         lab.people["alice"].send(group.chat_id, content)
 
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)):
-            adapter = matrix(lab, tmp_path / "before")
-            async with connected(adapter):
-                mine = await adapter.send(group, "before the restart", nonce="1")
-        theirs = lab.say("not ours", who="bob", where="group", addressed=False)
-        async with connected(matrix(lab, tmp_path)) as link:
-            answer("to you", mine)
-            event = await link.event("to you")
-            assert (event.chat.type, event.addressed, event.reply_to) == ("group", True, mine)
-            answer("to bob", theirs)
-            assert not (await link.event("to bob")).addressed
-
-    run(work())
+    async with connected(matrix(lab, tmp_path)):
+        adapter = matrix(lab, tmp_path / "before")
+        async with connected(adapter):
+            mine = await adapter.send(group, "before the restart", nonce="1")
+    theirs = lab.say("not ours", who="bob", where="group", addressed=False)
+    async with connected(matrix(lab, tmp_path)) as link:
+        answer("to you", mine)
+        event = await link.event("to you")
+        assert (event.chat.type, event.addressed, event.reply_to) == ("group", True, mine)
+        answer("to bob", theirs)
+        assert not (await link.event("to bob")).addressed
 
 
-def test_the_words_that_are_answered_are_fetched_where_the_client_does_not_repeat_them(
+async def test_the_words_that_are_answered_are_fetched_where_the_client_does_not_repeat_them(
     lab: Lab, tmp_path: Path
 ) -> None:
     group = Chat(platform="matrix", chat_id=lab.chat_id("group"), type="group")
@@ -206,373 +184,282 @@ def test_the_words_that_are_answered_are_fetched_where_the_client_does_not_repea
         content = {"msgtype": "m.text", "body": text, "m.relates_to": {"m.in_reply_to": {"event_id": to}}}
         return lab.people["alice"].send(group.chat_id, content)
 
-    async def work() -> None:
-        theirs = lab.say("we meet at 5", who="bob", where="group", addressed=False)
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter) as link:
-            first = answer("when?", theirs)
-            event = await link.event("when?")
-            assert (event.quoted, event.reply_to) == ("we meet at 5", theirs)
-            answer("> <@bob:x> we meet at 5\n\nreally?", first)  # a client that does repeat something
-            assert (await link.event("really?")).quoted == "we meet at 5"
-            answer("and that?", "$nothing-of-this-name")
-            assert (await link.event("and that?")).quoted is None
-            mine = await adapter.send(group, "It grows", nonce="1")
-            await adapter.edit(group, mine, "It grows and is whole now.")
-            answer("is it?", mine)
-            assert (await link.event("is it?")).quoted == "It grows and is whole now."
-        async with connected(matrix(lab, tmp_path)) as link:  # the server knows the newest version, too
-            answer("still?", mine)
-            assert (await link.event("still?")).quoted == "It grows and is whole now."
-
-    run(work())
+    theirs = lab.say("we meet at 5", who="bob", where="group", addressed=False)
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter) as link:
+        first = answer("when?", theirs)
+        event = await link.event("when?")
+        assert (event.quoted, event.reply_to) == ("we meet at 5", theirs)
+        answer("> <@bob:x> we meet at 5\n\nreally?", first)  # a client that does repeat something
+        assert (await link.event("really?")).quoted == "we meet at 5"
+        answer("and that?", "$nothing-of-this-name")
+        assert (await link.event("and that?")).quoted is None
+        mine = await adapter.send(group, "It grows", nonce="1")
+        await adapter.edit(group, mine, "It grows and is whole now.")
+        answer("is it?", mine)
+        assert (await link.event("is it?")).quoted == "It grows and is whole now."
+    async with connected(matrix(lab, tmp_path)) as link:  # the server knows the newest version, too
+        answer("still?", mine)
+        assert (await link.event("still?")).quoted == "It grows and is whole now."
 
 
-def test_what_bots_and_we_ourselves_say_and_edits_are_no_events(lab: Lab, tmp_path: Path) -> None:
+async def test_what_bots_and_we_ourselves_say_and_edits_are_no_events(lab: Lab, tmp_path: Path) -> None:
     alice, room = lab.people["alice"], lab.chat_id("dm")
-
-    async def work() -> None:
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter) as link:
-            await adapter.send(dm(lab), "my own words", nonce="own")
-            said = lab.say("frist")
-            new = {"msgtype": "m.text", "body": "first"}
-            alice.send(
-                room,
-                {
-                    **new,
-                    "body": "* first",
-                    "m.new_content": new,
-                    "m.relates_to": {"rel_type": "m.replace", "event_id": said},
-                },
-            )
-            alice.send(room, {"msgtype": "m.notice", "body": "I am a bot"})
-            alice.ask(
-                "PUT",
-                f"/rooms/{quote(room)}/send/m.reaction/{said[1:9]}",
-                json={"m.relates_to": {"rel_type": "m.annotation", "event_id": said, "key": "👍"}},
-            )
-            lab.say("second")
-            await link.event("second")
-            assert link.texts == ["frist", "second"]
-
-    run(work())
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter) as link:
+        await adapter.send(dm(lab), "my own words", nonce="own")
+        said = lab.say("frist")
+        new = {"msgtype": "m.text", "body": "first"}
+        alice.send(
+            room,
+            {
+                **new,
+                "body": "* first",
+                "m.new_content": new,
+                "m.relates_to": {"rel_type": "m.replace", "event_id": said},
+            },
+        )
+        alice.send(room, {"msgtype": "m.notice", "body": "I am a bot"})
+        alice.ask(
+            "PUT",
+            f"/rooms/{quote(room)}/send/m.reaction/{said[1:9]}",
+            json={"m.relates_to": {"rel_type": "m.annotation", "event_id": said, "key": "👍"}},
+        )
+        lab.say("second")
+        await link.event("second")
+        assert link.texts == ["frist", "second"]
 
 
-def test_an_invitation_is_accepted_and_what_was_said_right_after_it_is_heard(lab: Lab, tmp_path: Path) -> None:
+async def test_an_invitation_is_accepted_and_what_was_said_right_after_it_is_heard(lab: Lab, tmp_path: Path) -> None:
     alice = lab.people["alice"]
-
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
-            room = alice.create_room(lab.agent, join=False, is_direct=True)
-            alice.send(room, {"msgtype": "m.text", "body": "hello at once"})
-            assert (await link.event("hello at once")).chat.chat_id == room
-            old = alice.create_room()
-            alice.send(old, {"msgtype": "m.text", "body": "before you came"})
-            alice.ask("POST", f"/rooms/{quote(old)}/invite", json={"user_id": lab.agent.user_id})
-            alice.send(old, {"msgtype": "m.text", "body": "welcome"})
-            await link.event("welcome")
-            assert link.texts == ["hello at once", "welcome"]
-
-    run(work())
+    async with connected(matrix(lab, tmp_path)) as link:
+        room = alice.create_room(lab.agent, join=False, is_direct=True)
+        alice.send(room, {"msgtype": "m.text", "body": "hello at once"})
+        assert (await link.event("hello at once")).chat.chat_id == room
+        old = alice.create_room()
+        alice.send(old, {"msgtype": "m.text", "body": "before you came"})
+        alice.ask("POST", f"/rooms/{quote(old)}/invite", json={"user_id": lab.agent.user_id})
+        alice.send(old, {"msgtype": "m.text", "body": "welcome"})
+        await link.event("welcome")
+        assert link.texts == ["hello at once", "welcome"]
 
 
-def test_invitations_stay_open_without_auto_join(lab: Lab, tmp_path: Path) -> None:
+async def test_invitations_stay_open_without_auto_join(lab: Lab, tmp_path: Path) -> None:
     alice = lab.people["alice"]
-
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path, auto_join=False)) as link:
-            room = alice.create_room(lab.agent, join=False)
-            lab.say("later")
-            await link.event("later")
-            state = alice.ask("GET", f"/rooms/{quote(room)}/state/m.room.member/{quote(lab.agent.user_id)}")
-            assert state["membership"] == "invite"
-
-    run(work())
+    async with connected(matrix(lab, tmp_path, auto_join=False)) as link:
+        room = alice.create_room(lab.agent, join=False)
+        lab.say("later")
+        await link.event("later")
+        state = alice.ask("GET", f"/rooms/{quote(room)}/state/m.room.member/{quote(lab.agent.user_id)}")
+        assert state["membership"] == "invite"
 
 
-def test_all_that_was_said_while_we_were_away_comes_in_order(lab: Lab, tmp_path: Path) -> None:
+async def test_all_that_was_said_while_we_were_away_comes_in_order(lab: Lab, tmp_path: Path) -> None:
     many = [f"message {number}" for number in range(130)]  # more than one sync shows, and more than a page
-
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)):
-            pass
-        for text in many:
-            lab.say(text)
-        async with connected(matrix(lab, tmp_path)) as link:
-            await link.event(many[-1])
-            assert link.texts == many
-
-    run(work())
+    async with connected(matrix(lab, tmp_path)):
+        pass
+    for text in many:
+        lab.say(text)
+    async with connected(matrix(lab, tmp_path)) as link:
+        await link.event(many[-1])
+        assert link.texts == many
 
 
-def test_what_was_not_kept_comes_again_with_the_same_id(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
-            kept = lab.say("kept")
-            await link.event("kept")
-            link.refuse = OSError("disk full")
-            said = [lab.say("one"), lab.say("two")]
-            await link.until(lambda: link.losses, "the loss is not told")
-        async with connected(matrix(lab, tmp_path)) as again:
-            await again.event("two")
-            ids = [event.id for event in again.events]
-            assert ids[-2:] == said
-            assert set(ids[:-2]) <= {kept}
-
-    run(work())
+async def test_what_was_not_kept_comes_again_with_the_same_id(lab: Lab, tmp_path: Path) -> None:
+    async with connected(matrix(lab, tmp_path)) as link:
+        kept = lab.say("kept")
+        await link.event("kept")
+        link.refuse = OSError("disk full")
+        said = [lab.say("one"), lab.say("two")]
+        await link.until(lambda: link.losses, "the loss is not told")
+    async with connected(matrix(lab, tmp_path)) as again:
+        await again.event("two")
+        ids = [event.id for event in again.events]
+        assert ids[-2:] == said
+        assert set(ids[:-2]) <= {kept}
 
 
-def test_a_file_can_be_fetched_also_after_a_restart(lab: Lab, tmp_path: Path) -> None:
+async def test_a_file_can_be_fetched_also_after_a_restart(lab: Lab, tmp_path: Path) -> None:
     data = bytes(range(256)) * 200
-
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
-            lab.attach(data, "picture.png", "image/png", text="what is this?")
-            event = await link.event("what is this?")
-            attachment = event.attachments[0]
-            assert (attachment.kind, attachment.name, attachment.mime) == ("image", "picture.png", "image/png")
-            assert attachment.size == len(data)
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter):
-            assert await adapter.fetch(attachment) == data
-            gone = Attachment(kind="file", reference={"url": "mxc://lab.test/doesnotexist"})
-            with pytest.raises(SendRefused):
-                await adapter.fetch(gone)
-
-    run(work())
+    async with connected(matrix(lab, tmp_path)) as link:
+        lab.attach(data, "picture.png", "image/png", text="what is this?")
+        event = await link.event("what is this?")
+        attachment = event.attachments[0]
+        assert (attachment.kind, attachment.name, attachment.mime) == ("image", "picture.png", "image/png")
+        assert attachment.size == len(data)
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter):
+        assert await adapter.fetch(attachment) == data
+        gone = Attachment(kind="file", reference={"url": "mxc://lab.test/doesnotexist"})
+        with pytest.raises(SendRefused):
+            await adapter.fetch(gone)
 
 
 # ---------------------------------------------------------------------------------------------------- sending
 
 
-def test_nobody_edits_a_message_of_somebody_else(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
-            said = lab.say("in a group", where="group")
-            await link.event("in a group")
-            lab.change(said, "words in her mouth", who="bob", where="group")
-            lab.change(said, "in this group", where="group")
-            lab.take_back(said, where="group")
-            await link.until(lambda: len(link.revisions) == 2)
-            edit, gone = link.revisions
-            assert edit.event is not None and (edit.revises, edit.event.text) == (said, "in this group")
-            assert edit.event.sender.user_id == lab.user_id("alice")
-            assert (gone.revises, gone.event) == (said, None)
-            assert link.texts == ["in a group"]
-
-    run(work())
+async def test_nobody_edits_a_message_of_somebody_else(lab: Lab, tmp_path: Path) -> None:
+    async with connected(matrix(lab, tmp_path)) as link:
+        said = lab.say("in a group", where="group")
+        await link.event("in a group")
+        lab.change(said, "words in her mouth", who="bob", where="group")
+        lab.change(said, "in this group", where="group")
+        lab.take_back(said, where="group")
+        await link.until(lambda: len(link.revisions) == 2)
+        edit, gone = link.revisions
+        assert edit.event is not None and (edit.revises, edit.event.text) == (said, "in this group")
+        assert edit.event.sender.user_id == lab.user_id("alice")
+        assert (gone.revises, gone.event) == (said, None)
+        assert link.texts == ["in a group"]
 
 
-def test_a_message_is_formatted_and_can_be_edited(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
+async def test_a_message_is_formatted_and_can_be_edited(lab: Lab, tmp_path: Path) -> None:
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter):
+        sent = await adapter.send(dm(lab), "Some **bold** words", nonce="1")
+        assert lab.messages()[0]["formatted_body"] == "<p>Some <strong>bold</strong> words</p>"
+        await adapter.edit(dm(lab), sent, "Other *words*")
+        await adapter.send(dm(lab), "and more", nonce="2")
+        assert lab.shown() == ["Other *words*", "and more"]
+        assert lab.messages()[0]["formatted_body"] == "<p>Other <em>words</em></p>"
+
+
+async def test_a_reply_goes_into_the_thread_and_points_to_its_question(lab: Lab, tmp_path: Path) -> None:
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter) as link:
+        lab.say("in the thread?", where="thread")
+        event = await link.event("in the thread?")
+        await adapter.send(event.chat, "in the thread", nonce="1", reply_to=event.message_id)
+        lab.say("outside?", where="group")
+        event = await link.event("outside?")
+        await adapter.send(event.chat, "outside", nonce="2", reply_to=event.message_id)
+        assert lab.shown("thread") == ["in the thread"]
+        assert lab.shown("group") == ["outside"]
+        relation = lab.messages("group")[0]["m.relates_to"]
+        assert relation == {"m.in_reply_to": {"event_id": event.message_id}}
+
+
+async def test_the_same_nonce_makes_one_message_also_after_a_restart(lab: Lab, tmp_path: Path) -> None:
+    sent = []
+    for _ in range(2):
         adapter = matrix(lab, tmp_path)
         async with connected(adapter):
-            sent = await adapter.send(dm(lab), "Some **bold** words", nonce="1")
-            assert lab.messages()[0]["formatted_body"] == "<p>Some <strong>bold</strong> words</p>"
-            await adapter.edit(dm(lab), sent, "Other *words*")
-            await adapter.send(dm(lab), "and more", nonce="2")
-            assert lab.shown() == ["Other *words*", "and more"]
-            assert lab.messages()[0]["formatted_body"] == "<p>Other <em>words</em></p>"
-
-    run(work())
+            sent += [await adapter.send(dm(lab), "only once", nonce="n") for _ in range(2)]
+    assert len(set(sent)) == 1
+    assert lab.shown() == ["only once"]
 
 
-def test_a_reply_goes_into_the_thread_and_points_to_its_question(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter) as link:
-            lab.say("in the thread?", where="thread")
-            event = await link.event("in the thread?")
-            await adapter.send(event.chat, "in the thread", nonce="1", reply_to=event.message_id)
-            lab.say("outside?", where="group")
-            event = await link.event("outside?")
-            await adapter.send(event.chat, "outside", nonce="2", reply_to=event.message_id)
-            assert lab.shown("thread") == ["in the thread"]
-            assert lab.shown("group") == ["outside"]
-            relation = lab.messages("group")[0]["m.relates_to"]
-            assert relation == {"m.in_reply_to": {"event_id": event.message_id}}
-
-    run(work())
+async def test_typing_is_shown_and_ends_with_the_message(lab: Lab, tmp_path: Path) -> None:
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter):
+        await adapter.typing(dm(lab))
+        assert lab.typed() == 1
+        await adapter.send(dm(lab), "done", nonce="1")
+        assert lab.proxy.count("/typing/") == 2
+        assert lab.typed() == 1
 
 
-def test_the_longest_text_is_taken_by_the_server(lab: Lab, tmp_path: Path) -> None:
-    text = ("😀**é**\n" * 2000)[: Matrix.capabilities.longest // 2]
-    text += '"' * (Matrix.capabilities.longest - Matrix.capabilities.measure(text))
-
-    async def work() -> None:
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter):
-            sent = await adapter.send(dm(lab), text, nonce="1")
-            await adapter.edit(dm(lab), sent, text[::-1])
-            assert lab.shown() == [text[::-1]]
-
-    run(work())
-
-
-def test_the_same_nonce_makes_one_message_also_after_a_restart(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        sent = []
-        for _ in range(2):
-            adapter = matrix(lab, tmp_path)
-            async with connected(adapter):
-                sent += [await adapter.send(dm(lab), "only once", nonce="n") for _ in range(2)]
-        assert len(set(sent)) == 1
-        assert lab.shown() == ["only once"]
-
-    run(work())
-
-
-def test_typing_is_shown_and_ends_with_the_message(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter):
+async def test_rate_limits_errors_and_rooms_that_are_not_ours_are_told_apart(lab: Lab, tmp_path: Path) -> None:
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter):
+        lab.rate_limit(1.5)
+        with pytest.raises(SlowDown) as slow:
+            await adapter.send(dm(lab), "x", nonce="1")
+        assert slow.value.retry_after == 1.5
+        lab.proxy.rate_limit(7, path="/send/m.room.", body="<busy>")  # only the header says how long
+        with pytest.raises(SlowDown) as slow:
+            await adapter.edit(dm(lab), "$x", "x")
+        assert slow.value.retry_after == 7
+        lab.fail()
+        with pytest.raises(PlatformUnreachable):
+            await adapter.send(dm(lab), "x", nonce="1")
+        lab.proxy.fail(1, 502, path="/typing/")
+        with pytest.raises(PlatformUnreachable):
             await adapter.typing(dm(lab))
-            assert lab.typed() == 1
-            await adapter.send(dm(lab), "done", nonce="1")
-            assert lab.proxy.count("/typing/") == 2
-            assert lab.typed() == 1
-
-    run(work())
+        with pytest.raises(SendRefused):
+            await adapter.send(Chat(platform="matrix", chat_id="!nowhere:lab.test"), "x", nonce="1")
+        assert await adapter.send(dm(lab), "x", nonce="1")
+        assert lab.shown() == ["x"]
 
 
-def test_rate_limits_errors_and_rooms_that_are_not_ours_are_told_apart(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter):
-            lab.rate_limit(1.5)
-            with pytest.raises(SlowDown) as slow:
-                await adapter.send(dm(lab), "x", nonce="1")
-            assert slow.value.retry_after == 1.5
-            lab.proxy.rate_limit(7, path="/send/m.room.", body="<busy>")  # only the header says how long
-            with pytest.raises(SlowDown) as slow:
-                await adapter.edit(dm(lab), "$x", "x")
-            assert slow.value.retry_after == 7
-            lab.fail()
-            with pytest.raises(PlatformUnreachable):
-                await adapter.send(dm(lab), "x", nonce="1")
-            lab.proxy.fail(1, 502, path="/typing/")
-            with pytest.raises(PlatformUnreachable):
-                await adapter.typing(dm(lab))
-            with pytest.raises(SendRefused):
-                await adapter.send(Chat(platform="matrix", chat_id="!nowhere:lab.test"), "x", nonce="1")
-            assert await adapter.send(dm(lab), "x", nonce="1")
-            assert lab.shown() == ["x"]
-
-    run(work())
-
-
-def test_a_room_we_were_thrown_out_of_refuses(lab: Lab, tmp_path: Path) -> None:
+async def test_a_room_we_were_thrown_out_of_refuses(lab: Lab, tmp_path: Path) -> None:
     alice = lab.people["alice"]
     room = alice.create_room(lab.agent, preset="private_chat")
-
-    async def work() -> None:
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter):
-            alice.ask("POST", f"/rooms/{quote(room)}/kick", json={"user_id": lab.agent.user_id})
-            with pytest.raises(SendRefused):
-                await adapter.send(Chat(platform="matrix", chat_id=room), "x", nonce="1")
-
-    run(work())
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter):
+        alice.ask("POST", f"/rooms/{quote(room)}/kick", json={"user_id": lab.agent.user_id})
+        with pytest.raises(SendRefused):
+            await adapter.send(Chat(platform="matrix", chat_id=room), "x", nonce="1")
 
 
 # ---------------------------------------------------------------------------------------------------- breaking
 
 
-def test_a_dropped_connection_is_taken_up_again_and_nothing_is_lost(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
-            await link.until(lambda: lab.proxy.count("timeout=30000"), "no sync waits")
-            lab.drop()
-            lab.say("after the drop")
-            await link.event("after the drop")
-            lab.proxy.fail(2, 502, path="/sync")
-            lab.say("after two errors")
-            await link.event("after two errors")
-            assert set(link.identities) == {lab.agent.user_id}
-            assert link.losses == []
-
-    run(work())
-
-
-def test_the_gateway_is_told_when_the_server_stays_away(lab: Lab, tmp_path: Path) -> None:
+async def test_the_gateway_is_told_when_the_server_stays_away(lab: Lab, tmp_path: Path) -> None:
     adapter = matrix(lab, tmp_path)
     adapter.pauses = (0.0, 0.01)
-
-    async def work() -> None:
-        async with connected(adapter) as link:
-            lab.proxy.fail(20, 503, path="/sync")
-            lab.say("unheard")
-            await link.until(lambda: link.losses, "the loss is not told")
-            assert isinstance(link.losses[0], PlatformUnreachable)
-        lab.proxy.reset()
-        async with connected(matrix(lab, tmp_path)) as link:
-            await link.event("unheard")
-
-    run(work())
+    async with connected(adapter) as link:
+        lab.proxy.fail(20, 503, path="/sync")
+        lab.say("unheard")
+        await link.until(lambda: link.losses, "the loss is not told")
+        assert isinstance(link.losses[0], PlatformUnreachable)
+    lab.proxy.reset()
+    async with connected(matrix(lab, tmp_path)) as link:
+        await link.event("unheard")
 
 
-def test_the_gateway_is_told_when_the_login_is_taken_away(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path)) as link:
-            token = json.loads((tmp_path / "matrix" / "login.json").read_text())["access_token"]
-            lab.agent.http.post("/_matrix/client/v3/logout", headers={"Authorization": f"Bearer {token}"})
-            await link.until(lambda: link.losses, "the loss is not told")
-            assert isinstance(link.losses[0], PlatformRefused)
-
-    run(work())
+async def test_the_gateway_is_told_when_the_login_is_taken_away(lab: Lab, tmp_path: Path) -> None:
+    async with connected(matrix(lab, tmp_path)) as link:
+        token = json.loads((tmp_path / "matrix" / "login.json").read_text())["access_token"]
+        lab.agent.http.post("/_matrix/client/v3/logout", headers={"Authorization": f"Bearer {token}"})
+        await link.until(lambda: link.losses, "the loss is not told")
+        assert isinstance(link.losses[0], PlatformRefused)
 
 
-def test_nothing_is_left_running_after_disconnect(lab: Lab, tmp_path: Path) -> None:
+async def test_nothing_is_left_running_after_disconnect(lab: Lab, tmp_path: Path) -> None:
     def ours() -> list[Any]:
         connections = psutil.Process().net_connections("tcp")
         return [
             one for one in connections if one.raddr and one.raddr.port == lab.proxy.port and one.status == "ESTABLISHED"
         ]
 
-    async def work() -> None:
-        threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
-        adapter = matrix(lab, tmp_path)
-        await adapter.disconnect()
-        link = Recorder()
-        await adapter.connect(link)
-        await link.until(lambda: lab.proxy.count("timeout=30000"), "no sync waits")
-        await asyncio.wait_for(adapter.disconnect(), 5)
-        await adapter.disconnect()
-        assert asyncio.all_tasks() == tasks
-        assert set(threading.enumerate()) <= threads
-        assert ours() == []
-        keys = str(tmp_path / "matrix" / "keys")
-        assert not [file.path for file in psutil.Process().open_files() if file.path.startswith(keys)]
-        with pytest.raises(PlatformUnreachable):
-            await adapter.send(dm(lab), "x", nonce="1")
-
-    run(work())
+    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
+    adapter = matrix(lab, tmp_path)
+    await adapter.disconnect()
+    link = Recorder()
+    await adapter.connect(link)
+    await link.until(lambda: lab.proxy.count("timeout=30000"), "no sync waits")
+    await asyncio.wait_for(adapter.disconnect(), 5)
+    await adapter.disconnect()
+    assert asyncio.all_tasks() == tasks
+    assert set(threading.enumerate()) <= threads
+    assert ours() == []
+    keys = str(tmp_path / "matrix" / "keys")
+    assert not [file.path for file in psutil.Process().open_files() if file.path.startswith(keys)]
+    with pytest.raises(PlatformUnreachable):
+        await adapter.send(dm(lab), "x", nonce="1")
 
 
-def test_secrets_are_in_no_log_error_or_event(lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_are_in_no_log_error_or_event(lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     errors: list[BaseException] = []
 
-    async def work() -> None:
-        adapter = matrix(lab, tmp_path)
-        async with connected(adapter) as link:
-            lab.say("hello")
-            await link.event("hello")
-            lab.fail()
-            for chat in (dm(lab), Chat(platform="matrix", chat_id="!nowhere:lab.test"), dm(lab)):
-                try:
-                    await adapter.send(chat, "x", nonce="1")
-                except Exception as error:
-                    errors.extend([error, *filter(None, (error.__cause__, error.__context__))])
-            lab.drop()
-            lab.proxy.fail(1, 503, body="Bearer", path="/sync")
-            lab.say("again")
-            await link.event("again")
-        said.append("".join(as_json(event) for event in link.events))
-
     said: list[str] = []
-    run(work())
+    adapter = matrix(lab, tmp_path)
+    async with connected(adapter) as link:
+        lab.say("hello")
+        await link.event("hello")
+        lab.fail()
+        for chat in (dm(lab), Chat(platform="matrix", chat_id="!nowhere:lab.test"), dm(lab)):
+            try:
+                await adapter.send(chat, "x", nonce="1")
+            except Exception as error:
+                errors.extend([error, *filter(None, (error.__cause__, error.__context__))])
+        lab.drop()
+        lab.proxy.fail(1, 503, body="Bearer", path="/sync")
+        lab.say("again")
+        await link.event("again")
+    said.append("".join(as_json(event) for event in link.events))
     token = json.loads((tmp_path / "matrix" / "login.json").read_text())["access_token"]
     everything = caplog.text + "".join(map(repr, errors)) + "".join(said)
     assert errors
@@ -580,13 +467,10 @@ def test_secrets_are_in_no_log_error_or_event(lab: Lab, tmp_path: Path, caplog: 
         assert secret not in everything
 
 
-def test_files_of_the_account_are_private(lab: Lab, tmp_path: Path) -> None:
-    async def work() -> None:
-        async with connected(matrix(lab, tmp_path / "home")) as link:
-            lab.say("hello")
-            await link.event("hello")  # what came before is given over, and its end stored
-
-    run(work())
+async def test_files_of_the_account_are_private(lab: Lab, tmp_path: Path) -> None:
+    async with connected(matrix(lab, tmp_path / "home")) as link:
+        lab.say("hello")
+        await link.event("hello")  # what came before is given over, and its end stored
     files = list((tmp_path / "home" / "matrix").rglob("*"))
     assert {"login.json", "sync.json", "keys"} <= {file.name for file in files}
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)

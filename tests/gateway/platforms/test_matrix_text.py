@@ -20,6 +20,9 @@ from hermes.gateway.events import as_json
 from hermes.gateway.platforms.matrix import incoming, outgoing
 from hermes.gateway.platforms.matrix.adapter import Matrix
 from hermes.gateway.platforms.matrix.client import SavedState
+from tests.support.markdown import MARKDOWN
+
+pytestmark = pytest.mark.mechanism
 
 ME = "@hermes:lab.test"
 ALICE = "@alice:lab.test"
@@ -58,43 +61,7 @@ class Balance(HTMLParser):
             self.problems.append(f"</{tag}> closes nothing")
 
 
-pieces = st.sampled_from(
-    [
-        "# ",
-        "**",
-        "*",
-        "_",
-        "~~",
-        "`",
-        "```",
-        "```py\n",
-        "\n",
-        "\n\n",
-        "- ",
-        "1. ",
-        "> ",
-        "| a | b |\n|---|:-:|\n| 1 | 2 |\n",
-    ]
-    + [
-        "[x](",
-        "![y](",
-        ")",
-        "https://x.test",
-        "javascript:alert(1)",
-        "<b>",
-        "</p>",
-        "<script>",
-        "&amp;",
-        '"',
-        "@room",
-        "\\",
-    ]
-    + ["    ", "\t", "|", "&", "<", "text ", "日本", "😀", "\x00", "\ud800"]
-)
-markdown = st.one_of(st.text(max_size=300), st.lists(pieces, max_size=60).map("".join))
-
-
-@given(markdown)
+@given(MARKDOWN)
 def test_html_is_always_balanced_and_has_only_what_matrix_allows(text: str) -> None:
     html = outgoing.html_of(text)
     if html is None:
@@ -104,7 +71,7 @@ def test_html_is_always_balanced_and_has_only_what_matrix_allows(text: str) -> N
     assert all(link.lower().startswith(("http:", "https:", "ftp:", "mailto:", "magnet:")) for link in read.links)
 
 
-@given(markdown, st.one_of(st.none(), st.just("$root")), st.one_of(st.none(), st.just("$before")))
+@given(MARKDOWN, st.one_of(st.none(), st.just("$root")), st.one_of(st.none(), st.just("$before")))
 def test_a_message_can_always_be_sent_and_pings_nobody(text: str, thread: str | None, reply: str | None) -> None:
     for content in (outgoing.message(text, thread=thread, reply_to=reply), outgoing.replacement(text, "$mine")):
         json.dumps(content).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,6 @@ from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.mattermost import BOT, Lab
 from tests.support.labs.recording import Recorder, connected
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 def test_a_mention_in_a_channel_is_answered_in_a_thread_of_its_own(lab: Lab, model: Echo, hermes_home: Path) -> None:
@@ -122,24 +102,20 @@ def test_a_post_whose_answer_was_lost_is_not_posted_again(lab: Lab, model: Echo,
         assert lab.shown() == ["echo: hello"]
 
 
-def test_a_sent_post_is_found_below_many_later_ones_and_a_search_that_is_too_long_says_so(
+async def test_a_sent_post_is_found_below_many_later_ones_and_a_search_that_is_too_long_says_so(
     lab: Lab, tmp_path: Path
 ) -> None:
     """A gateway that was away for long: before, only the latest 60 posts were read, and an older reply was posted again."""
-
-    async def live() -> None:
-        adapter, chat = Mattermost(lab.settings, tmp_path), Chat(platform="mattermost", chat_id=lab.chat_id("dm"))
-        async with connected(adapter, Recorder()):
-            await adapter.send(chat, "hello", nonce="n")
-            for number in range(500):
-                lab._made(lab.user_id("alice"), lab.chat_id("dm"), f"later {number}")
-            assert await adapter.was_sent(chat, nonce="n") is True
-            assert await adapter.was_sent(chat, nonce="another") is False
-            for number in range(2000):
-                lab._made(lab.user_id("alice"), lab.chat_id("dm"), f"much later {number}")
-            assert await adapter.was_sent(chat, nonce="n") is None
-
-    asyncio.run(live())
+    adapter, chat = Mattermost(lab.settings, tmp_path), Chat(platform="mattermost", chat_id=lab.chat_id("dm"))
+    async with connected(adapter, Recorder()):
+        await adapter.send(chat, "hello", nonce="n")
+        for number in range(500):
+            lab._made(lab.user_id("alice"), lab.chat_id("dm"), f"later {number}")
+        assert await adapter.was_sent(chat, nonce="n") is True
+        assert await adapter.was_sent(chat, nonce="another") is False
+        for number in range(2000):
+            lab._made(lab.user_id("alice"), lab.chat_id("dm"), f"much later {number}")
+        assert await adapter.was_sent(chat, nonce="n") is None
 
 
 def test_a_token_that_is_no_longer_valid_is_named(lab: Lab, model: Echo, hermes_home: Path) -> None:

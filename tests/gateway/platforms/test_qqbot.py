@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,6 @@ from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.qqbot import MOST_REPLIES, Lab
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 def test_every_part_of_a_reply_names_its_message_with_a_number_of_its_own(
@@ -193,24 +172,20 @@ def test_a_session_that_the_server_forgot_is_begun_again(lab: Lab, model: Echo, 
         until(lambda: lab.shown() == ["echo: one", "echo: two"])
 
 
-def test_pictures_are_sent_and_other_files_refused(lab: Lab, hermes_home: Path) -> None:
+async def test_pictures_are_sent_and_other_files_refused(lab: Lab, hermes_home: Path) -> None:
     adapter = QQBot(lab.settings, hermes_home)
     event = understood(*lab._said[lab.say("a picture, please")])
     assert event is not None
     chat = event.chat
     picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=b"\x89PNG")
     paper = OutgoingFile(kind="file", name="a.pdf", mime="application/pdf", data=b"%PDF")
-
-    async def sent() -> None:
-        adapter._api = adapter.make_api()
-        await adapter.send_file(chat, picture, nonce="n1", context=event.reply_context)
-        with pytest.raises(SendRefused, match="not a.pdf"):
-            await adapter.send_file(chat, paper, nonce="n2", context=event.reply_context)
-        with pytest.raises(SendRefused, match="since April 2025"):
-            await adapter.send(chat, "unasked", nonce="n3")
-        await adapter.disconnect()
-
-    asyncio.run(sent())
+    adapter._api = adapter.make_api()
+    await adapter.send_file(chat, picture, nonce="n1", context=event.reply_context)
+    with pytest.raises(SendRefused, match="not a.pdf"):
+        await adapter.send_file(chat, paper, nonce="n2", context=event.reply_context)
+    with pytest.raises(SendRefused, match="since April 2025"):
+        await adapter.send(chat, "unasked", nonce="n3")
+    await adapter.disconnect()
     assert lab.pictures() == [b"\x89PNG"]
 
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.events import Event
 from tests.support.labs.slack import BOT, FOREIGN, STRANGE, Lab
-from tests.support.labs.slack_scenes import Recorder, chat, connected, fresh_lab, made, one_workspace, run  # noqa: F401
+from tests.support.labs.slack_scenes import Recorder, chat, connected, fresh_lab, made, one_workspace  # noqa: F401
 from tests.support.waiting import until_async
 
 
@@ -24,84 +24,66 @@ def own_threads() -> set[str]:
 # ------------------------------------------------------------------------------------------------ coming and going
 
 
-def test_it_says_who_it_is_when_it_has_connected(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            assert link.identities == ["@hermes"]
-            assert link.errors == []
-
-    run(scene())
+async def test_it_says_who_it_is_when_it_has_connected(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        assert link.identities == ["@hermes"]
+        assert link.errors == []
 
 
-def test_checking_tries_both_tokens_and_receives_nothing(lab: Lab) -> None:
-    async def scene() -> None:
-        lab.say("hello?")
-        before = lab.server.connections
-        assert await made(lab).check() == "@hermes"
-        assert lab.server.connections == before
-        assert [method for method, _ in lab.state.calls] == ["auth.test", "apps.connections.open"]
-
-    run(scene())
+async def test_checking_tries_both_tokens_and_receives_nothing(lab: Lab) -> None:
+    lab.say("hello?")
+    before = lab.server.connections
+    assert await made(lab).check() == "@hermes"
+    assert lab.server.connections == before
+    assert [method for method, _ in lab.state.calls] == ["auth.test", "apps.connections.open"]
 
 
 @pytest.mark.parametrize("wrong", ["bot_token", "app_token"])
-def test_a_wrong_token_is_refused_by_name_and_not_repeated(
+async def test_a_wrong_token_is_refused_by_name_and_not_repeated(
     lab: Lab, wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        caplog.set_level(logging.DEBUG)
-        for attempt in ("check", "connect"):
-            adapter = made(lab, **{wrong: "xoxb-secret-of-mine"})
-            with pytest.raises(PlatformRefused, match=wrong) as refused:
-                await (adapter.check() if attempt == "check" else adapter.connect(Recorder()))
-            assert "secret-of-mine" not in str(refused.value)
+    caplog.set_level(logging.DEBUG)
+    for attempt in ("check", "connect"):
+        adapter = made(lab, **{wrong: "xoxb-secret-of-mine"})
+        with pytest.raises(PlatformRefused, match=wrong) as refused:
+            await (adapter.check() if attempt == "check" else adapter.connect(Recorder()))
+        assert "secret-of-mine" not in str(refused.value)
+        await adapter.disconnect()
+    assert "secret-of-mine" not in caplog.text
+
+
+async def test_a_token_that_is_no_bots_is_refused(lab: Lab) -> None:
+    person = {"ok": True, "user": "alice", "user_id": lab.user_id("alice")}
+    lab.answer_next("auth.test", lambda: web.json_response(person))
+    with pytest.raises(PlatformRefused, match="xoxb"):
+        await made(lab).check()
+
+
+async def test_nobody_at_that_address_is_worth_another_try(lab: Lab) -> None:
+    with pytest.raises(PlatformUnreachable):
+        await made(lab, base_url="http://127.0.0.1:9/api/").connect(Recorder())
+
+
+async def test_nothing_is_left_running_after_it_left(lab: Lab) -> None:
+    threads = own_threads()
+    others = asyncio.all_tasks()
+    stuck = asyncio.Event()
+    async with connected(lab) as (adapter, link):
+
+        async def never(event: Event) -> None:
+            stuck.set()
+            await asyncio.Event().wait()
+
+        link.before_keeping = never
+        lab.say("hello")
+        await asyncio.wait_for(stuck.wait(), 15)
+        async with asyncio.timeout(5):
             await adapter.disconnect()
-        assert "secret-of-mine" not in caplog.text
-
-    run(scene())
-
-
-def test_a_token_that_is_no_bots_is_refused(lab: Lab) -> None:
-    async def scene() -> None:
-        person = {"ok": True, "user": "alice", "user_id": lab.user_id("alice")}
-        lab.answer_next("auth.test", lambda: web.json_response(person))
-        with pytest.raises(PlatformRefused, match="xoxb"):
-            await made(lab).check()
-
-    run(scene())
-
-
-def test_nobody_at_that_address_is_worth_another_try(lab: Lab) -> None:
-    async def scene() -> None:
-        with pytest.raises(PlatformUnreachable):
-            await made(lab, base_url="http://127.0.0.1:9/api/").connect(Recorder())
-
-    run(scene())
-
-
-def test_nothing_is_left_running_after_it_left(lab: Lab) -> None:
-    async def scene() -> None:
-        threads = own_threads()
-        others = asyncio.all_tasks()
-        stuck = asyncio.Event()
-        async with connected(lab) as (adapter, link):
-
-            async def never(event: Event) -> None:
-                stuck.set()
-                await asyncio.Event().wait()
-
-            link.before_keeping = never
-            lab.say("hello")
-            await asyncio.wait_for(stuck.wait(), 15)
-            async with asyncio.timeout(5):
-                await adapter.disconnect()
-            await adapter.disconnect()
-            assert asyncio.all_tasks() == others
-            assert link.errors == []
-        assert own_threads() == threads
-        await until_async(lambda: not lab.server._sockets, lambda: "a connection is still open")
-
-    run(scene())
+        await adapter.disconnect()
+        assert asyncio.all_tasks() == others
+        assert link.errors == []
+    assert own_threads() == threads
+    await until_async(lambda: not lab.server._sockets, lambda: "a connection is still open")
 
 
 # ------------------------------------------------------------------------------------------------ hearing
@@ -117,171 +99,138 @@ def test_nothing_is_left_running_after_it_left(lab: Lab) -> None:
         ("thread", "channel", "#general"),
     ],
 )
-def test_a_message_is_heard_in_every_kind_of_place(lab: Lab, where: str, type: str, name: str) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            ts = lab.say("is 1 < 2 & 3 > 2?", where=where)
-            event = (await link.heard())[0]
-        assert event.text == "is 1 < 2 & 3 > 2?"
-        assert (event.chat.type, event.chat.name, event.chat.chat_id) == (type, name, lab.chat_id(where))
-        assert (event.chat.thread_id is not None) == (where == "thread")
-        assert (event.sender.user_id, event.sender.name) == (lab.user_id("alice"), "Alice A.")
-        assert (event.id, event.message_id, event.sent_at) == (f"{event.chat.chat_id}:{ts}", ts, float(ts))
-        assert event.addressed
-
-    run(scene())
+async def test_a_message_is_heard_in_every_kind_of_place(lab: Lab, where: str, type: str, name: str) -> None:
+    async with connected(lab) as (_, link):
+        ts = lab.say("is 1 < 2 & 3 > 2?", where=where)
+        event = (await link.heard())[0]
+    assert event.text == "is 1 < 2 & 3 > 2?"
+    assert (event.chat.type, event.chat.name, event.chat.chat_id) == (type, name, lab.chat_id(where))
+    assert (event.chat.thread_id is not None) == (where == "thread")
+    assert (event.sender.user_id, event.sender.name) == (lab.user_id("alice"), "Alice A.")
+    assert (event.id, event.message_id, event.sent_at) == (f"{event.chat.chat_id}:{ts}", ts, float(ts))
+    assert event.addressed
 
 
-def test_a_mention_in_a_channel_comes_twice_and_is_one_event(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.say("hello", where="channel")
-            first, second = await link.heard(2)
-        assert first == second
-
-    run(scene())
+async def test_a_mention_in_a_channel_comes_twice_and_is_one_event(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        lab.say("hello", where="channel")
+        first, second = await link.heard(2)
+    assert first == second
 
 
-def test_without_a_mention_nobody_addresses_us_in_a_channel(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.say("just between us", where="channel", addressed=False)
-            lab.say("and us", where="group", addressed=False)
-            assert [event.addressed for event in await link.heard(2)] == [False, False]
-
-    run(scene())
+async def test_without_a_mention_nobody_addresses_us_in_a_channel(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        lab.say("just between us", where="channel", addressed=False)
+        lab.say("and us", where="group", addressed=False)
+        assert [event.addressed for event in await link.heard(2)] == [False, False]
 
 
-def test_in_a_thread_of_ours_no_mention_is_needed(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (adapter, link):
-            mine = await adapter.create_thread(chat(lab, "channel"), "Plans")
-            lab.say("go on", where="channel", addressed=False, thread=mine.thread_id)
-            lab.say("do you hear?", where="thread", addressed=False)
-            root = (await link.heard(2))[1].chat
-            await adapter.send(root, "Yes.", nonce="1")
-            lab.say("good", where="thread", addressed=False)
-            assert [event.addressed for event in await link.heard(3)] == [True, False, True]
-            assert link.events[0].chat.thread_id == mine.thread_id
-
-    run(scene())
+async def test_in_a_thread_of_ours_no_mention_is_needed(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
+        mine = await adapter.create_thread(chat(lab, "channel"), "Plans")
+        lab.say("go on", where="channel", addressed=False, thread=mine.thread_id)
+        lab.say("do you hear?", where="thread", addressed=False)
+        root = (await link.heard(2))[1].chat
+        await adapter.send(root, "Yes.", nonce="1")
+        lab.say("good", where="thread", addressed=False)
+        assert [event.addressed for event in await link.heard(3)] == [True, False, True]
+        assert link.events[0].chat.thread_id == mine.thread_id
 
 
-def test_a_thread_that_hangs_on_our_message_is_ours_after_a_restart_too(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (adapter, _):
-            mine = await adapter.create_thread(chat(lab, "channel"), "Plans")
-        async with connected(lab) as (_, link):
-            lab.say("go on", where="channel", addressed=False, thread=mine.thread_id)
-            assert (await link.heard())[0].addressed
-
-    run(scene())
+async def test_a_thread_that_hangs_on_our_message_is_ours_after_a_restart_too(lab: Lab) -> None:
+    async with connected(lab) as (adapter, _):
+        mine = await adapter.create_thread(chat(lab, "channel"), "Plans")
+    async with connected(lab) as (_, link):
+        lab.say("go on", where="channel", addressed=False, thread=mine.thread_id)
+        assert (await link.heard())[0].addressed
 
 
-def test_the_message_a_thread_hangs_on_is_not_in_it(lab: Lab) -> None:
-    async def scene() -> None:
-        root = {"type": "app_mention", "channel": lab.chat_id("channel"), "user": "UALICE001", "ts": "5.000001"}
-        async with connected(lab) as (_, link):
-            lab.announce(root | {"thread_ts": "5.000001", "text": f"<@{BOT}> let us talk"})
-            event = (await link.heard())[0]
-        assert (event.chat.thread_id, event.chat.type, event.text) == (None, "channel", "let us talk")
-
-    run(scene())
+async def test_the_message_a_thread_hangs_on_is_not_in_it(lab: Lab) -> None:
+    root = {"type": "app_mention", "channel": lab.chat_id("channel"), "user": "UALICE001", "ts": "5.000001"}
+    async with connected(lab) as (_, link):
+        lab.announce(root | {"thread_ts": "5.000001", "text": f"<@{BOT}> let us talk"})
+        event = (await link.heard())[0]
+    assert (event.chat.thread_id, event.chat.type, event.text) == (None, "channel", "let us talk")
 
 
-def test_what_changes_or_bots_say_is_no_event_and_is_acknowledged(lab: Lab) -> None:
-    async def scene() -> None:
-        common = {
-            "type": "message",
-            "channel": lab.chat_id("dm"),
-            "channel_type": "im",
-            "ts": "1.1",
-            "user": "UALICE001",
-        }
-        async with connected(lab) as (adapter, link):
-            for extra in (
-                {"subtype": "message_changed", "hidden": True, "message": {"text": "new"}},
-                {"subtype": "message_deleted"},
-                {"subtype": "channel_join", "text": "joined"},
-                {"subtype": "bot_message", "bot_id": "B1", "user": None},
-                {"bot_id": "B1", "text": "beep"},
-                {"user": BOT, "text": "me"},
-                {"user": "USLACKBOT", "text": "tip of the day"},
-            ):
-                lab.announce(common | extra)
-            lab.announce({"type": "reaction_added", "user": "UALICE001", "item": {"channel": "C1", "ts": "1.1"}})
-            await adapter.send(chat(lab), "said by us", nonce="1")
-            lab.say("said by Alice")
-            await until_async(lambda: len(lab.state.acknowledged) == 10)
-            assert [event.text for event in link.events] == ["said by Alice"]
-
-    run(scene())
+async def test_what_changes_or_bots_say_is_no_event_and_is_acknowledged(lab: Lab) -> None:
+    common = {
+        "type": "message",
+        "channel": lab.chat_id("dm"),
+        "channel_type": "im",
+        "ts": "1.1",
+        "user": "UALICE001",
+    }
+    async with connected(lab) as (adapter, link):
+        for extra in (
+            {"subtype": "message_changed", "hidden": True, "message": {"text": "new"}},
+            {"subtype": "message_deleted"},
+            {"subtype": "channel_join", "text": "joined"},
+            {"subtype": "bot_message", "bot_id": "B1", "user": None},
+            {"bot_id": "B1", "text": "beep"},
+            {"user": BOT, "text": "me"},
+            {"user": "USLACKBOT", "text": "tip of the day"},
+        ):
+            lab.announce(common | extra)
+        lab.announce({"type": "reaction_added", "user": "UALICE001", "item": {"channel": "C1", "ts": "1.1"}})
+        await adapter.send(chat(lab), "said by us", nonce="1")
+        lab.say("said by Alice")
+        await until_async(lambda: len(lab.state.acknowledged) == 10)
+        assert [event.text for event in link.events] == ["said by Alice"]
 
 
-def test_an_edit_of_its_author_and_a_deletion_are_told_and_nothing_else_is(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            first, root = lab.say("first", where="channel"), lab.say("root", where="channel")
-            await until_async(lambda: len({event.id for event in link.events}) == 2)
-            place = lab.chat_id("channel")
-            preview = {"type": "message", "user": "UALICE001", "ts": first, "text": "first", "attachments": [{"id": 1}]}
-            tombstone = {"type": "message", "subtype": "tombstone", "user": "USLACKBOT", "ts": root, "text": "deleted"}
-            about = {"type": "message", "subtype": "message_changed", "hidden": True, "channel": place, "ts": "9.1"}
-            lab.announce(about | {"message": preview})
-            lab.change(first, "words in her mouth", by="UBOB00001")
-            lab.change(first, "first, mended")
-            lab.announce(about | {"message": tombstone})
-            lab.take_back(first)
-            await until_async(lambda: len(link.revisions) == 3)
-            assert [one.revises for one in link.revisions] == [
-                f"{place}:{first}",
-                f"{place}:{root}",
-                f"{place}:{first}",
-            ]
-            assert [one.event and one.event.text for one in link.revisions] == ["first, mended", None, None]
-
-    run(scene())
+async def test_an_edit_of_its_author_and_a_deletion_are_told_and_nothing_else_is(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        first, root = lab.say("first", where="channel"), lab.say("root", where="channel")
+        await until_async(lambda: len({event.id for event in link.events}) == 2)
+        place = lab.chat_id("channel")
+        preview = {"type": "message", "user": "UALICE001", "ts": first, "text": "first", "attachments": [{"id": 1}]}
+        tombstone = {"type": "message", "subtype": "tombstone", "user": "USLACKBOT", "ts": root, "text": "deleted"}
+        about = {"type": "message", "subtype": "message_changed", "hidden": True, "channel": place, "ts": "9.1"}
+        lab.announce(about | {"message": preview})
+        lab.change(first, "words in her mouth", by="UBOB00001")
+        lab.change(first, "first, mended")
+        lab.announce(about | {"message": tombstone})
+        lab.take_back(first)
+        await until_async(lambda: len(link.revisions) == 3)
+        assert [one.revises for one in link.revisions] == [
+            f"{place}:{first}",
+            f"{place}:{root}",
+            f"{place}:{first}",
+        ]
+        assert [one.event and one.event.text for one in link.revisions] == ["first, mended", None, None]
 
 
-def test_people_channels_and_links_are_spelled_as_they_were_typed(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.say_raw(
-                f"<@{BOT}> ask <@UBOB00001> in <#C1|random>, <!here>: <http://example.com|example.com> or"
-                " <https://a.example/x?a=1&amp;b=2> or <https://b.example|this one>",
-                where="channel",
-            )
-            assert (await link.heard())[0].text == (
-                "ask @Bob B. in #random, @here: example.com or https://a.example/x?a=1&b=2 or [this one](https://b.example)"
-            )
-
-    run(scene())
+async def test_people_channels_and_links_are_spelled_as_they_were_typed(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        lab.say_raw(
+            f"<@{BOT}> ask <@UBOB00001> in <#C1|random>, <!here>: <http://example.com|example.com> or"
+            " <https://a.example/x?a=1&amp;b=2> or <https://b.example|this one>",
+            where="channel",
+        )
+        assert (await link.heard())[0].text == (
+            "ask @Bob B. in #random, @here: example.com or https://a.example/x?a=1&b=2 or [this one](https://b.example)"
+        )
 
 
-def test_names_are_asked_for_once(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            for number in range(5):
-                lab.say(f"hello {number}", where="channel", addressed=False)
-                lab.say(f"hello {number}")
-            await link.heard(10)
-        asked = [method for method, _ in lab.state.calls]
-        # The first messages of the two chats may ask at the same moment.
-        assert asked.count("users.info") in (1, 2) and asked.count("conversations.info") == 1
-
-    run(scene())
+async def test_names_are_asked_for_once(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        for number in range(5):
+            lab.say(f"hello {number}", where="channel", addressed=False)
+            lab.say(f"hello {number}")
+        await link.heard(10)
+    asked = [method for method, _ in lab.state.calls]
+    # The first messages of the two chats may ask at the same moment.
+    assert asked.count("users.info") in (1, 2) and asked.count("conversations.info") == 1
 
 
-def test_a_message_is_heard_also_where_slack_tells_no_names(lab: Lab) -> None:
-    async def scene() -> None:
-        lab.refuse("missing_scope", method="users.info", needed="users:read")
-        lab.answer_next("conversations.info", lambda: web.Response(status=500))
-        async with connected(lab) as (_, link):
-            lab.say("hello", where="group", addressed=False)
-            event = (await link.heard())[0]
-        assert (event.text, event.sender.name, event.chat.name, event.chat.type) == ("hello", None, None, "group")
-
-    run(scene())
+async def test_a_message_is_heard_also_where_slack_tells_no_names(lab: Lab) -> None:
+    lab.refuse("missing_scope", method="users.info", needed="users:read")
+    lab.answer_next("conversations.info", lambda: web.Response(status=500))
+    async with connected(lab) as (_, link):
+        lab.say("hello", where="group", addressed=False)
+        event = (await link.heard())[0]
+    assert (event.text, event.sender.name, event.chat.name, event.chat.type) == ("hello", None, None, "group")
 
 
 # ------------------------------------------------------------------------------------------------ commands
@@ -297,40 +246,31 @@ def test_a_message_is_heard_also_where_slack_tells_no_names(lab: Lab) -> None:
         ("!title x", "/title x"),
     ],
 )
-def test_the_native_command_becomes_one_of_ours(lab: Lab, typed: str, text: str) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.slash(typed, where="channel")
-            event = (await link.heard())[0]
-        assert (event.text, event.chat.type, event.chat.name, event.sender.name) == (
-            text,
-            "channel",
-            "#general",
-            "Alice A.",
-        )
-
-    run(scene())
+async def test_the_native_command_becomes_one_of_ours(lab: Lab, typed: str, text: str) -> None:
+    async with connected(lab) as (_, link):
+        lab.slash(typed, where="channel")
+        event = (await link.heard())[0]
+    assert (event.text, event.chat.type, event.chat.name, event.sender.name) == (
+        text,
+        "channel",
+        "#general",
+        "Alice A.",
+    )
 
 
-def test_a_command_that_has_our_name_for_it_is_that_command(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.slash("My trip", command="/title")
-            event = (await link.heard())[0]
-        assert (event.text, event.chat.type, event.chat.chat_id) == ("/title My trip", "dm", lab.chat_id("dm"))
-
-    run(scene())
+async def test_a_command_that_has_our_name_for_it_is_that_command(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        lab.slash("My trip", command="/title")
+        event = (await link.heard())[0]
+    assert (event.text, event.chat.type, event.chat.chat_id) == ("/title My trip", "dm", lab.chat_id("dm"))
 
 
 @pytest.mark.parametrize("where", [STRANGE, FOREIGN])
-def test_a_command_typed_where_we_are_not_is_answered_as_a_direct_message(lab: Lab, where: str) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.slash("status", chat=where)
-            event = (await link.heard())[0]
-        assert (event.chat.type, event.chat.chat_id) == ("dm", lab.chat_id("dm"))
-
-    run(scene())
+async def test_a_command_typed_where_we_are_not_is_answered_as_a_direct_message(lab: Lab, where: str) -> None:
+    async with connected(lab) as (_, link):
+        lab.slash("status", chat=where)
+        event = (await link.heard())[0]
+    assert (event.chat.type, event.chat.chat_id) == ("dm", lab.chat_id("dm"))
 
 
 @pytest.mark.parametrize(
@@ -344,208 +284,123 @@ def test_a_command_typed_where_we_are_not_is_answered_as_a_direct_message(lab: L
         ("!!title", "!!title"),
     ],
 )
-def test_a_bang_and_the_word_of_a_command_are_a_command(lab: Lab, typed: str, text: str) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.say(typed, where="thread")
-            assert (await link.heard())[0].text == text
-
-    run(scene())
+async def test_a_bang_and_the_word_of_a_command_are_a_command(lab: Lab, typed: str, text: str) -> None:
+    async with connected(lab) as (_, link):
+        lab.say(typed, where="thread")
+        assert (await link.heard())[0].text == text
 
 
 # ------------------------------------------------------------------------------------------------ keeping
 
 
-def test_an_event_is_acknowledged_only_when_it_is_kept(lab: Lab) -> None:
-    async def scene() -> None:
-        kept = asyncio.Event()
-        async with connected(lab) as (_, link):
+async def test_an_event_is_acknowledged_only_when_it_is_kept(lab: Lab) -> None:
+    kept = asyncio.Event()
+    async with connected(lab) as (_, link):
 
-            async def slowly(event: Event) -> None:
-                await kept.wait()
+        async def slowly(event: Event) -> None:
+            await kept.wait()
 
-            link.before_keeping = slowly
-            lab.say("hello")
-            lab.say("from elsewhere", who="bob")
-            await until_async(lambda: len(lab.state.unacknowledged) == 2)
-            assert lab.state.acknowledged == []
-            kept.set()
-            await until_async(lambda: len(lab.state.acknowledged) == 2)
-
-    run(scene())
+        link.before_keeping = slowly
+        lab.say("hello")
+        lab.say("from elsewhere", who="bob")
+        await until_async(lambda: len(lab.state.unacknowledged) == 2)
+        assert lab.state.acknowledged == []
+        kept.set()
+        await until_async(lambda: len(lab.state.acknowledged) == 2)
 
 
-def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -> None:
-    async def scene() -> None:
-        seen: list[str] = []
-        async with connected(lab) as (_, link):
+async def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -> None:
+    seen: list[str] = []
+    async with connected(lab) as (_, link):
 
-            async def never(event: Event) -> None:
-                seen.append(event.id)
-                await asyncio.Event().wait()
+        async def never(event: Event) -> None:
+            seen.append(event.id)
+            await asyncio.Event().wait()
 
-            link.before_keeping = never
-            lab.say("do not forget me")
-            await until_async(lambda: seen)
-        lab.say("said while nobody was there")
-        async with connected(lab) as (_, link):
-            events = await link.heard(2)
-            await until_async(lambda: len(lab.state.acknowledged) == 2)
-        assert seen[0] in {event.id for event in events}
-        assert {event.text for event in events} == {"do not forget me", "said while nobody was there"}
-
-    run(scene())
-
-
-def test_a_redelivered_event_has_the_same_id(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            message = lab.say("hello")
-            await link.heard(1)
-            lab.redeliver(message)
-            first, second = await link.heard(2)
-        assert first == second
-
-    run(scene())
-
-
-def test_events_of_one_chat_are_kept_in_the_order_they_come(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            held = asyncio.Event()
-
-            async def first_is_slow(event: Event) -> None:
-                if event.text == "0":
-                    await held.wait()
-
-            link.before_keeping = first_is_slow
-            for number in range(20):
-                lab.say(str(number))
-            lab.say("other", who="bob")
-            assert [event.text for event in await link.heard(1)] == ["other"]
-            held.set()
-            await link.heard(21)
-            assert [event.text for event in link.events[1:]] == [str(number) for number in range(20)]
-
-    run(scene())
-
-
-def test_events_out_of_order_keep_their_times(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.hold()
-            for number in range(5):
-                lab.say(str(number))
-            lab.release(backwards=True)
-            events = await link.heard(5)
-        assert [event.text for event in sorted(events, key=lambda one: one.sent_at or 0)] == list("01234")
-
-    run(scene())
+        link.before_keeping = never
+        lab.say("do not forget me")
+        await until_async(lambda: seen)
+    lab.say("said while nobody was there")
+    async with connected(lab) as (_, link):
+        events = await link.heard(2)
+        await until_async(lambda: len(lab.state.acknowledged) == 2)
+    assert seen[0] in {event.id for event in events}
+    assert {event.text for event in events} == {"do not forget me", "said while nobody was there"}
 
 
 # ------------------------------------------------------------------------------------------------ the connection
 
 
-def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (adapter, link):
-            lab.drop()
-            await until_async(lambda: link.errors)
-            assert isinstance(link.errors[0], PlatformUnreachable)
-            lab.say("are you there?")
-            await adapter.connect(link)
-            assert [event.text for event in await link.heard()] == ["are you there?"]
-            assert (len(link.errors), link.identities) == (1, ["@hermes", "@hermes"])
-
-    run(scene())
-
-
-def test_a_connection_that_no_longer_answers_is_found_dead(lab: Lab) -> None:
-    async def scene() -> None:
-        lab.state.deaf = True
-        async with connected(lab, heartbeat=0.1) as (_, link):
-            await until_async(lambda: link.errors)
-            assert isinstance(link.errors[0], PlatformUnreachable)
-
-    run(scene())
+async def test_a_connection_that_no_longer_answers_is_found_dead(lab: Lab) -> None:
+    lab.state.deaf = True
+    async with connected(lab, heartbeat=0.1) as (_, link):
+        await until_async(lambda: link.errors)
+        assert isinstance(link.errors[0], PlatformUnreachable)
 
 
 @pytest.mark.parametrize("reason", ["refresh_requested", "warning"])
-def test_when_slack_renews_a_connection_nothing_is_lost_and_nobody_is_told_of_a_loss(lab: Lab, reason: str) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            for number in range(30):
-                lab.say(str(number))
-                if number in (5, 15):
-                    before = lab.server.connections
-                    lab.refresh(reason)
-                    await until_async(lambda before=before: lab.server.connections > before)
-            await link.heard(30)
-            await until_async(lambda: len(lab.server._sockets) == 1)
-            assert link.errors == []
-            assert {event.text for event in link.events} == {str(number) for number in range(30)}
-            lab.say("still there?")
-            await until_async(lambda: link.events[-1].text == "still there?")
-
-    run(scene())
-
-
-def test_turning_socket_mode_off_is_said_as_such(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.refresh("link_disabled")
-            await until_async(lambda: link.errors)
-            assert isinstance(link.errors[0], PlatformRefused)
-            assert "Socket Mode" in str(link.errors[0])
-
-    run(scene())
+async def test_when_slack_renews_a_connection_nothing_is_lost_and_nobody_is_told_of_a_loss(
+    lab: Lab, reason: str
+) -> None:
+    async with connected(lab) as (_, link):
+        for number in range(30):
+            lab.say(str(number))
+            if number in (5, 15):
+                before = lab.server.connections
+                lab.refresh(reason)
+                await until_async(lambda before=before: lab.server.connections > before)
+        await link.heard(30)
+        await until_async(lambda: len(lab.server._sockets) == 1)
+        assert link.errors == []
+        assert {event.text for event in link.events} == {str(number) for number in range(30)}
+        lab.say("still there?")
+        await until_async(lambda: link.events[-1].text == "still there?")
 
 
-def test_a_renewal_that_fails_is_a_loss(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (_, link):
-            lab.refuse("internal_error", method="apps.connections.open")
-            lab.refresh()
-            await until_async(lambda: link.errors)
-            assert isinstance(link.errors[0], PlatformUnreachable)
-            await until_async(lambda: not lab.server._sockets)
-            assert len(link.errors) == 1
-
-    run(scene())
+async def test_turning_socket_mode_off_is_said_as_such(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        lab.refresh("link_disabled")
+        await until_async(lambda: link.errors)
+        assert isinstance(link.errors[0], PlatformRefused)
+        assert "Socket Mode" in str(link.errors[0])
 
 
-def test_a_connection_that_does_not_open_is_worth_another_try_and_its_ticket_is_told_nobody(
+async def test_a_renewal_that_fails_is_a_loss(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
+        lab.refuse("internal_error", method="apps.connections.open")
+        lab.refresh()
+        await until_async(lambda: link.errors)
+        assert isinstance(link.errors[0], PlatformUnreachable)
+        await until_async(lambda: not lab.server._sockets)
+        assert len(link.errors) == 1
+
+
+async def test_a_connection_that_does_not_open_is_worth_another_try_and_its_ticket_is_told_nobody(
     lab: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        caplog.set_level(logging.DEBUG)
-        stale = {"ok": True, "url": f"ws://127.0.0.1:{lab.server.port}/link?ticket=ticket-of-mine"}
-        lab.answer_next("apps.connections.open", lambda: web.json_response(stale))
-        adapter = made(lab)
-        with pytest.raises(PlatformUnreachable) as failed:
-            await adapter.connect(Recorder())
-        assert "ticket-of-mine" not in str(failed.value) + caplog.text
-        assert failed.value.__suppress_context__
-
-    run(scene())
+    caplog.set_level(logging.DEBUG)
+    stale = {"ok": True, "url": f"ws://127.0.0.1:{lab.server.port}/link?ticket=ticket-of-mine"}
+    lab.answer_next("apps.connections.open", lambda: web.json_response(stale))
+    adapter = made(lab)
+    with pytest.raises(PlatformUnreachable) as failed:
+        await adapter.connect(Recorder())
+    assert "ticket-of-mine" not in str(failed.value) + caplog.text
+    assert failed.value.__suppress_context__
 
 
-def test_no_token_and_no_text_of_people_is_in_the_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
-        caplog.set_level(logging.DEBUG)
-        async with connected(lab) as (adapter, link):
-            lab.say("very private words")
-            await link.heard()
-            ts = await adapter.send(chat(lab), "an answer", nonce="1")
-            await adapter.edit(chat(lab), ts, "another")
-            lab.rate_limit(1)
-            with pytest.raises(SlowDown):
-                await adapter.send(chat(lab), "an answer", nonce="2")
-            lab.drop()
-            await until_async(lambda: link.errors)
-        for secret in (lab.server.bot_token, lab.server.app_token, "very private words", "ticket="):
-            assert secret not in caplog.text
-            assert secret not in str(link.errors)
-        assert lab.server.bot_token not in repr(link.events)
-
-    run(scene())
+async def test_no_token_and_no_text_of_people_is_in_the_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with connected(lab) as (adapter, link):
+        lab.say("very private words")
+        await link.heard()
+        ts = await adapter.send(chat(lab), "an answer", nonce="1")
+        await adapter.edit(chat(lab), ts, "another")
+        lab.rate_limit(1)
+        with pytest.raises(SlowDown):
+            await adapter.send(chat(lab), "an answer", nonce="2")
+        lab.drop()
+        await until_async(lambda: link.errors)
+    for secret in (lab.server.bot_token, lab.server.app_token, "very private words", "ticket="):
+        assert secret not in caplog.text
+        assert secret not in str(link.errors)
+    assert lab.server.bot_token not in repr(link.events)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,7 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.slack import Lab
-from tests.support.labs.slack_scenes import chat, connected, fresh_lab, one_workspace, run  # noqa: F401
-
-
-@pytest.fixture
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
+from tests.support.labs.slack_scenes import chat, connected, fresh_lab, one_workspace  # noqa: F401
 
 
 @given(pauses=st.lists(st.floats(0, 30), max_size=200), finals=st.sets(st.integers(0, 200), max_size=10))
@@ -70,21 +63,18 @@ def test_growing_replies_of_several_chats_stay_within_the_limit_and_all_end_whol
     assert 2 <= edits <= AT_ONCE + 2 + (time.monotonic() - begun) * A_MINUTE / 60  # 2: the finished ones
 
 
-def test_wait_is_obeyed_for_every_chat_and_the_last_edit_arrives(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(lab) as (adapter, _):
-            places = [chat(lab, where) for where in ("dm", "channel")]
-            ids = [await adapter.send(place, "begun", nonce="1") for place in places]
-            lab.rate_limit(30)
-            with pytest.raises(SlowDown):
-                await adapter.edit(places[0], ids[0], "growing")
-            before = len(lab.state.calls)
-            with pytest.raises(SlowDown):  # another chat of the same workspace: not even asked
-                await adapter.edit(places[1], ids[1], "growing, too")
-            assert len(lab.state.calls) == before
-            assert adapter.edit_wait() > 20
-
-    run(scene())
+async def test_wait_is_obeyed_for_every_chat_and_the_last_edit_arrives(lab: Lab) -> None:
+    async with connected(lab) as (adapter, _):
+        places = [chat(lab, where) for where in ("dm", "channel")]
+        ids = [await adapter.send(place, "begun", nonce="1") for place in places]
+        lab.rate_limit(30)
+        with pytest.raises(SlowDown):
+            await adapter.edit(places[0], ids[0], "growing")
+        before = len(lab.state.calls)
+        with pytest.raises(SlowDown):  # another chat of the same workspace: not even asked
+            await adapter.edit(places[1], ids[1], "growing, too")
+        assert len(lab.state.calls) == before
+        assert adapter.edit_wait() > 20
 
 
 def test_a_finished_reply_arrives_after_the_wait(lab: Lab, model: Echo, hermes_home: Path) -> None:

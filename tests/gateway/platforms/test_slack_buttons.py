@@ -4,47 +4,46 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.events import Chat, Choice
 from hermes.gateway.platforms.slack import outgoing as form
 from tests.support.labs.slack import Lab
-from tests.support.labs.slack_scenes import connected, fresh_lab, one_workspace, run  # noqa: F401
+from tests.support.labs.slack_scenes import connected, fresh_lab, one_workspace  # noqa: F401
 from tests.support.labs.slack_schema import problems_of
+from tests.support.waiting import until_async
+
+pytestmark = pytest.mark.mechanism
 
 CHOICES = [Choice(label="Yes", says="/yes 0123abcd"), Choice(label="No", says="/no 0123abcd")]
 
 
-def test_a_press_after_a_restart_belongs_to_the_thread_of_its_message(lab: Lab) -> None:
-    async def scene() -> None:
-        place = Chat(platform="slack", chat_id=lab.chat_id("thread"), type="channel", thread_id=lab._root)
-        async with connected(lab) as (adapter, _):
-            ts = await adapter.send_choices(place, "Really?", CHOICES, nonce="n")
-        lab.press("No", where="thread", who="bob")  # nobody is there: it waits
-        async with connected(lab) as (_, link):
-            (event,) = await link.heard()
-            assert (event.text, event.sender.user_id, event.reply_to) == ("/no 0123abcd", lab.user_id("bob"), ts)
-            assert (event.chat.chat_id, event.chat.thread_id) == (place.chat_id, place.thread_id)
-            assert event.addressed
-
-    run(scene())
+async def test_a_press_after_a_restart_belongs_to_the_thread_of_its_message(lab: Lab) -> None:
+    place = Chat(platform="slack", chat_id=lab.chat_id("thread"), type="channel", thread_id=lab._root)
+    async with connected(lab) as (adapter, _):
+        ts = await adapter.send_choices(place, "Really?", CHOICES, nonce="n")
+    lab.press("No", where="thread", who="bob")  # nobody is there: it waits
+    async with connected(lab) as (_, link):
+        (event,) = await link.heard()
+        assert (event.text, event.sender.user_id, event.reply_to) == ("/no 0123abcd", lab.user_id("bob"), ts)
+        assert (event.chat.chat_id, event.chat.thread_id) == (place.chat_id, place.thread_id)
+        assert event.addressed
 
 
-def test_a_press_that_comes_twice_has_one_id_and_two_presses_have_two(lab: Lab) -> None:
-    async def scene() -> None:
-        place = Chat(platform="slack", chat_id=lab.chat_id("dm"))
-        async with connected(lab) as (adapter, link):
-            await adapter.send_choices(place, "Really?", CHOICES, nonce="n")
-            lab.press("Yes")
-            (first,) = await link.heard()
-            (envelope,) = [one for key, sent in lab.state.sent.items() if key.endswith(".trigger") for one in sent]
-            lab.server.do(lambda: lab.server.deliver({**envelope, "retry_attempt": 1}))
-            lab.press("Yes")
-            _, again, other = await link.heard(3)
-            assert again.id == first.id and other.id != first.id
-
-    run(scene())
+async def test_a_press_that_comes_twice_has_one_id_and_two_presses_have_two(lab: Lab) -> None:
+    place = Chat(platform="slack", chat_id=lab.chat_id("dm"))
+    async with connected(lab) as (adapter, link):
+        await adapter.send_choices(place, "Really?", CHOICES, nonce="n")
+        lab.press("Yes")
+        (first,) = await link.heard()
+        await until_async(lambda: lab.state.acknowledged)
+        (envelope,) = [one for key, sent in lab.state.sent.items() if key.endswith(".trigger") for one in sent]
+        lab.server.do(lambda: lab.server.deliver({**envelope, "retry_attempt": 1}))
+        lab.press("Yes")
+        _, again, other = await link.heard(3)
+        assert again.id == first.id and other.id != first.id
 
 
 @given(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.platforms.slack import outgoing as form
 from hermes.gateway.platforms.slack.adapter import Slack
 from tests.support.labs.slack_schema import problems_of
+
+pytestmark = pytest.mark.mechanism
 
 SECRETS = [
     "password: hunter2-Zx9",

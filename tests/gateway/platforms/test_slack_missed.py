@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from aiohttp import web
 
 from hermes.gateway.platforms.slack.adapter import Slack
@@ -14,12 +12,6 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import slack
 from tests.support.labs.base import until
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 class Impatient(Slack):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms.teams.adapter import Teams
+from hermes.gateway.platforms.teams.adapter import LONGEST, Teams, length, shown
 from hermes.gateway.platforms.teams.client import (
     FILE_HOSTS,
     SERVICE_HOSTS,
@@ -30,7 +29,6 @@ from hermes.gateway.platforms.teams.client import (
     is_allowed,
 )
 from hermes.gateway.platforms.teams.incoming import understood
-from hermes.gateway.platforms.teams.outgoing import LONGEST, length, shown
 from hermes.gateway.runner import Gateway
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -39,26 +37,6 @@ from tests.support.labs.base import until
 from tests.support.labs.teams import APP_ID, APP_SECRET, BOT, LARGEST, Lab, published, signed
 
 DIRECT = Chat(platform="teams", chat_id="a:alice")
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 # ---------------------------------------------------------------------------------------------- who may post
@@ -93,42 +71,33 @@ def test_only_the_bot_framework_may_post(lab: Lab, model: Echo, hermes_home: Pat
         until(lambda: len(lab.shown()) == 2)
 
 
-def test_unsigned_and_symmetric_tokens_are_refused() -> None:
-    async def scenario() -> None:
-        keys = PublishedKeys(lambda: _given([published()]))
-        content = {"iss": "https://api.botframework.com", "aud": APP_ID, "nbf": 0, "exp": 2_000_000_000}
-        good = signed(content)
-        assert await claims(f"Bearer {good}", APP_ID, keys, 1_900_000_000) == content
-        assert await claims(f"bearer {good}", APP_ID, keys, 1_900_000_000) == content
-        for algorithm in ("none", "HS256", "RS512", None):
-            assert await claims(f"Bearer {signed(content, alg=algorithm)}", APP_ID, keys, 1_900_000_000) is None
-        bare = ".".join([*good.split(".")[:2], ""])
-        assert await claims(f"Bearer {bare}", APP_ID, keys, 1_900_000_000) is None
-        assert await claims(f"Bearer {good}", APP_ID, keys, 2_000_000_301) is None
-        for number, more in enumerate(
-            ({"endorsements": ["webchat"]}, {"endorsements": None}, {"kty": "EC"}, {"n": "!"})
-        ):
-            unfit = PublishedKeys(lambda more=more: _given([published(**more)]))  # type: ignore[misc]
-            assert await claims(f"Bearer {good}", APP_ID, unfit, 1_900_000_000) is None, number
-
-    asyncio.run(scenario())
+async def test_unsigned_and_symmetric_tokens_are_refused() -> None:
+    keys = PublishedKeys(lambda: _given([published()]))
+    content = {"iss": "https://api.botframework.com", "aud": APP_ID, "nbf": 0, "exp": 2_000_000_000}
+    good = signed(content)
+    assert await claims(f"Bearer {good}", APP_ID, keys, 1_900_000_000) == content
+    assert await claims(f"bearer {good}", APP_ID, keys, 1_900_000_000) == content
+    for algorithm in ("none", "HS256", "RS512", None):
+        assert await claims(f"Bearer {signed(content, alg=algorithm)}", APP_ID, keys, 1_900_000_000) is None
+    bare = ".".join([*good.split(".")[:2], ""])
+    assert await claims(f"Bearer {bare}", APP_ID, keys, 1_900_000_000) is None
+    assert await claims(f"Bearer {good}", APP_ID, keys, 2_000_000_301) is None
+    for number, more in enumerate(({"endorsements": ["webchat"]}, {"endorsements": None}, {"kty": "EC"}, {"n": "!"})):
+        unfit = PublishedKeys(lambda more=more: _given([published(**more)]))  # type: ignore[misc]
+        assert await claims(f"Bearer {good}", APP_ID, unfit, 1_900_000_000) is None, number
 
 
 async def _given(keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return keys
 
 
-def test_tokens_are_read_as_another_library_reads_them() -> None:
+async def test_tokens_are_read_as_another_library_reads_them() -> None:
     jwt = pytest.importorskip("jwt")
     content = {"iss": "https://api.botframework.com", "aud": APP_ID, "nbf": 1, "exp": 4_000_000_000}
     key = lab_module.signing_key(0)
     foreign = jwt.encode(content, key, algorithm="RS256", headers={"kid": "key0"})
-
-    async def scenario() -> None:
-        keys = PublishedKeys(lambda: _given([published()]))
-        assert await claims(f"Bearer {foreign}", APP_ID, keys, 1_900_000_000) == content
-
-    asyncio.run(scenario())
+    keys = PublishedKeys(lambda: _given([published()]))
+    assert await claims(f"Bearer {foreign}", APP_ID, keys, 1_900_000_000) == content
     assert jwt.decode(signed(content), key.public_key(), algorithms=["RS256"], audience=APP_ID) == content
 
 
@@ -140,26 +109,23 @@ def test_whatever_stands_in_the_header_is_refused(header: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_new_key_is_read_when_it_is_used_and_strangers_cause_few_requests(lab: Lab) -> None:
-    async def scenario() -> None:
-        now = [0.0]
-        connector = _connector(lab)
-        keys = PublishedKeys(lambda: connector.keys(lab.settings["metadata_url"]), clock=lambda: now[0])
-        assert await keys.get("key0") is not None
-        lab.published = [published(1)]
-        for _ in range(5):
-            assert await keys.get("key1") is None
-        assert lab.keys_read == 1
-        now[0] = 61.0
-        assert await keys.get("key1") is not None
-        assert await keys.get("key0") is None
-        assert lab.keys_read == 2
-        now[0] += 25 * 3600
-        assert await keys.get("key1") is not None
-        assert lab.keys_read == 3
-        await connector.close()
-
-    asyncio.run(scenario())
+async def test_a_new_key_is_read_when_it_is_used_and_strangers_cause_few_requests(lab: Lab) -> None:
+    now = [0.0]
+    connector = _connector(lab)
+    keys = PublishedKeys(lambda: connector.keys(lab.settings["metadata_url"]), clock=lambda: now[0])
+    assert await keys.get("key0") is not None
+    lab.published = [published(1)]
+    for _ in range(5):
+        assert await keys.get("key1") is None
+    assert lab.keys_read == 1
+    now[0] = 61.0
+    assert await keys.get("key1") is not None
+    assert await keys.get("key0") is None
+    assert lab.keys_read == 2
+    now[0] += 25 * 3600
+    assert await keys.get("key1") is not None
+    assert lab.keys_read == 3
+    await connector.close()
 
 
 def _connector(lab: Lab, secret: str = APP_SECRET) -> Connector:
@@ -177,34 +143,27 @@ def test_the_token_goes_to_known_hosts_only(address: str, allowed: bool) -> None
     assert is_allowed(address, SERVICE_HOSTS, ("localhost",)) is allowed
 
 
-def test_files_are_fetched_from_known_hosts_only(lab: Lab) -> None:
+async def test_files_are_fetched_from_known_hosts_only(lab: Lab) -> None:
     assert is_allowed("https://contoso-my.sharepoint.com/personal/x", FILE_HOSTS, ())
-
-    async def scenario() -> None:
-        connector = _connector(lab)
-        for url in ("https://evil.example/x", "file:///etc/passwd", "http://169.254.169.254/latest"):
-            for open_to_all in (True, False):
-                with pytest.raises(SendRefused):
-                    await connector.file(url, open_to_all=open_to_all)
-        await connector.close()
-
-    asyncio.run(scenario())
+    connector = _connector(lab)
+    for url in ("https://evil.example/x", "file:///etc/passwd", "http://169.254.169.254/latest"):
+        for open_to_all in (True, False):
+            with pytest.raises(SendRefused):
+                await connector.file(url, open_to_all=open_to_all)
+    await connector.close()
 
 
 # ---------------------------------------------------------------------------------------------- sending
 
 
-def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab) -> None:
-    async def scenario() -> None:
-        connector = _connector(lab)
-        await connector.login()
-        lab.token = "another"
-        body = {"type": "message", "textFormat": "markdown", "text": "x"}
-        await asyncio.gather(*(connector.activity("POST", lab.service, "a:alice", body) for _ in range(10)))
-        assert (lab.tokens_issued, len(lab.sent)) == (2, 10)
-        await connector.close()
-
-    asyncio.run(scenario())
+async def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab) -> None:
+    connector = _connector(lab)
+    await connector.login()
+    lab.token = "another"
+    body = {"type": "message", "textFormat": "markdown", "text": "x"}
+    await asyncio.gather(*(connector.activity("POST", lab.service, "a:alice", body) for _ in range(10)))
+    assert (lab.tokens_issued, len(lab.sent)) == (2, 10)
+    await connector.close()
 
 
 def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None:
@@ -214,22 +173,20 @@ def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None
     assert asyncio.run(Teams(lab.settings, tmp_path).check()) == APP_ID
 
 
-def test_a_conversation_is_reached_after_a_restart_without_a_message(lab: Lab, model: Echo, hermes_home: Path) -> None:
+async def test_a_conversation_is_reached_after_a_restart_without_a_message(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
     with running(lab, hermes_home, model.base_url):
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
-
-    async def scenario() -> None:
-        adapter = Teams(lab.settings, hermes_home)
-        adapter._api = _connector(lab)
-        await adapter.send(DIRECT, "good morning", nonce="1")
-        with pytest.raises(SendRefused, match="write to the bot there first"):
-            await adapter.send(Chat(platform="teams", chat_id="a:unknown"), "x", nonce="2")
-        await adapter.disconnect()
-        with pytest.raises(PlatformUnreachable):
-            await adapter.send(DIRECT, "x", nonce="3")
-
-    asyncio.run(scenario())
+    adapter = Teams(lab.settings, hermes_home)
+    adapter._api = _connector(lab)
+    await adapter.send(DIRECT, "good morning", nonce="1")
+    with pytest.raises(SendRefused, match="write to the bot there first"):
+        await adapter.send(Chat(platform="teams", chat_id="a:unknown"), "x", nonce="2")
+    await adapter.disconnect()
+    with pytest.raises(PlatformUnreachable):
+        await adapter.send(DIRECT, "x", nonce="3")
     assert lab.shown() == ["echo: hello", "good morning"]
 
 

@@ -13,13 +13,9 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms.telegram.outgoing import LONGEST, Formatted, formatted, plain
 from tests.support.labs.telegram_wire import marks_wrong
+from tests.support.markdown import MARKDOWN
 
-PIECES = [
-    "**", "*", "_", "__", "~~", "`", "```", "```python\n", "\n", "\n\n", "# ", "## ", "- ", "1. ", "0. ", "  ", "    ", "> ", "---\n",
-    "| a | b |\n|---|---|\n| c | d |\n", "|", "[x](https://example.org/a)", "[x](", ")", "[x](tg://user?id=1)", "![alt](http://a/b.png)",
-    "<b>", "</b>", "&amp;", "<!-- -->", "@all", "@everyone", "word", "wörter", "漢字", "👩‍👩‍👧", "\\", "\t", "- [ ] ", "- [x] ", "[a]: http://b\n",
-]  # fmt: skip
-MARKDOWN = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8)), max_size=60).map("".join)
+pytestmark = pytest.mark.mechanism
 
 
 def looks(result: Formatted) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +28,6 @@ from tests.support.ports import free_port
 ALICE = Chat(platform="telegram", chat_id="1001", type="dm")
 ROOM = Chat(platform="telegram", chat_id=str(GROUP), type="group")
 IDEAS = Chat(platform="telegram", chat_id=str(GROUP), type="group", thread_id=f"topic-{TOPIC}")
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(running: Lab) -> Iterator[Lab]:
-    running.reset()
-    yield running
-    assert running.problems() == []
 
 
 def telegram(lab: Lab, **more: Any) -> Telegram:
@@ -111,81 +96,46 @@ def test_the_longest_text_fits(lab: Lab) -> None:
     assert [utf16_units(one) for one in lab.shown()] == [4096, 4096, 4095, 4092]
 
 
-def test_refused_formatting_is_sent_without(lab: Lab) -> None:
+async def test_refused_formatting_is_sent_without(lab: Lab) -> None:
     lab.refuse_formatting = True
-    (number,) = say(lab, "**Hello** [x](https://e.org)")
-    assert lab.shown() == ["**Hello** [x](https://e.org)"]
-
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            await adapter.edit(ALICE, number, "*changed*")
-
-    asyncio.run(scene())
+    adapter = telegram(lab)
+    async with connected(adapter):
+        number = await adapter.send(ALICE, "**Hello** [x](https://e.org)", nonce="1")
+        assert lab.shown() == ["**Hello** [x](https://e.org)"]
+        await adapter.edit(ALICE, number, "*changed*")
     assert lab.shown() == ["*changed*"]
 
 
-def test_a_message_grows_by_edits(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            number = await adapter.send(IDEAS, "Hel", nonce="1")
-            for text in ("Hello", "Hello", "Hello **world**"):  # the second changes nothing, and that is fine
-                await adapter.edit(IDEAS, number, text)
-
-    asyncio.run(scene())
-    assert lab.shown("thread") == ["Hello world"]
-
-
-def test_typing_is_shown_where_the_answer_will_be(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter) as link:
-            lab.say("so that we know it has topics", where="group")
-            await link.until(lambda: link.events)
-            for chat in (ALICE, ROOM, IDEAS, IDEAS):
-                await adapter.typing(chat)
-
-    asyncio.run(scene())
+async def test_typing_is_shown_where_the_answer_will_be(lab: Lab) -> None:
+    adapter = telegram(lab)
+    async with connected(adapter) as link:
+        lab.say("so that we know it has topics", where="group")
+        await link.until(lambda: link.events)
+        for chat in (ALICE, ROOM, IDEAS, IDEAS):
+            await adapter.typing(chat)
     assert (lab.typed(), lab.typed("group"), lab.typed("thread")) == (1, 1, 2)
-
-
-def test_many_messages_at_once_all_arrive(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            await asyncio.gather(*(adapter.send(ALICE, f"{number}", nonce=f"{number}") for number in range(40)))
-
-    asyncio.run(scene())
-    assert sorted(map(int, lab.shown())) == list(range(40))
 
 
 # -------------------------------------------------------------------------------------------------- topics and menu
 
 
-def test_a_topic_is_made_and_written_to(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            for home in (ROOM, ALICE, IDEAS):
-                made = await adapter.create_thread(home, f"Trip {home.type} {home.thread_id}")
-                assert made.chat_id == home.chat_id
-                assert made.thread_id != home.thread_id
-                await adapter.send(made, "here we go on", nonce="1")
-
-    asyncio.run(scene())
+async def test_a_topic_is_made_and_written_to(lab: Lab) -> None:
+    adapter = telegram(lab)
+    async with connected(adapter):
+        for home in (ROOM, ALICE, IDEAS):
+            made = await adapter.create_thread(home, f"Trip {home.type} {home.thread_id}")
+            assert made.chat_id == home.chat_id
+            assert made.thread_id != home.thread_id
+            await adapter.send(made, "here we go on", nonce="1")
     assert lab.threads() == ["Trip group None", "Trip dm None", "Trip group topic-7"]
     assert lab.shown("Trip dm None") == ["here we go on"]
 
 
-def test_the_name_of_a_topic_is_made_to_fit(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            for name in ("x" * 500, "  two\nlines ", "", "\ud800"):
-                await adapter.create_thread(ROOM, name)
-
-    asyncio.run(scene())
+async def test_the_name_of_a_topic_is_made_to_fit(lab: Lab) -> None:
+    adapter = telegram(lab)
+    async with connected(adapter):
+        for name in ("x" * 500, "  two\nlines ", "", "\ud800"):
+            await adapter.create_thread(ROOM, name)
     assert lab.threads() == ["x" * 128, "two lines", "Hermes", "\ufffd"]
 
 
@@ -200,15 +150,12 @@ def test_a_topic_that_is_gone(lab: Lab) -> None:
     refusal(lab, lambda adapter: adapter.send(gone, "x", nonce="1"), SendRefused)
 
 
-def test_the_menu_has_the_names_telegram_allows(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            await adapter.show_menu(
-                [("new", "begin"), ("/save-as", ""), ("Größe", "no"), ("NEW", "twice"), ("long", "y" * 300)]
-            )
-
-    asyncio.run(scene())
+async def test_the_menu_has_the_names_telegram_allows(lab: Lab) -> None:
+    adapter = telegram(lab)
+    async with connected(adapter):
+        await adapter.show_menu(
+            [("new", "begin"), ("/save-as", ""), ("Größe", "no"), ("NEW", "twice"), ("long", "y" * 300)]
+        )
     assert [(one["command"], len(one["description"])) for one in lab.menu] == [
         ("new", 5),
         ("save_as", 7),
@@ -216,13 +163,10 @@ def test_the_menu_has_the_names_telegram_allows(lab: Lab) -> None:
     ]
 
 
-def test_a_very_long_menu_is_cut(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            await adapter.show_menu([(f"command{number}", "help") for number in range(150)])
-
-    asyncio.run(scene())
+async def test_a_very_long_menu_is_cut(lab: Lab) -> None:
+    adapter = telegram(lab)
+    async with connected(adapter):
+        await adapter.show_menu([(f"command{number}", "help") for number in range(150)])
     assert len(lab.menu) == 100
 
 
@@ -257,16 +201,13 @@ def test_an_edit_of_a_message_that_is_gone(lab: Lab) -> None:
     refusal(lab, lambda adapter: adapter.edit(ALICE, "31337", "x"), SendRefused)
 
 
-def test_a_revoked_token_is_refused_for_good(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            lab.revoked = True
-            with pytest.raises(PlatformRefused):
-                await adapter.send(ALICE, "x", nonce="1")
-            lab.revoked = False
-
-    asyncio.run(scene())
+async def test_a_revoked_token_is_refused_for_good(lab: Lab) -> None:
+    adapter = telegram(lab)
+    async with connected(adapter):
+        lab.revoked = True
+        with pytest.raises(PlatformRefused):
+            await adapter.send(ALICE, "x", nonce="1")
+        lab.revoked = False
 
 
 def test_a_group_that_became_a_supergroup_is_followed(lab: Lab) -> None:
@@ -302,21 +243,18 @@ def test_what_a_failing_server_refused_has_certainly_not_arrived(lab: Lab) -> No
     assert lab.sent == []
 
 
-def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
-    async def scene() -> None:
-        lab.silent = True
-        adapter = telegram(lab)
-        async with connected(adapter) as link:
-            sending = asyncio.create_task(adapter.send(ALICE, "x", nonce="1"))
-            await link.until(lambda: lab.calls("sendMessage"))
+async def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
+    lab.silent = True
+    adapter = telegram(lab)
+    async with connected(adapter) as link:
+        sending = asyncio.create_task(adapter.send(ALICE, "x", nonce="1"))
+        await link.until(lambda: lab.calls("sendMessage"))
+        async with asyncio.timeout(5):
+            await adapter.disconnect()
+        with pytest.raises(PlatformUnreachable):
             async with asyncio.timeout(5):
-                await adapter.disconnect()
-            with pytest.raises(PlatformUnreachable):
-                async with asyncio.timeout(5):
-                    await sending
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scene())
+                await sending
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # --------------------------------------------------------------------------------------------------------- webhooks
@@ -355,21 +293,18 @@ def test_a_webhook_without_a_proper_secret_is_refused(lab: Lab, secret: str | No
     assert lab.requests == []
 
 
-def test_a_webhook_brings_messages_in_order(lab: Lab) -> None:
-    async def scene() -> None:
-        async with connected(webhook(lab)) as link:
-            for number in range(10):
-                lab.say(f"{number}", where=("dm", "group", "thread")[number % 3])
-            await link.until(lambda: len(link.events) == 10 and lab.waiting() == 0)
-            assert link.texts == [f"{number}" for number in range(10)]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scene())
+async def test_a_webhook_brings_messages_in_order(lab: Lab) -> None:
+    async with connected(webhook(lab)) as link:
+        for number in range(10):
+            lab.say(f"{number}", where=("dm", "group", "thread")[number % 3])
+        await link.until(lambda: len(link.events) == 10 and lab.waiting() == 0)
+        assert link.texts == [f"{number}" for number in range(10)]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     assert lab.calls("getUpdates") == []
     assert lab.calls("setWebhook")[0]["secret_token"] == "s3cret-word-of-ours"
 
 
-def test_a_webhook_takes_only_what_is_kept(lab: Lab) -> None:
+async def test_a_webhook_takes_only_what_is_kept(lab: Lab) -> None:
     class Full(Recorder):
         refused = 0
 
@@ -380,49 +315,39 @@ def test_a_webhook_takes_only_what_is_kept(lab: Lab) -> None:
                 raise OSError("the disk is full")
             await super().received(event)
 
-    async def scene() -> None:
-        async with connected(webhook(lab), Full()) as link:
-            lab.say("keep me")
-            await link.event("keep me")
-            await link.until(lambda: lab.waiting() == 0, "never taken")
-            assert link.texts == ["keep me"]
-
-    asyncio.run(scene())
+    async with connected(webhook(lab), Full()) as link:
+        lab.say("keep me")
+        await link.event("keep me")
+        await link.until(lambda: lab.waiting() == 0, "never taken")
+        assert link.texts == ["keep me"]
 
 
-def test_what_came_while_we_were_away_is_brought_later(lab: Lab) -> None:
-    async def scene() -> None:
-        adapter = webhook(lab)
-        async with connected(adapter):
-            pass
-        lab.say("anybody?")
-        async with connected(adapter) as link:
-            await link.event("anybody?")
-            assert set(link.texts) == {"anybody?"}  # Telegram repeats what is acknowledged late
-
-    asyncio.run(scene())
+async def test_what_came_while_we_were_away_is_brought_later(lab: Lab) -> None:
+    adapter = webhook(lab)
+    async with connected(adapter):
+        pass
+    lab.say("anybody?")
+    async with connected(adapter) as link:
+        await link.event("anybody?")
+        assert set(link.texts) == {"anybody?"}  # Telegram repeats what is acknowledged late
 
 
-def test_strangers_and_nonsense_at_the_webhook(lab: Lab) -> None:
+async def test_strangers_and_nonsense_at_the_webhook(lab: Lab) -> None:
     update = json.dumps({"update_id": 1, "message": {"message_id": 1, "date": 1, "chat": {"id": 1001, "type": "private"},
                          "from": {"id": 1001, "is_bot": False, "first_name": "Eve"}, "text": "let me in"}}).encode()  # fmt: skip
     right = {"X-Telegram-Bot-Api-Secret-Token": "s3cret-word-of-ours"}
-
-    async def scene() -> None:
-        adapter = webhook(lab)
-        async with connected(adapter) as link:
-            assert await asyncio.to_thread(knock, adapter, update) == 403
-            for wrong in ("", "s3cret", "s3cret-word-of-ours2"):
-                told = {"X-Telegram-Bot-Api-Secret-Token": wrong}
-                assert await asyncio.to_thread(lambda told=told: knock(adapter, update, **told)) == 403
-            for nonsense in (b"", b"{", b"[]", b"5", b"{}", b'{"update_id": "x"}', b"\xff"):
-                assert await asyncio.to_thread(lambda body=nonsense: knock(adapter, body, **right)) == 400
-            assert link.events == []
-            assert await asyncio.to_thread(lambda: knock(adapter, b'{"update_id": 9, "message": {}}', **right)) == 200
-            assert await asyncio.to_thread(lambda: knock(adapter, update, **right)) == 200
-            assert link.texts == ["let me in"]
-
-    asyncio.run(scene())
+    adapter = webhook(lab)
+    async with connected(adapter) as link:
+        assert await asyncio.to_thread(knock, adapter, update) == 403
+        for wrong in ("", "s3cret", "s3cret-word-of-ours2"):
+            told = {"X-Telegram-Bot-Api-Secret-Token": wrong}
+            assert await asyncio.to_thread(lambda told=told: knock(adapter, update, **told)) == 403
+        for nonsense in (b"", b"{", b"[]", b"5", b"{}", b'{"update_id": "x"}', b"\xff"):
+            assert await asyncio.to_thread(lambda body=nonsense: knock(adapter, body, **right)) == 400
+        assert link.events == []
+        assert await asyncio.to_thread(lambda: knock(adapter, b'{"update_id": 9, "message": {}}', **right)) == 200
+        assert await asyncio.to_thread(lambda: knock(adapter, update, **right)) == 200
+        assert link.texts == ["let me in"]
 
 
 def test_a_port_that_is_taken_is_worth_another_try(lab: Lab) -> None:
@@ -442,7 +367,7 @@ def test_secrets_are_marked_as_such() -> None:
 # ---------------------------------------------------------------------------------------------- a crowd at the webhook
 
 
-def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
+async def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
     update = json.dumps({"update_id": 1, "message": {"message_id": 1, "date": 1, "chat": {"id": 1001, "type": "private"},
                          "from": {"id": 1001, "is_bot": False, "first_name": "Eve"}, "text": "let me in"}}).encode()  # fmt: skip
     right = {"X-Telegram-Bot-Api-Secret-Token": "s3cret-word-of-ours", "Content-Type": "application/json"}
@@ -468,38 +393,32 @@ def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
         client.close()
         return status
 
-    async def scene() -> None:
-        adapter = webhook(lab)
-        port = int(adapter.values["webhook_port"])
-        async with connected(adapter) as link:
-            many = range(Limits().per_address + 5)
-            crowd = [await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 10) for _ in many]
-            try:
-                for one in crowd:
-                    one.setblocking(False)
-                await link.until(lambda: refused(crowd) == 5, "not refused")
-                assert await asyncio.to_thread(from_elsewhere, port) == 200
-                assert link.texts == ["let me in"]
-            finally:
-                for one in crowd:
-                    one.close()
-
-    asyncio.run(scene())
+    adapter = webhook(lab)
+    port = int(adapter.values["webhook_port"])
+    async with connected(adapter) as link:
+        many = range(Limits().per_address + 5)
+        crowd = [await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 10) for _ in many]
+        try:
+            for one in crowd:
+                one.setblocking(False)
+            await link.until(lambda: refused(crowd) == 5, "not refused")
+            assert await asyncio.to_thread(from_elsewhere, port) == 200
+            assert link.texts == ["let me in"]
+        finally:
+            for one in crowd:
+                one.close()
 
 
-def test_a_file_goes_out_by_its_kind_and_as_a_document_where_telegram_can_not_show_it(lab: Lab) -> None:
+async def test_a_file_goes_out_by_its_kind_and_as_a_document_where_telegram_can_not_show_it(lab: Lab) -> None:
     def file(name: str, mime: str) -> OutgoingFile:
         return OutgoingFile(kind=mime.partition("/")[0], name=name, mime=mime, data=name.encode())
 
-    async def scene() -> None:
-        async with connected(adapter := telegram(lab)):
-            await adapter.send_file(ALICE, file("a.png", "image/png"), caption="**bold** `x`", nonce="1")
-            await adapter.send_file(IDEAS, file("a.ogg", "audio/ogg"), nonce="2")
-            await adapter.send_file(ALICE, file("a.svg", "image/svg+xml"), nonce="3")
-            lab.no_pictures = True
-            await adapter.send_file(ALICE, file("b.jpg", "image/jpeg"), nonce="4")
-
-    asyncio.run(scene())
+    async with connected(adapter := telegram(lab)):
+        await adapter.send_file(ALICE, file("a.png", "image/png"), caption="**bold** `x`", nonce="1")
+        await adapter.send_file(IDEAS, file("a.ogg", "audio/ogg"), nonce="2")
+        await adapter.send_file(ALICE, file("a.svg", "image/svg+xml"), nonce="3")
+        lab.no_pictures = True
+        await adapter.send_file(ALICE, file("b.jpg", "image/jpeg"), nonce="4")
     assert lab.sent_files() == [("a.png", b"a.png", "bold x"), ("a.svg", b"a.svg", ""), ("b.jpg", b"b.jpg", "")]
     assert lab.sent_files("thread") == [("a.ogg", b"a.ogg", "")]
     sent = [name for name, _ in lab.requests if name.startswith("send")]

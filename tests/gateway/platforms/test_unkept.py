@@ -40,26 +40,23 @@ def spooled(home: Path) -> list[Path]:
     return sorted(home.glob("*/unkept/*.json"))
 
 
-def test_a_message_that_the_store_does_not_take_is_stored_by_the_next_gateway(lab: Any, tmp_path: Path) -> None:
-    async def story() -> None:
-        link = Recorder()
-        link.refuse = PlatformUnreachable("the gateway is stopping")
-        async with adapted(lab, tmp_path, link):
-            lab.say("precious")
-            await link.until(lambda: spooled(tmp_path))
-            lab.close()  # the vendor gives up
-        assert link.events == []
-        (file,) = spooled(tmp_path)
-        assert file.stat().st_mode & 0o077 == 0
-        other = type(lab)()
-        try:
-            async with adapted(other, tmp_path, Recorder()) as link:
-                await link.event("precious")
-                await link.until(lambda: not spooled(tmp_path))
-        finally:
-            other.close()
-
-    asyncio.run(story())
+async def test_a_message_that_the_store_does_not_take_is_stored_by_the_next_gateway(lab: Any, tmp_path: Path) -> None:
+    link = Recorder()
+    link.refuse = PlatformUnreachable("the gateway is stopping")
+    async with adapted(lab, tmp_path, link):
+        lab.say("precious")
+        await link.until(lambda: spooled(tmp_path))
+        lab.close()  # the vendor gives up
+    assert link.events == []
+    (file,) = spooled(tmp_path)
+    assert file.stat().st_mode & 0o077 == 0
+    other = type(lab)()
+    try:
+        async with adapted(other, tmp_path, Recorder()) as link:
+            await link.event("precious")
+            await link.until(lambda: not spooled(tmp_path))
+    finally:
+        other.close()
 
 
 class Refusing(Recorder):
@@ -72,21 +69,18 @@ class Refusing(Recorder):
         await super().received(event)
 
 
-def test_a_text_message_that_the_store_does_not_take_is_read_from_twilios_list(tmp_path: Path) -> None:
-    async def story() -> None:
-        lab = sms.Lab()
-        try:
-            link = Refusing()
-            link.refuse = PlatformUnreachable("the gateway is stopping")
-            async with adapted(lab, tmp_path, link):
-                lab.say("precious")
-                await link.until(lambda: link.refused)
-            async with adapted(lab, tmp_path, Recorder()) as link:
-                await link.event("precious")
-        finally:
-            lab.close()
-
-    asyncio.run(story())
+async def test_a_text_message_that_the_store_does_not_take_is_read_from_twilios_list(tmp_path: Path) -> None:
+    lab = sms.Lab()
+    try:
+        link = Refusing()
+        link.refuse = PlatformUnreachable("the gateway is stopping")
+        async with adapted(lab, tmp_path, link):
+            lab.say("precious")
+            await link.until(lambda: link.refused)
+        async with adapted(lab, tmp_path, Recorder()) as link:
+            await link.event("precious")
+    finally:
+        lab.close()
 
 
 def test_imessages_are_tried_until_they_are_stored(tmp_path: Path) -> None:

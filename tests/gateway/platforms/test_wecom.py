@@ -68,12 +68,6 @@ def app(app_place: wecom_app.Lab) -> Iterator[wecom_app.Lab]:
     assert app_place.problems() == []
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
 # ------------------------------------------------------------------------------------------------ the vendor's test vectors
 
 # From the samples that WeCom publishes with WXBizMsgCrypt.
@@ -194,25 +188,22 @@ def test_events_and_other_apps_are_acknowledged_and_not_answered(
         assert gateway.db.session_count() == 1
 
 
-def test_an_access_token_that_ends_is_renewed_once_for_all(app: wecom_app.Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = WeCom(app.settings, tmp_path)
-        async with connected(adapter):
-            await adapter.send(ALICE, "first", nonce="n")
-            app.end_tokens()
-            await asyncio.gather(*(adapter.send(ALICE, f"number {number}", nonce=str(number)) for number in range(8)))
-            assert app.tokens_given == 2
-            app._media["m"] = ("file", "a.json", b'{"errcode": 42001}')
-            app.end_tokens()
-            assert await adapter.fetch(Attachment(kind="file", reference={"media_id": "m"})) == b'{"errcode": 42001}'
-            assert app.tokens_given == 3
-            with pytest.raises(SendRefused, match="invalid media_id"):
-                await adapter.fetch(Attachment(kind="file", reference={"media_id": "old"}))
-            with pytest.raises(SendRefused, match="not a member"):
-                await adapter.send(Chat(platform="wecom", chat_id="Nobody"), "hello", nonce="n")
-        assert len(app.shown()) == 9
-
-    asyncio.run(story())
+async def test_an_access_token_that_ends_is_renewed_once_for_all(app: wecom_app.Lab, tmp_path: Path) -> None:
+    adapter = WeCom(app.settings, tmp_path)
+    async with connected(adapter):
+        await adapter.send(ALICE, "first", nonce="n")
+        app.end_tokens()
+        await asyncio.gather(*(adapter.send(ALICE, f"number {number}", nonce=str(number)) for number in range(8)))
+        assert app.tokens_given == 2
+        app._media["m"] = ("file", "a.json", b'{"errcode": 42001}')
+        app.end_tokens()
+        assert await adapter.fetch(Attachment(kind="file", reference={"media_id": "m"})) == b'{"errcode": 42001}'
+        assert app.tokens_given == 3
+        with pytest.raises(SendRefused, match="invalid media_id"):
+            await adapter.fetch(Attachment(kind="file", reference={"media_id": "old"}))
+        with pytest.raises(SendRefused, match="not a member"):
+            await adapter.send(Chat(platform="wecom", chat_id="Nobody"), "hello", nonce="n")
+    assert len(app.shown()) == 9
 
 
 def test_a_wrong_login_is_named_and_not_shown(app: wecom_app.Lab, tmp_path: Path) -> None:
@@ -226,17 +217,14 @@ def test_a_wrong_login_is_named_and_not_shown(app: wecom_app.Lab, tmp_path: Path
     assert asyncio.run(WeCom(app.settings, tmp_path).check()) == "ww0123456789abcdef/1000002"
 
 
-def test_formatted_replies_are_markdown_and_others_text(app: wecom_app.Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(WeCom(app.settings, tmp_path)):
-            pass
-        plain = WeCom({**app.settings, "markdown": False}, tmp_path)
-        for adapter in (WeCom(app.settings, tmp_path), plain):
-            async with connected(adapter):
-                await adapter.send(ALICE, "**bold** and [a link](https://x.org)", nonce="n")
-                await adapter.send(ALICE, "plain", nonce="n")
-
-    asyncio.run(story())
+async def test_formatted_replies_are_markdown_and_others_text(app: wecom_app.Lab, tmp_path: Path) -> None:
+    async with connected(WeCom(app.settings, tmp_path)):
+        pass
+    plain = WeCom({**app.settings, "markdown": False}, tmp_path)
+    for adapter in (WeCom(app.settings, tmp_path), plain):
+        async with connected(adapter):
+            await adapter.send(ALICE, "**bold** and [a link](https://x.org)", nonce="n")
+            await adapter.send(ALICE, "plain", nonce="n")
     assert app.kinds == ["markdown", "text", "text", "text"]
     assert app.shown() == ["**bold** and [a link](https://x.org)", "plain", "bold and a link (https://x.org)", "plain"]
 
@@ -244,44 +232,38 @@ def test_formatted_replies_are_markdown_and_others_text(app: wecom_app.Lab, tmp_
 # ------------------------------------------------------------------------------------------------ a bot's WebSocket
 
 
-def test_a_request_is_answered_once_and_the_rest_is_pushed(bot: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = WeCom(bot.settings, tmp_path)
-        async with connected(adapter) as link:
-            bot.say("hi", where="group")
-            event = await link.event("hi")
-            for number in range(3):
-                await adapter.send(event.chat, f"part {number}", nonce=str(number), context=event.reply_context)
-            await adapter.send(event.chat, "on our own account", nonce="n")
-        assert bot.shown("group") == ["part 0", "part 1", "part 2", "on our own account"]
-        assert bot.by == ["answer", "push", "push", "push"]
-
-    asyncio.run(story())
+async def test_a_request_is_answered_once_and_the_rest_is_pushed(bot: Lab, tmp_path: Path) -> None:
+    adapter = WeCom(bot.settings, tmp_path)
+    async with connected(adapter) as link:
+        bot.say("hi", where="group")
+        event = await link.event("hi")
+        for number in range(3):
+            await adapter.send(event.chat, f"part {number}", nonce=str(number), context=event.reply_context)
+        await adapter.send(event.chat, "on our own account", nonce="n")
+    assert bot.shown("group") == ["part 0", "part 1", "part 2", "on our own account"]
+    assert bot.by == ["answer", "push", "push", "push"]
 
 
-def test_a_request_that_has_expired_or_is_of_another_connection_is_not_used(bot: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = WeCom(bot.settings, tmp_path)
-        async with connected(adapter) as link:
-            bot.say("one")
-            first = await link.event("one")
-            bot.requests_ended = True
-            await adapter.send(first.chat, "to one", nonce="1", context=first.reply_context)
-            bot.requests_ended = False
-            bot.say("two")
-            second = await link.event("two")
-            bot.drop()
-            await link.until(lambda: bot.connections == 2)
-            bot.say("three")  # the new connection works
-            await link.event("three")
-            await adapter.send(second.chat, "to two", nonce="2", context=second.reply_context)
-        again = WeCom(bot.settings, tmp_path)  # another process, with what the store has
-        async with connected(again):
-            await again.send(first.chat, "later", nonce="3", context=first.reply_context)
-        assert bot.shown() == ["to one", "to two", "later"]
-        assert bot.by == ["push"] * 3
-
-    asyncio.run(story())
+async def test_a_request_that_has_expired_or_is_of_another_connection_is_not_used(bot: Lab, tmp_path: Path) -> None:
+    adapter = WeCom(bot.settings, tmp_path)
+    async with connected(adapter) as link:
+        bot.say("one")
+        first = await link.event("one")
+        bot.requests_ended = True
+        await adapter.send(first.chat, "to one", nonce="1", context=first.reply_context)
+        bot.requests_ended = False
+        bot.say("two")
+        second = await link.event("two")
+        bot.drop()
+        await link.until(lambda: bot.connections == 2)
+        bot.say("three")  # the new connection works
+        await link.event("three")
+        await adapter.send(second.chat, "to two", nonce="2", context=second.reply_context)
+    again = WeCom(bot.settings, tmp_path)  # another process, with what the store has
+    async with connected(again):
+        await again.send(first.chat, "later", nonce="3", context=first.reply_context)
+    assert bot.shown() == ["to one", "to two", "later"]
+    assert bot.by == ["push"] * 3
 
 
 def test_a_limited_request_is_answered_by_its_request_afterwards(bot: Lab, model: Echo, hermes_home: Path) -> None:
@@ -347,68 +329,55 @@ def test_a_lost_answer_is_repeated_with_a_mark(bot: Lab, model: Echo, hermes_hom
         assert bot.shown()[1] != "echo: hello" and bot.shown()[1].endswith("echo: hello")
 
 
-def test_a_message_is_kept_until_it_is_stored(bot: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        link = Recorder()
-        link.refuse = OSError("the disk is full")
-        async with connected(WeCom(bot.settings, tmp_path), link) as link:
-            bot.say("precious")
-            await link.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
-            link.refuse = None
-            await link.event("precious")
-            await link.until(lambda: not list(tmp_path.glob("*/unkept/*.json")))
-
-    asyncio.run(story())
+async def test_a_message_is_kept_until_it_is_stored(bot: Lab, tmp_path: Path) -> None:
+    link = Recorder()
+    link.refuse = OSError("the disk is full")
+    async with connected(WeCom(bot.settings, tmp_path), link) as link:
+        bot.say("precious")
+        await link.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
+        link.refuse = None
+        await link.event("precious")
+        await link.until(lambda: not list(tmp_path.glob("*/unkept/*.json")))
 
 
-def test_what_comes_while_the_gateway_stops_is_answered_by_the_next_one(bot: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        stopping = Recorder()
-        stopping.refuse = PlatformUnreachable("the gateway is stopping")
-        adapter = WeCom(bot.settings, tmp_path)
-        async with connected(adapter, stopping):
-            bot.say("one")
-            bot.say("two, with a password: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
-            await stopping.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
-            await adapter.send(ALICE, "the answer comes after both", nonce="n")
-        files = list(tmp_path.glob("*/unkept/*.json"))
-        assert len(files) == 2
-        assert all(one.stat().st_mode & 0o077 == 0 for one in files)
-        assert not any("sk-proj-abcdefgh" in one.read_text() for one in files)
-        async with connected(WeCom(bot.settings, tmp_path)) as link:
-            bot.say("three")
-            await link.event("three")
-            assert [text[:3] for text in link.texts] == ["one", "two", "thr"]
-        assert list(tmp_path.glob("*/unkept/*.json")) == []
-
-    asyncio.run(story())
+async def test_what_comes_while_the_gateway_stops_is_answered_by_the_next_one(bot: Lab, tmp_path: Path) -> None:
+    stopping = Recorder()
+    stopping.refuse = PlatformUnreachable("the gateway is stopping")
+    adapter = WeCom(bot.settings, tmp_path)
+    async with connected(adapter, stopping):
+        bot.say("one")
+        bot.say("two, with a password: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
+        await stopping.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
+        await adapter.send(ALICE, "the answer comes after both", nonce="n")
+    files = list(tmp_path.glob("*/unkept/*.json"))
+    assert len(files) == 2
+    assert all(one.stat().st_mode & 0o077 == 0 for one in files)
+    assert not any("sk-proj-abcdefgh" in one.read_text() for one in files)
+    async with connected(WeCom(bot.settings, tmp_path)) as link:
+        bot.say("three")
+        await link.event("three")
+        assert [text[:3] for text in link.texts] == ["one", "two", "thr"]
+    assert list(tmp_path.glob("*/unkept/*.json")) == []
 
 
-def test_another_program_with_the_same_bot_is_reported(bot: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(WeCom(bot.settings, tmp_path)) as link:
-            assert await WeCom(bot.settings, tmp_path).check() == bot.settings["bot_id"]
-            await link.until(lambda: link.losses)
-            assert "another program" in str(link.losses[0])
-            assert len(link.troubles) == 1
-
-    asyncio.run(story())
+async def test_another_program_with_the_same_bot_is_reported(bot: Lab, tmp_path: Path) -> None:
+    async with connected(WeCom(bot.settings, tmp_path)) as link:
+        assert await WeCom(bot.settings, tmp_path).check() == bot.settings["bot_id"]
+        await link.until(lambda: link.losses)
+        assert "another program" in str(link.losses[0])
+        assert len(link.troubles) == 1
 
 
-def test_two_programs_with_one_bot_do_not_end_each_others_connection_for_ever(bot: Lab, tmp_path: Path) -> None:
+async def test_two_programs_with_one_bot_do_not_end_each_others_connection_for_ever(bot: Lab, tmp_path: Path) -> None:
     """The first time (a check of the setup) we connect again soon, then after longer and longer pauses."""
-
-    async def story() -> None:
-        adapter, pauses = WeCom(bot.settings, tmp_path), []
-        for _ in range(4):
-            async with connected(adapter) as link:
-                await WeCom(bot.settings, tmp_path / "other").check()
-                await link.until(lambda: link.losses)
-                assert isinstance(link.losses[0], SlowDown)
-                pauses.append(link.losses[0].retry_after)
-        assert pauses == [0, 60, 120, 240]
-
-    asyncio.run(story())
+    adapter, pauses = WeCom(bot.settings, tmp_path), []
+    for _ in range(4):
+        async with connected(adapter) as link:
+            await WeCom(bot.settings, tmp_path / "other").check()
+            await link.until(lambda: link.losses)
+            assert isinstance(link.losses[0], SlowDown)
+            pauses.append(link.losses[0].retry_after)
+    assert pauses == [0, 60, 120, 240]
 
 
 def test_two_gateways_on_one_store_share_one_connection(bot: Lab, hermes_home: Path) -> None:
@@ -443,64 +412,55 @@ def test_a_wrong_bot_secret_is_named_and_not_shown(bot: Lab, tmp_path: Path) -> 
     assert "wrong-secret-1" not in str(told.value)
 
 
-def test_frames_that_can_not_be_read_are_skipped(bot: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        async with connected(WeCom(bot.settings, tmp_path)) as link:
-            bodies: list[Any] = [
-                None,
-                1,
-                [],
-                {},
-                {"msgid": "m"},
-                {"msgid": "m", "from": {"userid": "u"}, "chattype": "group"},
-            ]
-            for body in bodies:
-                bot.frame({"cmd": "aibot_msg_callback", "headers": {"req_id": "r"}, "body": body})
-                bot.frame({"cmd": "aibot_event_callback", "headers": None, "body": body})
-            for frame in ([], 1, "x", {"headers": 5}, {"headers": {"req_id": []}}, {"cmd": ["x"]}, {"cmd": "new"}):
-                bot.frame(frame)
-            bot.say("after them")
-            await link.event("after them")
-            assert link.texts == ["after them"]
-            assert link.losses == []
-
-    asyncio.run(story())
+async def test_frames_that_can_not_be_read_are_skipped(bot: Lab, tmp_path: Path) -> None:
+    async with connected(WeCom(bot.settings, tmp_path)) as link:
+        bodies: list[Any] = [
+            None,
+            1,
+            [],
+            {},
+            {"msgid": "m"},
+            {"msgid": "m", "from": {"userid": "u"}, "chattype": "group"},
+        ]
+        for body in bodies:
+            bot.frame({"cmd": "aibot_msg_callback", "headers": {"req_id": "r"}, "body": body})
+            bot.frame({"cmd": "aibot_event_callback", "headers": None, "body": body})
+        for frame in ([], 1, "x", {"headers": 5}, {"headers": {"req_id": []}}, {"cmd": ["x"]}, {"cmd": "new"}):
+            bot.frame(frame)
+        bot.say("after them")
+        await link.event("after them")
+        assert link.texts == ["after them"]
+        assert link.losses == []
 
 
-def test_a_file_is_sent_in_parts(bot: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = WeCom(bot.settings, tmp_path)
-        large = OutgoingFile(kind="file", name="big.bin", mime="application/octet-stream", data=os.urandom(1_200_000))
-        async with connected(adapter):
-            await adapter.send_file(ALICE, large, nonce="n")
-            await adapter.send_file(Chat(platform="wecom", chat_id=GROUP_ID, type=GROUP), TEXT, nonce="m")
-        assert bot.sent_files() == [("big.bin", large.data, "")]
-        assert bot.sent_files("group") == [("a.txt", b"some text", "")]
-
-    asyncio.run(story())
+async def test_a_file_is_sent_in_parts(bot: Lab, tmp_path: Path) -> None:
+    adapter = WeCom(bot.settings, tmp_path)
+    large = OutgoingFile(kind="file", name="big.bin", mime="application/octet-stream", data=os.urandom(1_200_000))
+    async with connected(adapter):
+        await adapter.send_file(ALICE, large, nonce="n")
+        await adapter.send_file(Chat(platform="wecom", chat_id=GROUP_ID, type=GROUP), TEXT, nonce="m")
+    assert bot.sent_files() == [("big.bin", large.data, "")]
+    assert bot.sent_files("group") == [("a.txt", b"some text", "")]
 
 
-def test_a_file_is_fetched_from_wecoms_stores_and_decrypted(bot: Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        adapter = WeCom(bot.settings, tmp_path)
-        async with connected(adapter) as link:
-            bot.attach(b"bytes", "a.pdf", "application/pdf")
-            await link.until(lambda: link.events)
-            (attachment,) = link.events[0].attachments
-            assert (attachment.kind, attachment.name, adapter.fetched_name(attachment)) == ("file", None, None)
-            assert await adapter.fetch(attachment) == b"bytes"
-            assert adapter.fetched_name(attachment) == "a.pdf"  # it comes with the bytes alone
-            good = dict(attachment.reference)
-            for wrong in (
-                {"url": "http://127.0.0.1:1/x"},
-                {"key": "AAAA"},
-                {"key": "A" * 43},
-                {"url": good["url"] + "x"},
-            ):
-                with pytest.raises(SendRefused):
-                    await adapter.fetch(Attachment(kind="file", reference={**good, **wrong}))
-
-    asyncio.run(story())
+async def test_a_file_is_fetched_from_wecoms_stores_and_decrypted(bot: Lab, tmp_path: Path) -> None:
+    adapter = WeCom(bot.settings, tmp_path)
+    async with connected(adapter) as link:
+        bot.attach(b"bytes", "a.pdf", "application/pdf")
+        await link.until(lambda: link.events)
+        (attachment,) = link.events[0].attachments
+        assert (attachment.kind, attachment.name, adapter.fetched_name(attachment)) == ("file", None, None)
+        assert await adapter.fetch(attachment) == b"bytes"
+        assert adapter.fetched_name(attachment) == "a.pdf"  # it comes with the bytes alone
+        good = dict(attachment.reference)
+        for wrong in (
+            {"url": "http://127.0.0.1:1/x"},
+            {"key": "AAAA"},
+            {"key": "A" * 43},
+            {"url": good["url"] + "x"},
+        ):
+            with pytest.raises(SendRefused):
+                await adapter.fetch(Attachment(kind="file", reference={**good, **wrong}))
 
 
 @pytest.mark.parametrize(
@@ -520,28 +480,25 @@ ODD: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_whatever_wecom_answers_becomes_an_error_of_ours(bot: Lab, app: wecom_app.Lab, tmp_path: Path) -> None:
-    async def story() -> None:
-        files = Attachment(kind="file", reference={"media_id": "m", "url": "http://[", "key": "k"})
-        for lab in (bot, app):
-            adapter = WeCom(lab.settings, tmp_path)
-            async with connected(adapter):
-                for odd in ODD:
-                    bot.odd, app.odd = odd, json.dumps(odd)
-                    for work in (
-                        adapter.send(ALICE, "x", nonce="n"), adapter.send_file(ALICE, TEXT, nonce="n"), adapter.fetch(files)
-                    ):  # fmt: skip
-                        with suppress(PlatformError):
-                            await work
-                for odd_text in ("", "null", "[]", "not JSON"):
-                    app.odd = odd_text
+async def test_whatever_wecom_answers_becomes_an_error_of_ours(bot: Lab, app: wecom_app.Lab, tmp_path: Path) -> None:
+    files = Attachment(kind="file", reference={"media_id": "m", "url": "http://[", "key": "k"})
+    for lab in (bot, app):
+        adapter = WeCom(lab.settings, tmp_path)
+        async with connected(adapter):
+            for odd in ODD:
+                bot.odd, app.odd = odd, json.dumps(odd)
+                for work in (
+                    adapter.send(ALICE, "x", nonce="n"), adapter.send_file(ALICE, TEXT, nonce="n"), adapter.fetch(files)
+                ):  # fmt: skip
                     with suppress(PlatformError):
-                        await adapter.send(ALICE, "x", nonce="n")
-                bot.odd = app.odd = None
-                await adapter.send(ALICE, "as before", nonce="m")
-                assert lab.shown()[-1] == "as before"
-
-    asyncio.run(story())
+                        await work
+            for odd_text in ("", "null", "[]", "not JSON"):
+                app.odd = odd_text
+                with suppress(PlatformError):
+                    await adapter.send(ALICE, "x", nonce="n")
+            bot.odd = app.odd = None
+            await adapter.send(ALICE, "as before", nonce="m")
+            assert lab.shown()[-1] == "as before"
 
 
 # ------------------------------------------------------------------------------------------------ settings

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +26,6 @@ from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.weixin import TOKEN, Lab
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 def adapter_of(lab: Lab, home: Path, **more: Any) -> Weixin:
@@ -127,22 +106,19 @@ def test_after_a_restart_it_goes_on_where_it_was(lab: Lab, model: Echo, hermes_h
     assert lab.notified[:2] == ["msg/notifystart", "msg/notifystop"]
 
 
-def test_the_place_moves_on_only_when_everything_is_stored(lab: Lab, tmp_path: Path) -> None:
-    async def tried() -> None:
-        link = Recorder()
-        link.refuse = OSError("disk full")
-        async with connected(Weixin(lab.settings, tmp_path), link):
-            lab.say("persist")
-            await link.until(lambda: lab.cursors == [""])
-            assert not (tmp_path / "weixin.json").exists()
-            link.refuse = None
-            await link.event("persist")
-            await link.until(lambda: (tmp_path / "weixin.json").exists())
-        assert json.loads((tmp_path / "weixin.json").read_text())[1]["contexts"] == {
-            lab.user_id("alice"): lab.context("alice")
-        }
-
-    asyncio.run(tried())
+async def test_the_place_moves_on_only_when_everything_is_stored(lab: Lab, tmp_path: Path) -> None:
+    link = Recorder()
+    link.refuse = OSError("disk full")
+    async with connected(Weixin(lab.settings, tmp_path), link):
+        lab.say("persist")
+        await link.until(lambda: lab.cursors == [""])
+        assert not (tmp_path / "weixin.json").exists()
+        link.refuse = None
+        await link.event("persist")
+        await link.until(lambda: (tmp_path / "weixin.json").exists())
+    assert json.loads((tmp_path / "weixin.json").read_text())[1]["contexts"] == {
+        lab.user_id("alice"): lab.context("alice")
+    }
 
 
 def test_a_broken_file_or_another_login_begins_anew(lab: Lab, tmp_path: Path) -> None:
@@ -194,50 +170,42 @@ def test_a_reply_carries_the_token_of_its_message(lab: Lab, model: Echo, hermes_
         assert [one["context_token"] for one in lab._sent] == tokens
 
 
-def test_a_message_that_answers_nothing_uses_the_newest_token_of_the_person(lab: Lab, tmp_path: Path) -> None:
+async def test_a_message_that_answers_nothing_uses_the_newest_token_of_the_person(lab: Lab, tmp_path: Path) -> None:
     lab.say("hello")
-
-    async def sent() -> None:
-        adapter = adapter_of(lab, tmp_path)
-        with pytest.raises(SendRefused, match="no context token"):
-            await adapter.send(Chat(platform="weixin", chat_id=lab.user_id("alice")), "good morning", nonce="0")
-        with pytest.raises(SendRefused, match="no context token"):
-            file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"a")
-            await adapter.send_file(Chat(platform="weixin", chat_id=lab.user_id("alice")), file, nonce="0")
-        adapter._mark.state.contexts[lab.user_id("alice")] = lab.context("alice")
-        adapter._mark.write()
-        await adapter.disconnect()
-        again = adapter_of(lab, tmp_path)
-        await again.send(Chat(platform="weixin", chat_id=lab.user_id("alice")), "good **morning**", nonce="1")
-        await again.disconnect()
-
-    asyncio.run(sent())
+    adapter = adapter_of(lab, tmp_path)
+    with pytest.raises(SendRefused, match="no context token"):
+        await adapter.send(Chat(platform="weixin", chat_id=lab.user_id("alice")), "good morning", nonce="0")
+    with pytest.raises(SendRefused, match="no context token"):
+        file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"a")
+        await adapter.send_file(Chat(platform="weixin", chat_id=lab.user_id("alice")), file, nonce="0")
+    adapter._mark.state.contexts[lab.user_id("alice")] = lab.context("alice")
+    adapter._mark.write()
+    await adapter.disconnect()
+    again = adapter_of(lab, tmp_path)
+    await again.send(Chat(platform="weixin", chat_id=lab.user_id("alice")), "good **morning**", nonce="1")
+    await again.disconnect()
     assert lab.shown() == ["good morning"]
     assert [one["client_id"] for one in lab._sent] == ["hermes-1"]
 
 
-def test_too_often_is_waited_for_and_given_up_in_the_end(lab: Lab, tmp_path: Path) -> None:
+async def test_too_often_is_waited_for_and_given_up_in_the_end(lab: Lab, tmp_path: Path) -> None:
     lab.say("hello")
-
-    async def sent() -> None:
-        adapter = adapter_of(lab, tmp_path)
-        chat, context = Chat(platform="weixin", chat_id=lab.user_id("alice")), {"context_token": lab.context("alice")}
-        lab.refuses = [(-2, "freq limit")] * 5
-        for _ in range(4):
-            with pytest.raises(SlowDown):
-                await adapter.send(chat, "x", nonce="1", context=context)
-        with pytest.raises(SendRefused, match="freq limit"):
+    adapter = adapter_of(lab, tmp_path)
+    chat, context = Chat(platform="weixin", chat_id=lab.user_id("alice")), {"context_token": lab.context("alice")}
+    lab.refuses = [(-2, "freq limit")] * 5
+    for _ in range(4):
+        with pytest.raises(SlowDown):
             await adapter.send(chat, "x", nonce="1", context=context)
-        lab.refuses = [(-3, "blocked")]
-        with pytest.raises(SendRefused, match="blocked"):
-            await adapter.send(chat, "x", nonce="2", context=context)
-        lab.lost_answers = 1
-        with pytest.raises(PlatformUnreachable) as caught:
-            await adapter.send(chat, "x", nonce="3", context=context)
-        assert caught.value.maybe_sent
-        await adapter.disconnect()
-
-    asyncio.run(sent())
+    with pytest.raises(SendRefused, match="freq limit"):
+        await adapter.send(chat, "x", nonce="1", context=context)
+    lab.refuses = [(-3, "blocked")]
+    with pytest.raises(SendRefused, match="blocked"):
+        await adapter.send(chat, "x", nonce="2", context=context)
+    lab.lost_answers = 1
+    with pytest.raises(PlatformUnreachable) as caught:
+        await adapter.send(chat, "x", nonce="3", context=context)
+    assert caught.value.maybe_sent
+    await adapter.disconnect()
 
 
 # ------------------------------------------------------------------------------------------ files
@@ -270,21 +238,19 @@ def test_whatever_is_given_as_a_key_is_one_or_none(text: str) -> None:
     assert found is None or len(found) == 16
 
 
-def test_addresses_that_the_server_gives_are_used_and_others_are_not(lab: Lab, model: Echo, hermes_home: Path) -> None:
+async def test_addresses_that_the_server_gives_are_used_and_others_are_not(
+    lab: Lab, model: Echo, hermes_home: Path
+) -> None:
     lab.full_urls = True
     with running(lab, hermes_home, model.base_url):
         lab.attach(b"the word is heron", "note.txt", "text/plain", text="read it")
         until(lambda: any("heron" in text for text in lab.shown()), str(lab.shown()))
-
-    async def fetched() -> None:
-        adapter = adapter_of(lab, hermes_home)
-        with pytest.raises(SendRefused, match="not stored at"):
-            await adapter.fetch(Attachment(kind="file", reference={"url": "http://169.254.169.254/", "key": "0" * 32}))
-        with pytest.raises(SendRefused, match="no longer has"):
-            await adapter.fetch(Attachment(kind="file", reference={"param": "gone", "key": "0" * 32}))
-        await adapter.disconnect()
-
-    asyncio.run(fetched())
+    adapter = adapter_of(lab, hermes_home)
+    with pytest.raises(SendRefused, match="not stored at"):
+        await adapter.fetch(Attachment(kind="file", reference={"url": "http://169.254.169.254/", "key": "0" * 32}))
+    with pytest.raises(SendRefused, match="no longer has"):
+        await adapter.fetch(Attachment(kind="file", reference={"param": "gone", "key": "0" * 32}))
+    await adapter.disconnect()
 
 
 # ------------------------------------------------------------------------------------------ messages

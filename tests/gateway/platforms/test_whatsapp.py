@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Listening
-from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction
+from hermes.gateway.events import Chat, Event, OutgoingFile
 from hermes.gateway.platforms._shared.listener import is_signed
 from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.incoming import DeliveryReader
@@ -27,40 +26,9 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
-from tests.support.labs.whatsapp import GROUP, NUMBER_ID, TEMPLATE, TOKEN, WORD, Lab, signed
+from tests.support.labs.whatsapp import GROUP, NUMBER_ID, TEMPLATE, TOKEN, WORD, Lab
 
 ALICE = "15005550101"
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-class Link(Recorder):
-    """A gateway that also writes down reactions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reactions: list[Reaction] = []
-
-    async def reacted(self, reaction: Reaction) -> None:
-        self.reactions.append(reaction)
 
 
 def made(lab: Lab, home: Path, **more: Any) -> WhatsApp:
@@ -95,35 +63,19 @@ def test_the_console_verifies_the_address(lab: Lab, model: Echo, hermes_home: Pa
         assert client.get(address).status_code == 403
 
 
-def test_what_meta_has_not_signed_is_refused(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
-        number = lab.say("mine")
-        until(lambda: lab.shown() == ["echo: mine"])
-        forged = json.loads(json.dumps(lab._said[number]).replace("mine", "forged").replace(number, "wamid.forged"))
-        for false in ("", "sha256=", "sha256=" + "0" * 64, signed(b"another body"), "x"):
-            lab.deliver(forged, signature=false or "=")
-        lab.say("after")
-        until(lambda: lab.shown() == ["echo: mine", "echo: after"])
-        assert lab.statuses[-6:] == [403] * 5 + [200]
-        assert gateway.db.search_messages("forged") == []
-
-
-def test_a_delivery_with_several_messages_is_acknowledged_when_all_are_stored(lab: Lab, tmp_path: Path) -> None:
-    link = Link()
-
-    async def live() -> None:
-        async with connected(made(lab, tmp_path), link):
-            link.refuse = OSError("the disk is full")
-            lab.deliver(
-                lab.value(messages=[_text("1", "one"), _text("2", "two")]), lab.value(messages=[_text("3", "three")])
-            )
-            await link.until(lambda: lab.statuses[-2:] == [503, 503])
-            link.refuse = None
-            await link.until(lambda: lab.statuses[-1:] == [200])
-            assert link.texts == ["one", "two", "three"]
+async def test_a_delivery_with_several_messages_is_acknowledged_when_all_are_stored(lab: Lab, tmp_path: Path) -> None:
+    link = Recorder()
 
     lab.statuses.clear()
-    asyncio.run(live())
+    async with connected(made(lab, tmp_path), link):
+        link.refuse = OSError("the disk is full")
+        lab.deliver(
+            lab.value(messages=[_text("1", "one"), _text("2", "two")]), lab.value(messages=[_text("3", "three")])
+        )
+        await link.until(lambda: lab.statuses[-2:] == [503, 503])
+        link.refuse = None
+        await link.until(lambda: lab.statuses[-1:] == [200])
+        assert link.texts == ["one", "two", "three"]
 
 
 def _text(number: str, text: str) -> dict[str, Any]:
@@ -181,18 +133,14 @@ def test_without_a_template_the_refusal_is_shown_to_the_owner(
         assert lab.shown() == []
 
 
-def test_a_long_text_goes_by_several_templates_and_none_twice(lab: Lab, tmp_path: Path) -> None:
+async def test_a_long_text_goes_by_several_templates_and_none_twice(lab: Lab, tmp_path: Path) -> None:
     text = " ".join(f"word{number}" for number in range(400))
-
-    async def live() -> None:
-        adapter = made(lab, tmp_path, template=TEMPLATE)
-        async with connected(adapter, Link()):
-            lab.closed, lab.breaks_at = {ALICE}, 2
-            with pytest.raises(PlatformUnreachable):
-                await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), text, nonce="n")
+    adapter = made(lab, tmp_path, template=TEMPLATE)
+    async with connected(adapter, Recorder()):
+        lab.closed, lab.breaks_at = {ALICE}, 2
+        with pytest.raises(PlatformUnreachable):
             await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), text, nonce="n")
-
-    asyncio.run(live())
+        await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), text, nonce="n")
     parts = [one.removeprefix("Your assistant: ") for one in lab.shown()]
     assert len(parts) == 4
     assert "".join(parts) == text
@@ -229,7 +177,7 @@ def test_an_expired_token_is_named(lab: Lab, model: Echo, hermes_home: Path) -> 
 def test_rate_limits_are_waited_for_as_meta_asks(lab: Lab, tmp_path: Path, code: int) -> None:
     async def live() -> list[float]:
         adapter, waits = made(lab, tmp_path), []
-        async with connected(adapter, Link()):
+        async with connected(adapter, Recorder()):
             lab.limit_code = code
             lab.rate_limit(1, times=4)
             for _ in range(4):
@@ -330,30 +278,24 @@ def test_a_reply_quotes_its_question_and_a_quotation_reaches_the_agent(
         assert "the blue heron" in str(model.requests[-1]["messages"][-1])
 
 
-def test_a_quotation_that_whatsapp_does_not_know_is_left_out(lab: Lab, tmp_path: Path) -> None:
-    async def live() -> None:
-        adapter = made(lab, tmp_path)
-        async with connected(adapter, Link()):
-            await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), "hi", nonce="n", reply_to="wamid.gone")
-            await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), "ho", nonce="m", reply_to="not of here")
-
-    asyncio.run(live())
+async def test_a_quotation_that_whatsapp_does_not_know_is_left_out(lab: Lab, tmp_path: Path) -> None:
+    adapter = made(lab, tmp_path)
+    async with connected(adapter, Recorder()):
+        await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), "hi", nonce="n", reply_to="wamid.gone")
+        await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), "ho", nonce="m", reply_to="not of here")
     assert [("context" in one, one["text"]["body"]) for one in lab.sent] == [(False, "hi"), (False, "ho")]
 
 
-def test_typing_also_marks_the_message_as_read_and_is_not_repeated_too_often(lab: Lab, tmp_path: Path) -> None:
-    async def live() -> None:
-        adapter, link = made(lab, tmp_path), Link()
-        async with connected(adapter, link):
-            chat = Chat(platform="whatsapp", chat_id=ALICE)
-            await adapter.typing(chat)  # nobody has written
-            number = lab.say("hello")
-            await link.event("hello")
-            for _ in range(3):
-                await adapter.typing(chat)
-            assert [(one["status"], one["message_id"]) for one in lab.typings] == [("read", number)]
-
-    asyncio.run(live())
+async def test_typing_also_marks_the_message_as_read_and_is_not_repeated_too_often(lab: Lab, tmp_path: Path) -> None:
+    adapter, link = made(lab, tmp_path), Recorder()
+    async with connected(adapter, link):
+        chat = Chat(platform="whatsapp", chat_id=ALICE)
+        await adapter.typing(chat)  # nobody has written
+        number = lab.say("hello")
+        await link.event("hello")
+        for _ in range(3):
+            await adapter.typing(chat)
+        assert [(one["status"], one["message_id"]) for one in lab.typings] == [("read", number)]
 
 
 @pytest.mark.parametrize(
@@ -361,16 +303,12 @@ def test_typing_also_marks_the_message_as_read_and_is_not_repeated_too_often(lab
     [("image/png", 10, "image"), ("image/webp", 10, "document"), ("image/png", 5_000_001, "document"), ("text/csv", 9, "document"),
      ("audio/ogg", 10, "audio"), ("video/mp4", 10, "video"), ("application/pdf", 10, "document")],
 )  # fmt: skip
-def test_a_file_is_sent_as_whatsapp_takes_it(lab: Lab, tmp_path: Path, mime: str, size: int, kind: str) -> None:
+async def test_a_file_is_sent_as_whatsapp_takes_it(lab: Lab, tmp_path: Path, mime: str, size: int, kind: str) -> None:
     data = b"x" * size
-
-    async def live() -> None:
-        adapter = made(lab, tmp_path)
-        async with connected(adapter, Link()):
-            file = OutgoingFile(kind="file", name="a.bin", mime=mime, data=data)
-            await adapter.send_file(Chat(platform="whatsapp", chat_id=ALICE), file, caption="**look**", nonce="n")
-
-    asyncio.run(live())
+    adapter = made(lab, tmp_path)
+    async with connected(adapter, Recorder()):
+        file = OutgoingFile(kind="file", name="a.bin", mime=mime, data=data)
+        await adapter.send_file(Chat(platform="whatsapp", chat_id=ALICE), file, caption="**look**", nonce="n")
     assert lab.sent[-1]["type"] == kind
     assert lab.sent_files() == [("a.bin", data, "" if kind == "audio" else "*look*")]
     assert lab.shown() == (["*look*"] if kind == "audio" else [])

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, SendRefused
-from hermes.gateway.events import Chat, Event, OutgoingFile, Reaction, Revision
+from hermes.gateway.events import Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge import BridgeReader
 from tests.support import program
@@ -38,25 +38,12 @@ ALICE = "15005550101"
 DM = Chat(platform="whatsapp", chat_id=ALICE)
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def lab(place: Lab) -> Iterator[Lab]:
     place.reset()
     place.bridge.state = "connected"
     yield place
     assert place.problems() == []
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
 
 
 class Started(Lab):
@@ -145,15 +132,11 @@ def test_a_bridge_does_not_get_our_keys(tmp_path: Path, monkeypatch: pytest.Monk
     assert "sk-precious" not in seen
 
 
-def test_a_bridge_that_is_not_paired_is_refused_with_the_command_that_pairs_it(tmp_path: Path) -> None:
+async def test_a_bridge_that_is_not_paired_is_refused_with_the_command_that_pairs_it(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, scanned=False)
-
-    async def live() -> None:
-        adapter = WhatsApp(Started(COMMAND).settings, tmp_path)
-        with pytest.raises(PlatformRefused, match="hermes gateway setup whatsapp"):
-            await adapter.connect(Recorder())
-
-    asyncio.run(live())
+    adapter = WhatsApp(Started(COMMAND).settings, tmp_path)
+    with pytest.raises(PlatformRefused, match="hermes gateway setup whatsapp"):
+        await adapter.connect(Recorder())
     until(lambda: not lives(int((folder / "pid").read_text())))
 
 
@@ -202,16 +185,12 @@ def test_setup_shows_the_code_in_the_terminal(hermes_home: Path) -> None:
     assert written["owner"] == [f"whatsapp:+{ALICE}"]
 
 
-def test_a_second_bridge_for_the_same_number_is_not_started(tmp_path: Path) -> None:
+async def test_a_second_bridge_for_the_same_number_is_not_started(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, scanned=True)
-
-    async def live() -> None:
-        async with connected(WhatsApp(Started(COMMAND).settings, tmp_path)):
-            first = (folder / "pid").read_text()
-            assert await WhatsApp(Started(COMMAND).settings, tmp_path).check() == "a bridge that is already running"
-            assert (folder / "pid").read_text() == first
-
-    asyncio.run(live())
+    async with connected(WhatsApp(Started(COMMAND).settings, tmp_path)):
+        first = (folder / "pid").read_text()
+        assert await WhatsApp(Started(COMMAND).settings, tmp_path).check() == "a bridge that is already running"
+        assert (folder / "pid").read_text() == first
 
 
 @pytest.mark.parametrize(
@@ -239,48 +218,39 @@ def test_a_command_that_does_not_exist_and_a_wrong_token_are_named(lab: Lab, tmp
 # ------------------------------------------------------------------------------------------------ messages
 
 
-def test_events_are_acknowledged_when_they_are_stored(lab: Lab, tmp_path: Path) -> None:
-    async def live() -> None:
-        link, adapter = Recorder(), WhatsApp(lab.settings, tmp_path)
-        async with connected(adapter, link):
-            link.refuse = OSError("the disk is full")
-            lab.say("precious")
-            await link.until(lambda: link.losses)
-            assert len(lab.bridge.events) == 1
-            link.refuse = None
-            await adapter.disconnect()
-            await adapter.connect(link)  # as the gateway does
-            await link.event("precious")
-            await link.until(lambda: not lab.bridge.events, "it is not acknowledged")
-
-    asyncio.run(live())
+async def test_events_are_acknowledged_when_they_are_stored(lab: Lab, tmp_path: Path) -> None:
+    link, adapter = Recorder(), WhatsApp(lab.settings, tmp_path)
+    async with connected(adapter, link):
+        link.refuse = OSError("the disk is full")
+        lab.say("precious")
+        await link.until(lambda: link.losses)
+        assert len(lab.bridge.events) == 1
+        link.refuse = None
+        await adapter.disconnect()
+        await adapter.connect(link)  # as the gateway does
+        await link.event("precious")
+        await link.until(lambda: not lab.bridge.events, "it is not acknowledged")
 
 
-def test_a_bridge_that_was_logged_out_is_reported(lab: Lab, tmp_path: Path) -> None:
-    async def live() -> None:
-        link = Recorder()
-        async with connected(WhatsApp(lab.settings, tmp_path), link):
-            lab.bridge.state = "logged_out"
-            lab.bridge.report({})
-            await link.until(lambda: link.losses)
-            assert "not paired" in str(link.losses[0])
-
-    asyncio.run(live())
+async def test_a_bridge_that_was_logged_out_is_reported(lab: Lab, tmp_path: Path) -> None:
+    link = Recorder()
+    async with connected(WhatsApp(lab.settings, tmp_path), link):
+        lab.bridge.state = "logged_out"
+        lab.bridge.report({})
+        await link.until(lambda: link.losses)
+        assert "not paired" in str(link.losses[0])
 
 
-def test_a_message_is_not_sent_twice_when_its_answer_was_lost(lab: Lab, tmp_path: Path) -> None:
-    async def live() -> None:
-        adapter = WhatsApp(lab.settings, tmp_path)
-        async with connected(adapter, Recorder()):
-            assert await adapter.was_sent(DM, nonce="n") is False
-            first = await adapter.send(DM, "hello", nonce="n")
-            assert await adapter.was_sent(DM, nonce="n") is True
-            assert await adapter.send(DM, "hello", nonce="n") == first
-            lab.bridge.refusals = [(400, "no such chat", {})]
-            with pytest.raises(SendRefused, match="no such chat"):
-                await adapter.send(DM, "hello", nonce="m")
-
-    asyncio.run(live())
+async def test_a_message_is_not_sent_twice_when_its_answer_was_lost(lab: Lab, tmp_path: Path) -> None:
+    adapter = WhatsApp(lab.settings, tmp_path)
+    async with connected(adapter, Recorder()):
+        assert await adapter.was_sent(DM, nonce="n") is False
+        first = await adapter.send(DM, "hello", nonce="n")
+        assert await adapter.was_sent(DM, nonce="n") is True
+        assert await adapter.send(DM, "hello", nonce="n") == first
+        lab.bridge.refusals = [(400, "no such chat", {})]
+        with pytest.raises(SendRefused, match="no such chat"):
+            await adapter.send(DM, "hello", nonce="m")
     assert lab.shown() == ["hello"]
 
 
@@ -373,7 +343,7 @@ def test_no_event_of_a_bridge_raises(more: dict[str, Any], kind: str, other: Any
     reader = BridgeReader(Path("/nonexistent"))
     reader.read(other)
     found = reader.read({**told(type=kind, target="3A0", emoji="👍"), **more})
-    assert found is None or isinstance(found, Event | Revision | Reaction)
+    assert found is None or isinstance(found, Event | Revision)
 
 
 # ------------------------------------------------------------------------------------------------ the bridge in contrib/
@@ -439,7 +409,7 @@ def test_the_javascript_is_correct() -> None:
 
 
 @needs_node
-def test_the_bridge_in_contrib_speaks_the_protocol(script: Path, tmp_path: Path) -> None:
+async def test_the_bridge_in_contrib_speaks_the_protocol(script: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     folder, lid = folder_of(home, scanned=False), "999888777666555@lid"
     settings = {"mode": "bridge", "bridge_command": f"node {script}"}
@@ -456,63 +426,55 @@ def test_the_bridge_in_contrib_speaks_the_protocol(script: Path, tmp_path: Path)
         if "█" in text:
             (folder / "scanned").touch()
 
-    class Link(Recorder):
-        reactions: list[Reaction] = []
-
-        async def reacted(self, reaction: Reaction) -> None:
-            self.reactions.append(reaction)
-
-    async def live() -> None:
-        adapter, link = WhatsApp(settings, home), Link()
-        await adapter.login(scan)
-        async with connected(adapter, link):
-            assert link.identities == ["+15550783881"]
-            say("A1", {"conversation": "hello"})
-            say("A2", {"conversation": "mine"}, fromMe=True)
-            event = await link.event("hello")
-            assert (event.sender.id, event.chat.chat_id) == (ALICE, ALICE)  # the mapping is written before the event
-            assert json.loads((folder / f"lid-mapping-{ALICE}.json").read_text()) == "999888777666555"
-            say(
-                "A3",
-                {
-                    "documentMessage": {
-                        "mimetype": "text/plain",
-                        "fileName": "a.txt",
-                        "caption": "read",
-                        "stored": "bytes",
-                    }
-                },
-            )
-            (file,) = (await link.event("read")).attachments
-            assert (await adapter.fetch(file), file.name) == (b"bytes", "a.txt")
-            say(
-                "A4",
-                {"protocolMessage": {"type": 14, "key": {"id": "A1"}, "editedMessage": {"conversation": "hello!"}}},
-            )
-            say("A5", {"protocolMessage": {"type": 0, "key": {"id": "A1"}}})
-            say("A6", {"reactionMessage": {"key": {"id": "X"}, "text": "👍"}})
-            await link.until(lambda: link.reactions)
-            assert [(one.revises, one.event and one.event.text) for one in link.revisions] == [
-                (event.id, "hello!"),
-                (event.id, None),
-            ]
-            number = await adapter.send(event.chat, "**hi**", nonce="n", reply_to="A1")
-            assert await adapter.send(event.chat, "**hi**", nonce="n") == number
-            assert await adapter.was_sent(event.chat, nonce="n") is True
-            await adapter.send_file(
-                event.chat, OutgoingFile(kind="file", name="b.txt", mime="text/plain", data=b"two"), nonce="m"
-            )
-            await adapter.typing(event.chat)
-            link.refuse = OSError("the disk is full")
-            say("A7", {"conversation": "kept"})
-            await link.until(lambda: link.losses)
-        link.refuse = None
-        async with connected(adapter, link):  # another process: what was not acknowledged comes again
-            await link.event("kept")
-            assert await adapter.was_sent(event.chat, nonce="n") is True
-            assert await adapter.was_sent(event.chat, nonce="other") is False
-
-    asyncio.run(live())
+    adapter, link = WhatsApp(settings, home), Recorder()
+    await adapter.login(scan)
+    async with connected(adapter, link):
+        assert link.identities == ["+15550783881"]
+        say("A1", {"conversation": "hello"})
+        say("A2", {"conversation": "mine"}, fromMe=True)
+        event = await link.event("hello")
+        assert (event.sender.id, event.chat.chat_id) == (ALICE, ALICE)  # the mapping is written before the event
+        assert json.loads((folder / f"lid-mapping-{ALICE}.json").read_text()) == "999888777666555"
+        say(
+            "A3",
+            {
+                "documentMessage": {
+                    "mimetype": "text/plain",
+                    "fileName": "a.txt",
+                    "caption": "read",
+                    "stored": "bytes",
+                }
+            },
+        )
+        (file,) = (await link.event("read")).attachments
+        assert (await adapter.fetch(file), file.name) == (b"bytes", "a.txt")
+        say(
+            "A4",
+            {"protocolMessage": {"type": 14, "key": {"id": "A1"}, "editedMessage": {"conversation": "hello!"}}},
+        )
+        say("A5", {"protocolMessage": {"type": 0, "key": {"id": "A1"}}})
+        say("A6", {"reactionMessage": {"key": {"id": "X"}, "text": "👍"}})
+        say("A7", {"conversation": "that is all"})
+        await link.event("that is all")
+        assert [(one.revises, one.event and one.event.text) for one in link.revisions] == [
+            (event.id, "hello!"),
+            (event.id, None),
+        ]
+        number = await adapter.send(event.chat, "**hi**", nonce="n", reply_to="A1")
+        assert await adapter.send(event.chat, "**hi**", nonce="n") == number
+        assert await adapter.was_sent(event.chat, nonce="n") is True
+        await adapter.send_file(
+            event.chat, OutgoingFile(kind="file", name="b.txt", mime="text/plain", data=b"two"), nonce="m"
+        )
+        await adapter.typing(event.chat)
+        link.refuse = OSError("the disk is full")
+        say("A7", {"conversation": "kept"})
+        await link.until(lambda: link.losses)
+    link.refuse = None
+    async with connected(adapter, link):  # another process: what was not acknowledged comes again
+        await link.event("kept")
+        assert await adapter.was_sent(event.chat, nonce="n") is True
+        assert await adapter.was_sent(event.chat, nonce="other") is False
     out = [json.loads(line) for line in (folder / "out").read_text().splitlines()]
     assert [(one["chat"], one.get("text") or one.get("document")) for one in out] == [
         (f"{ALICE}@s.whatsapp.net", "*hi*")

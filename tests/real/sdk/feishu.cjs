@@ -4,7 +4,7 @@ const http = require("node:http");
 const { answer, tell } = require("./commands.cjs");
 const lark = require("@larksuiteoapi/node-sdk");
 
-const KINDS = ["im.message.receive_v1", "im.message.recalled_v1", "im.message.reaction.created_v1", "card.action.trigger"];
+const KINDS = ["im.message.receive_v1", "im.message.recalled_v1", "card.action.trigger"];
 let client, socket, server, failing = 0;
 
 function dispatcher(secrets) {

@@ -20,7 +20,7 @@ class Lab:
     places: ClassVar[frozenset[str]] = frozenset({"dm"})  # of dm, group, channel, thread
     can: ClassVar[frozenset[str]] = (
         frozenset()
-    )  # of redeliver, rate_limit, fail, drop, attach, unordered, edits, change, take_back, files, choices, reactions, forward
+    )  # of redeliver, rate_limit, fail, drop, attach, edits, change, take_back, files, choices, forward
 
     listens_at: int | None = None  # the port that the gateway listens on for this platform's webhooks, if it has them
     account: str | None = None  # which of several accounts of the platform this lab plays
@@ -68,10 +68,6 @@ class Lab:
 
     def forward(self, text: str, *, who: str = "alice", where: str = "dm") -> str:
         """A person passes on what another has written, without a comment (can: forward)."""
-        raise NotImplementedError
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        """A person puts an emoji to the agent's newest message (can: reactions)."""
         raise NotImplementedError
 
     def owed(self, kept: set[str]) -> set[str]:

@@ -25,12 +25,10 @@ class Lab(base.Lab):
             "fail",
             "drop",
             "attach",
-            "unordered",
             "edits",
             "change",
             "take_back",
             "files",
-            "reactions",
             "choices",
             "forward",
         }
@@ -124,17 +122,6 @@ class Lab(base.Lab):
         author = more.pop("author", self._people[who])
         return self.server.message(self.place(where, who), author, text, **more)
 
-    def unordered(self, texts: Sequence[str], *, who: str = "alice", where: str = "dm") -> list[str]:
-        """Several messages whose events arrive the wrong way round; their ids, in the order they were written."""
-
-        async def post() -> list[str]:
-            said = [self._message(text, who, where, True) for text in texts]
-            for message in reversed(said):
-                await self.server.dispatch("MESSAGE_CREATE", self.server.event(message))
-            return [str(message["id"]) for message in said]
-
-        return list(self.server.call(post()))
-
     def announce(self, text: str = "", *, where: str = "channel", kind: int = 7, **more: Any) -> str:
         """A message of the platform's own (7: somebody joined)."""
         return self._post(text, "bob", where, False, type=kind, **more)
@@ -201,19 +188,6 @@ class Lab(base.Lab):
         message, button = [one for one in self._buttons(where, who) if one[1]["label"] == label][which]
         data = {"component_type": 2, "custom_id": button["custom_id"], "id": 1}
         self._interact(3, data, who, where, message=self.server.event(message))
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        """An emoji at the bot's newest message."""
-        place = self.place(where, who)
-        ours = [one for one in self.server.messages.get(place, []) if one["author"]["id"] == self.server.bot["id"]]
-        if ours:
-            guild = self.server.channels[place].get("guild_id")
-            told = {
-                "user_id": self.user_id(who), "channel_id": place, "message_id": ours[-1]["id"], "burst": False, "type": 0,
-                "emoji": {"id": None, "name": emoji}, "message_author_id": self.server.bot["id"],
-                **({"guild_id": guild} if guild else {}),
-            }  # fmt: skip
-            self.server.call(self.server.dispatch("MESSAGE_REACTION_ADD", told))
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         """The files of the bot's messages."""
@@ -349,6 +323,7 @@ class Lab(base.Lab):
     def reset(self) -> None:
         """As new, but for the people and places."""
         self.server.clear()
+        self.server.content_allowed = True
 
     def close(self) -> None:
         """End the server."""

@@ -39,7 +39,7 @@ class Schema:
     """The document, loaded as far as it is asked for."""
 
     def __init__(self) -> None:
-        programs = environment("discordopenapi", [REQUIREMENT], options=["--no-deps"])
+        programs = environment("discordopenapi", [REQUIREMENT], options=["--no-deps"], quick=True)
         (self._folder,) = programs.parent.glob("lib/python*/site-packages/openapi_client")
         self._operations = _operations(self._folder)
         _open_package(self._folder)

@@ -49,7 +49,6 @@ class Lab(SocketLab):
             "take_back",
             "files",
             "choices",
-            "reactions",
             "forward",
         }
     )
@@ -222,12 +221,6 @@ class Lab(SocketLab):
         place = {"open_message_id": card["message_id"], "open_chat_id": card["chat_id"]}
         action = {"value": one["behaviors"][0]["value"], "tag": "button"}
         self.push("card.action.trigger", {"operator": self.ids(who), "action": action, "context": place})
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        message = self._ours(where, who if where == "dm" and who == "alice" else "alice")[-1]
-        kind = {"👍": "THUMBSUP", "👎": "ThumbsDown"}.get(emoji, "PARTY")
-        event = {"message_id": message["message_id"], "reaction_type": {"emoji_type": kind}, "operator_type": "user"}
-        self.push("im.message.reaction.created_v1", {**event, "user_id": self.ids(who), "action_time": "1"})
 
     def threads(self) -> list[str]:
         return [text.strip("*") for one in self.sent.values() if (text := _words(one)).startswith("**")]

@@ -175,7 +175,7 @@ class House:
         return cls._only
 
     def __init__(self) -> None:
-        self._program = environment("homeassistant", REQUIREMENTS, python=python_313(), large=True) / "hass"
+        self._program = environment("homeassistant", REQUIREMENTS, python=python_313()) / "hass"
         self._folder = TemporaryDirectory(prefix="hermes-house-")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"

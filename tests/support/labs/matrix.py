@@ -215,9 +215,7 @@ class Lab(Base):
 
     platform = "matrix"
     places = frozenset({"dm", "group", "thread"})
-    can = frozenset(
-        {"attach", "edits", "fail", "rate_limit", "drop", "change", "take_back", "files", "reactions", "forward"}
-    )
+    can = frozenset({"attach", "edits", "fail", "rate_limit", "drop", "change", "take_back", "files", "forward"})
 
     def __init__(self) -> None:
         self.synapse = Synapse.running()
@@ -313,19 +311,6 @@ class Lab(Base):
         if where != "dm":
             content["m.mentions"] = {"user_ids": [self.agent.user_id]}
         return person.send(self.chat_id(where, who), self._placed(content, where))
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        room, person = self.chat_id(where, who), self.people[who]
-        ours = [
-            one["event_id"]
-            for one in person.events(room, self._since[room])
-            if one["sender"] == self.agent.user_id
-            and one["type"] == "m.room.message"
-            and one["content"].get("m.relates_to", {}).get("rel_type") != "m.replace"
-        ]
-        if ours:
-            about = {"m.relates_to": {"rel_type": "m.annotation", "event_id": ours[-1], "key": emoji}}
-            person.ask("PUT", f"/rooms/{quote(room)}/send/m.reaction/{secrets.token_hex(8)}", json=about)
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         sent = [one for one in self.messages(where, who=who) if "url" in one]

@@ -18,7 +18,7 @@ from typing import Any
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import Attachment, Chat, Choice, Event, Forwarded, OutgoingFile, Reaction, Revision, Sender
+from hermes.gateway.events import Attachment, Chat, Choice, Event, Forwarded, OutgoingFile, Revision, Sender
 from tests.support.labs.base import Lab as Base
 
 
@@ -34,7 +34,7 @@ class Plain(Adapter):
     capabilities = Capabilities(
         longest=1000, edits=True, typing=True, threads=True, media=True, menu=True, idempotent=True, quotes=True,
         tells_edits=True, tells_deletions=True, files=True, largest_file=100_000, longest_caption=200,
-        choices=10, tells_reactions=True,
+        choices=10,
     )  # fmt: skip
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
@@ -83,11 +83,6 @@ class Plain(Adapter):
             await asyncio.gather(*[self._keep_one(link, raw) for raw in [await queue.get(), *_rest(queue)]])
 
     async def _keep_one(self, link: Link, raw: dict[str, Any]) -> None:
-        if "emoji" in raw:
-            chat, sender = Chat(platform=self.platform, **raw["chat"]), Sender(user_id=raw["user"], proven=True)
-            reaction = Reaction(id=raw["id"], chat=chat, sender=sender, emoji=raw["emoji"], message_id=raw["about"])
-            await self._safe(link, raw, link.reacted(reaction))
-            return
         if raw.get("gone"):
             await self._safe(link, raw, link.revised(Revision(id=raw["id"], revises=raw["revises"])))
             return
@@ -207,14 +202,12 @@ class PlainLab(Base):
             "fail",
             "drop",
             "attach",
-            "unordered",
             "edits",
             "thread",
             "change",
             "take_back",
             "files",
             "choices",
-            "reactions",
             "forward",
         }
     )
@@ -440,19 +433,6 @@ class PlainLab(Base):
         chat = self._chat(where, who)
         place = (chat["chat_id"], chat.get("thread_id"))
         return str(next((number for number, one in reversed(self.messages.items()) if one["place"] == place), "m"))
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm", about: str | None = None) -> None:
-        with self._lock:
-            number = f"r{next(self._numbers)}"
-            event = {
-                "id": number,
-                "emoji": emoji,
-                "chat": self._chat(where, who),
-                "user": self.user_id(who),
-                "about": about or self._newest(where, who),
-            }
-            self.events[number] = self.unacknowledged[number] = event
-        self._deliver(event)
 
     def change(self, message_id: str, text: str, *, who: str = "alice", where: str = "dm") -> None:
         self.revise(f"c{next(self._numbers)}", {**self.events[message_id], "user": self.user_id(who), "text": text})

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from hermes.gateway.adapter import Adapter
-from hermes.gateway.events import Event, Reaction, Revision
+from hermes.gateway.events import Event, Revision
 from tests.support.waiting import until_async
 
 
@@ -21,7 +21,6 @@ class Recorder:
         self.troubles: list[str] = []
         self.events: list[Event] = []
         self.revisions: list[Revision] = []
-        self.reactions: list[Reaction] = []
         self.identities: list[str] = []
         self.losses: list[Exception] = []
         self.moves: list[tuple[str, str]] = []
@@ -38,10 +37,6 @@ class Recorder:
         if self.refuse is not None:
             raise self.refuse
         self.revisions.append(revision)
-
-    async def reacted(self, reaction: Reaction) -> None:
-        await asyncio.sleep(0)
-        self.reactions.append(reaction)
 
     async def moved(self, old: str, new: str) -> None:
         self.moves.append((old, new))

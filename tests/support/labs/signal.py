@@ -114,7 +114,7 @@ class Lab(Base):
     platform = "signal"
     keeps = False  # signal-cli has acknowledged a message to Signal before it writes it to the stream
     places = frozenset({"dm", "group"})
-    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back", "files", "reactions"})
+    can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "change", "take_back", "files"})
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -251,14 +251,6 @@ class Lab(Base):
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         with self._lock:
             return list(self._said.get(self.chat_id(where, who), {}).values())
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        with self._lock:
-            said = list(self._said.get(self.chat_id(where, who), {}))
-        if said:
-            author = {"targetAuthor": ACCOUNT, "targetAuthorNumber": ACCOUNT, "targetAuthorUuid": ACCOUNT_UUID}
-            told = {"emoji": emoji, **author, "targetSentTimestamp": said[-1], "isRemove": False}
-            self.deliver(who, {"message": None, "reaction": told}, where)
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         with self._lock:

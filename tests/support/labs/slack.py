@@ -1,8 +1,8 @@
 """The Slack lab: a workspace with a direct message for everybody, a group, a public and a private channel, and a thread.
 
 A message that mentions the agent in a channel comes as two events, as Slack does it. Beyond what every lab can, this one
-takes native commands (`slash`), keeps events back and lets them go in another order (`hold`, `release`), ends
-connections with a warning (`refresh`), and answers any method with what a test says (`answer_next`).
+takes native commands (`slash`), ends connections with a warning (`refresh`), and answers any method with what a test
+says (`answer_next`).
 """
 
 from __future__ import annotations
@@ -61,12 +61,10 @@ class Lab(base.Lab):
             "fail",
             "drop",
             "attach",
-            "unordered",
             "edits",
             "change",
             "take_back",
             "files",
-            "reactions",
             "choices",
             "forward",
         }
@@ -216,19 +214,6 @@ class Lab(base.Lab):
 
         self.server.do(inside)
 
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        place = (self.chat_id(where, who), self._root if where == "thread" else None, BOT)
-
-        def inside() -> None:
-            ours = [one for one in self.state.messages if (one.chat, one.thread, one.user) == place]
-            if ours:
-                now, name = self.server.now(), {"👍": "+1", "👎": "-1"}.get(emoji, "tada")
-                item = {"type": "message", "channel": ours[-1].chat, "ts": ours[-1].ts}
-                told = {"user": IDS[who], "reaction": name, "item_user": BOT, "item": item, "event_ts": now}
-                self.server.announce({"type": "reaction_added", **told}, f"reaction {now}")
-
-        self.server.do(inside)
-
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         place = (self.chat_id(where, who), self._root if where == "thread" else None)
         return [(name, data, text) for *there, name, data, text in list(self.state.shared) if tuple(there) == place]
@@ -289,20 +274,6 @@ class Lab(base.Lab):
     def send_again(self) -> None:
         """What was not acknowledged in time goes out once more."""
         self.server.do(self.server.send_again)
-
-    def hold(self) -> None:
-        """Keep events back from now on."""
-        self.server.do(lambda: setattr(self.state, "held", []))
-
-    def release(self, *, backwards: bool = False) -> None:
-        """Let them go, in the order they happened or the other."""
-
-        def inside() -> None:
-            held, self.state.held = self.state.held or [], None
-            for envelope in reversed(held) if backwards else held:
-                self.server.deliver(envelope)
-
-        self.server.do(inside)
 
     def answer_next(self, method: str, answer: Callable[[], web.StreamResponse], times: int = 1) -> None:
         """The next calls of a method ("send" for both that send, "file" for downloads) get this answer."""

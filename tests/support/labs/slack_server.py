@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from aiohttp import WSMsgType, web
 
-from tests.support.labs.slack_schema import methods, problems_of
+from tests.support.environments import at_hand
+from tests.support.labs.slack_schema import FOLDER, methods, problems_of
 
 BOT, BOT_ID, TEAM, APP = "UHERMES01", "BHERMES01", "TLAB00001", "ALAB00001"
 SENDS = ("chat.postMessage", "chat.update")
@@ -46,7 +47,6 @@ class State:
     files: dict[str, tuple[dict[str, Any], bytes]] = field(default_factory=dict)
     sent: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # message → envelopes it came in
     queue: list[dict[str, Any]] = field(default_factory=list)  # envelopes nobody was there for
-    held: list[dict[str, Any]] | None = None  # envelopes kept back; None: none are
     unacknowledged: dict[str, tuple[dict[str, Any], web.WebSocketResponse]] = field(default_factory=dict)
     acknowledged: list[str] = field(default_factory=list)
     faults: list[tuple[str, Callable[[], web.StreamResponse]]] = field(default_factory=list)  # (method, its answer)
@@ -67,7 +67,8 @@ class Server:
     """The running server. Everything happens in its loop; `do` takes work there from outside."""
 
     def __init__(self, users: dict[str, dict[str, Any]], chats: dict[str, dict[str, Any]]) -> None:
-        methods()  # fetched before anything is asked
+        if at_hand(FOLDER):
+            methods()  # fetched before anything is asked
         self.users, self.chats = users, chats
         self.bot_token, self.app_token = f"xoxb-{uuid.uuid4().hex}", f"xapp-{uuid.uuid4().hex}"
         self.state = State()
@@ -182,9 +183,6 @@ class Server:
 
     def deliver(self, envelope: dict[str, Any]) -> None:
         """To whoever is connected, or who comes next."""
-        if self.state.held is not None:
-            self.state.held.append(envelope)
-            return
         open_ones = [one for one in self._sockets if one not in self._leaving and not one.closed]
         if not open_ones:
             self.state.queue.append(envelope)

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import itertools
 import json
+import threading
 import time
 from datetime import datetime
 from email.utils import formatdate
@@ -52,6 +53,8 @@ class Lab(HttpLab):
         self.moved = 0.0  # how far Twilio's clock is from ours, in seconds
         self.page_size = 1000  # the most messages in a page of the list
         self.silent = False  # no webhook is called
+        self.lists = threading.Event()  # the list of messages is answered
+        self.lists.set()
         self.listed: list[dict[str, str]] = []  # the queries of the list
         self._media: dict[str, tuple[bytes, str]] = {}
         self._problems: list[str] = []
@@ -230,6 +233,7 @@ class Lab(HttpLab):
                     if "/Media/" in path:
                         self.answer(307, b"", Location=f"/stored/{path.rpartition('/')[2]}")
                     elif path == f"{_PATH}.json":
+                        lab.lists.wait(60)
                         status, found = lab._list(dict(parse_qsl(urlsplit(self.path).query)))
                         self.answer(
                             status, json.dumps(found).encode(), **({"Retry-After": "0"} if status == 429 else {})

@@ -49,12 +49,10 @@ class Lab(base.Lab):
             "fail",
             "drop",
             "attach",
-            "unordered",
             "edits",
             "change",
             "files",
             "choices",
-            "reactions",
             "forward",
         }
     )
@@ -133,17 +131,6 @@ class Lab(base.Lab):
                 "id": secrets.token_hex(8), "from": person(who), "message": message, "chat_instance": "1", "data": data,
             }  # fmt: skip
             self._announce({"callback_query": query})
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        with self.turn:
-            chat, topic = self._place(where, who)
-            there = [one for one in self.sent if one["chat"]["id"] == chat and self._topic(one) == topic]
-            if there:
-                told = {
-                    "chat": self._chat(chat), "message_id": there[-1]["message_id"], "user": person(who), "date": int(time.time()),
-                    "old_reaction": [], "new_reaction": [{"type": "emoji", "emoji": emoji}],
-                }  # fmt: skip
-                self._announce({"message_reaction": told})
 
     def redeliver(self, message_id: str) -> None:
         with self.turn:

@@ -37,7 +37,7 @@ def _install(folder: Path) -> None:
 @cache
 def load() -> Schema:
     """The schema; the test that asks for it is skipped where it can't be had."""
-    folder = installed(f"telegram-schema-{AIOGRAM}", _install)
+    folder = installed(f"telegram-schema-{AIOGRAM}", _install, quick=True)
     return Schema(json.loads((folder / "schema.json").read_text()))
 
 

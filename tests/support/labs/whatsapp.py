@@ -59,9 +59,7 @@ class Lab(HttpLab):
 
     platform = "whatsapp"
     places = frozenset({"dm", "group"})
-    can = frozenset(
-        {"redeliver", "rate_limit", "fail", "attach", "files", "choices", "reactions", "change", "take_back", "forward"}
-    )
+    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "files", "choices", "change", "take_back", "forward"})
 
     def __init__(self) -> None:
         self.listens_at = free_port()
@@ -189,10 +187,6 @@ class Lab(HttpLab):
 
     def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
         self.tell({"type": "revoke", "revoke": {"original_message_id": message_id}}, who=who, where=where)
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        newest = self._to(where, "alice")[-1]["id"]
-        self.tell({"type": "reaction", "reaction": {"message_id": newest, "emoji": emoji}}, who=who, where=where)
 
     def press(self, label: str, *, who: str = "alice", where: str = "dm", which: int = -1) -> None:
         shown = [one for message in self._to(where, who) for one in _choices(message) if one[1]["title"] == label]

@@ -152,9 +152,7 @@ class Lab(Base):
 
     platform = "whatsapp"
     places = frozenset({"dm", "group"})
-    can = frozenset(
-        {"redeliver", "rate_limit", "fail", "attach", "files", "reactions", "change", "take_back", "forward"}
-    )
+    can = frozenset({"redeliver", "rate_limit", "fail", "attach", "files", "change", "take_back", "forward"})
 
     def __init__(self) -> None:
         self.bridge = Bridge(TOKEN)
@@ -208,11 +206,6 @@ class Lab(Base):
 
     def take_back(self, message_id: str, *, who: str = "alice", where: str = "dm") -> None:
         self.tell({"type": "delete", "target": message_id}, who=who, where=where)
-
-    def react(self, emoji: str, *, who: str = "alice", where: str = "dm") -> None:
-        self.tell(
-            {"type": "reaction", "target": self._to(where, "alice")[-1]["id"], "emoji": emoji}, who=who, where=where
-        )
 
     def _to(self, where: str, who: str) -> list[dict[str, Any]]:
         chat = GROUP if where == "group" else f"{_NUMBERS[who]}@s.whatsapp.net"

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from hermes.agent.models.endpoint import providers
 from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.models.endpoint.providers import PROVIDERS, variable_of
-from hermes.agent.models.endpoint.servers import can_chat, find_servers, listed_models
+from hermes.agent.models.endpoint.servers import can_chat, find_servers, is_near, listed_models, without_password
 from hermes.agent.models.files import MODELS, place_of
 from hermes.agent.models.model import Model
 from hermes.config import environment
@@ -45,8 +45,6 @@ def choose_model(config: Config, db: SessionDB) -> Model:
 
 def language_model(config: Config, db: SessionDB | None = None) -> Model | None:
     """The configured model, or None where only the history can answer. Without `db` the embedded model gets no excerpts of it."""
-    from hermes.config import environment
-
     config.require_set("model", "auxiliary")
     home = get_hermes_home()
     variables = environment(home)
@@ -83,10 +81,6 @@ def settings_for(name: str, config: Config) -> dict[str, str]:
 
     InvalidInput says what is missing.
     """
-    from hermes.agent.models.endpoint.servers import find_servers
-    from hermes.agent.models.files import MODELS, place_of
-    from hermes.config import environment
-
     if name in ("embedded", "extractive", *(known for known, model in MODELS.items() if model.purpose == "chat")):
         if name != "extractive" and place_of("smollm2") is None:
             raise InvalidInput("the embedded model is not installed; `hermes model install smollm2` installs it")
@@ -128,8 +122,6 @@ def model_of_choice(config: Config, name: str | None, main: Model) -> Model:
 
 def other_model(config: Config, name: str, main: Model) -> Model | None:
     """The model of this name instead of the main one; None where no server on this machine has it."""
-    from hermes.config import environment
-
     if main.base_url is None and providers.endpoint_named(name, environment()) is None:
         return local_model(config, name)
     return named_model(name, main)
@@ -140,9 +132,6 @@ def model_again(main: Model, name: str, about: str | None) -> tuple[Model | None
 
     `about` is the session's `model_config`, if that is about this model: it says where the model was.
     """
-    from hermes.agent.models.endpoint.servers import is_near, listed_models
-    from hermes.config import environment
-
     here, variables = main.base_url, environment()
     try:
         was = json.loads(about or "{}").get("base_url") or here
@@ -180,8 +169,6 @@ def _checked(base_url: str) -> str:
 
 
 def _first_listed(base_url: str, key: str | None) -> str:
-    from hermes.agent.models.endpoint.servers import can_chat, listed_models, without_password
-
     listed = listed_models(base_url, key=key, timeout=5.0)
     first = next((str(item["id"]) for item in listed or () if can_chat(str(item["id"]))), None)
     if first is None:
@@ -192,8 +179,6 @@ def _first_listed(base_url: str, key: str | None) -> str:
 
 def local_model(config: Config, name: str | None) -> EndpointModel | None:
     """A server on this machine: the one that has the configured model, or the first with any."""
-    from hermes.agent.models.endpoint.servers import find_servers
-
     for found in find_servers():
         wanted = found.models[0] if name is None else next((m for m in found.models if _same(m, name)), None)
         if wanted is not None:
@@ -236,8 +221,6 @@ def _beside(
     setting: str = "model",
 ) -> EndpointModel:
     """A model at this address, else at the provider that its name names, else where the main one is."""
-    from hermes.config import environment
-
     here = main if isinstance(main, EndpointModel) else None
     variables = environment()
     address = (here.base_url if here else variables.get("OPENAI_BASE_URL")) or providers.OPENAI

@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
@@ -29,7 +30,7 @@ from hermes.store.text.index_text import plain_content
 from hermes.tokens import text_tokens
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    pass
 
 CONTEXT = 4096  # tokens; the file allows 8192, at twice the memory
 ROOM = 1000  # tokens of a question: on one thread, reading more than this takes too long
@@ -111,8 +112,6 @@ _lock = threading.Lock()
 
 def _loaded(path: Path, cancelled: Callable[[], bool]) -> EndpointModel | None:
     """The file as an endpoint of this process, loaded by the first caller; None if `cancelled()` turns true before."""
-    from concurrent.futures import Future
-
     with _lock:
         if path not in _loading:
             _loading[path] = Future()

@@ -16,6 +16,7 @@ from hermes.agent.models.endpoint.servers import is_near
 if TYPE_CHECKING:
     from hermes.store.records.visibility import User
 
+REASONING = ("reasoning", "reasoning_content", "reasoning_details")  # a reply's fields, as endpoints name them
 Message = Mapping[str, Any]  # an OpenAI chat message; one that was read or sent is not changed
 
 

@@ -187,15 +187,22 @@ def _fitted(passages: Sequence[Excerpt], window: int | None) -> tuple[str, list[
     kept: list[Excerpt] = []
     out, tokens = head, min(TOKENS, (window or TOKENS * _SHARE) // _SHARE)
     for passage in passages:
-        about = f"{_title(passage)} · {when(passage.when)} · {passage.role} · message {passage.message_id}"
+        title = f"{shortened_line(harmless(passage.title), 60)}\n" if passage.title else ""
         for characters in (longest, longest // 2, longest // 4):
             text = shortened(passage.text, characters)
-            one = f"{date(passage.when)}: {quoted(one_line(text))}" if small else f"{defused(about)}\n{quoted(text)}"
+            if small:
+                one = f"{date(passage.when)}: {quoted(one_line(text))}"
+            else:
+                one = f"{_place(passage)}\n{quoted(title + text)}"
             if text_tokens(f"{out}\n{one}") <= tokens:
                 out = f"{out}\n{one}"
                 kept.append(passage)
                 break
     return out if kept else "", kept
+
+
+def _place(passage: Excerpt) -> str:
+    return defused(f"{when(passage.when)} · {passage.role} · message {passage.message_id}")
 
 
 def last_recalled(agent: Agent) -> list[Excerpt]:

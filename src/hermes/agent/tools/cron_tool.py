@@ -11,7 +11,7 @@ from hermes.agent.tools.permission import Question, permit
 from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, parameters, text_argument
 from hermes.errors import InvalidInput, ToolError
 from hermes.texts import one_line
-from hermes.times import clock
+from hermes.times import clock, next_time, own_timezone, zone_of
 
 if TYPE_CHECKING:
     from hermes.store.coordination.cron import CronDB, Job
@@ -34,8 +34,6 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
 
 
 def _add(context: Context, store: CronDB, arguments: dict[str, Any]) -> str:
-    from hermes.schedules import next_time, own_timezone
-
     schedule = " ".join(text_argument(arguments, "schedule").split())
     prompt = text_argument(arguments, "prompt")
     places = ["none", "file", *context.config.enabled_platforms]
@@ -55,8 +53,6 @@ def _add(context: Context, store: CronDB, arguments: dict[str, Any]) -> str:
 
 
 def _change(context: Context, store: CronDB, action: str, arguments: dict[str, Any]) -> str:
-    from hermes.schedules import next_time
-
     job = store.find(text_argument(arguments, "job"))
     if job is None:
         raise ToolError("no job has this id; the action list shows them")
@@ -75,9 +71,7 @@ def _confirm(context: Context, question: str) -> None:
 
 
 def _shown(job: Job) -> dict[str, Any]:
-    from hermes.schedules import zone
-
-    due = "paused" if job.paused_at is not None else clock(job.next_at, zone(job.timezone))
+    due = "paused" if job.paused_at is not None else clock(job.next_at, zone_of(job.timezone))
     return {
         "id": job.id, "schedule": job.schedule, "timezone": job.timezone, "prompt": job.prompt, "deliver": job.deliver,
         "next": due,

@@ -18,17 +18,12 @@ from hermes.texts import counted, shortened_line, without_middle
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.tools.permission import Answer
-    from hermes.agent.turn import Event
+    from hermes.agent.turn import Event, TurnEnded
 
 NAME: Final = "delegate"
 MOST_CHARS: Final = 40_000
 DONE: Final = "subagent_done"  # the end reason of its session
 _ALONE = "\n\n(You work on this on your own. Your last message goes back as the result: make it complete and short.)"
-
-
-class _SubtaskEnded:
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:
@@ -72,11 +67,11 @@ def _agent(context: Context) -> Agent:
 
 def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
     """Run the turn in its own thread, so that an interrupt of the parent reaches it at once."""
-    from hermes.agent.turn import Done, Text, ToolFinished, ToolStarted
+    from hermes.agent.turn import Done, Text, ToolFinished, ToolStarted, TurnEnded
 
-    inbox: SimpleQueue[Event | _SubtaskEnded] = SimpleQueue()
+    inbox: SimpleQueue[Event | TurnEnded] = SimpleQueue()
     turn = agent.turn(task + _ALONE)
-    turn.start(inbox.put, lambda error: inbox.put(_SubtaskEnded(error)))
+    turn.start(inbox.put)
     steps: list[str] = []
     said, calls, interrupted = "", 0, False
     while True:
@@ -86,7 +81,7 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
             item = inbox.get(timeout=0.1)
         except Empty:
             continue
-        if isinstance(item, _SubtaskEnded):
+        if isinstance(item, TurnEnded):
             if item.error is not None:
                 raise _failure(item.error)
             return said, calls, interrupted

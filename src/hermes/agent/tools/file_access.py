@@ -3,6 +3,8 @@
 Free is what lies in the folder the conversation began in, after every link and `..` was followed. The home folder, its
 parents and the root are too much for that: there, and everywhere else, the user is asked. So are `.git` and the folder of
 this program: a file there can change what runs later. Where no user can be asked, the answer is no.
+
+The agent's own files, memory and skills, lie in that folder and are written through their tools alone.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -17,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from hermes.agent.tools.permission import Question, free_folder, has_rule, permit, rule_folder, visible
 from hermes.errors import ToolDeclined, ToolError
 from hermes.texts import text_of_bytes
-from hermes.whole_files import write_whole
+from hermes.whole_files import LOCK_SECONDS, locked, write_whole
 
 if TYPE_CHECKING:
     from hermes.agent.tools.tool import Context
@@ -100,16 +104,16 @@ def opened(path: Path) -> BinaryIO:
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes | None:
     """The bytes of a regular file; None when there is none. ToolError for anything else, and for more than `most`."""
-    try:
-        with opened(path) as file:
+    with explained(path):
+        try:
+            file = opened(path)
+        except FileNotFoundError:
+            return None
+        with file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
                 raise ToolError(f"{path} has {size:,} bytes, more than {most:,}; read a part with terminal")
             return file.read(most + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ToolError(f"{path}: {error.strerror}") from error
 
 
 def read_text(path: Path) -> str | None:
@@ -128,13 +132,11 @@ def as_text(data: bytes, name: str) -> str:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Put a file in place of the old one in one step, with the old one's permissions."""
-    try:
+    with explained(path):
         mode = _mode(unmoved(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, data)
         path.chmod(mode)
-    except OSError as error:
-        raise ToolError(f"{path}: {error.strerror or error}") from error
 
 
 def _mode(path: Path) -> int:
@@ -149,3 +151,39 @@ def _mode(path: Path) -> int:
 def remove(path: Path) -> None:
     """Remove a file."""
     unmoved(path).unlink()
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn an OSError into a ToolError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror or error}") from error
+
+
+# ------------------------------------------------------------------------------------------------ the agent's own files
+
+
+@contextmanager
+def locked_folder(folder: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """One writer at a time in this folder, across processes; the folder is created if it is missing."""
+    with explained(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(folder / ".lock", seconds):
+            yield
+
+
+def write_own(path: Path, text: str) -> None:
+    """Replace a file that only its owner can read, in one step. A link stays a link."""
+    with explained(path):
+        write_whole(Path(os.path.realpath(path)), text.encode(errors="surrogateescape"))
+
+
+def read_own(path: Path) -> str | None:
+    """The text of a file, bytes that are no UTF-8 preserved; None when there is no such file."""
+    with explained(path):
+        try:
+            return path.read_text(encoding="utf-8", errors="surrogateescape")
+        except FileNotFoundError:
+            return None

@@ -114,6 +114,8 @@ def _read(context: Context, arguments: dict[str, Any]) -> str:
     lines = text.splitlines(keepends=True)
     first = int(number_argument(arguments, "offset", 1, 1, 1e9))
     count = int(number_argument(arguments, "limit", 2_000, 1, 1e6))
+    if first > max(1, len(lines)):
+        raise ToolError(f"{target.path} has {counted(len(lines), 'line')}; there is no line {first}")
     part = lines[first - 1 : first - 1 + count]
     last = first - 1 + len(part)
     which = "" if len(part) == len(lines) else f"; lines {first} to {last}"

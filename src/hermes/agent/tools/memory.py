@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.shared_files import locked, read_whole, write_shared
+from hermes.agent.tools.file_access import locked_folder, read_own, write_own
 from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, parameters, text_argument
 from hermes.errors import ToolError
 from hermes.texts import counted, one_line
@@ -45,7 +45,7 @@ def _path(home: Path, target: str) -> Path:
 
 
 def _read(home: Path, target: str) -> str:
-    return read_whole(_path(home, target)) or ""
+    return read_own(_path(home, target)) or ""
 
 
 def _is_entry(line: str) -> bool:
@@ -68,7 +68,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     )
     if action == "list":
         return _listed(context.home, list(FILES) if arguments.get("target") is None else [target])
-    with locked(context.home / "memories"):
+    with locked_folder(context.home / "memories"):
         text = _read(context.home, target)
         old = "" if action == "add" else context.db.masked(_old(arguments))  # masked like when it was added
         if action == "add":
@@ -83,7 +83,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
                     f"{FILES[target]} would have {len(changed):,} characters and may have {LIMITS[target]:,};"
                     " remove or shorten something first"
                 )
-            write_shared(_path(context.home, target), changed)
+            write_own(_path(context.home, target), changed)
     count = len(_entries(changed))
     return f"{said} ({counted(count, 'entry', 'entries')}, {len(changed):,} of {LIMITS[target]:,} characters)"
 

@@ -1,6 +1,7 @@
 """Programs started by the agent: each in its own process group, so that all of it can be ended.
 
-Those in the background belong to the agent (`context.state`), survive turns, and are ended with it.
+Those in the background belong to the agent (`context.state`), survive turns, and are ended with it. A program can print
+gigabytes: only the beginning and the end of its output are kept, with a note of the gap.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.output import SHOWN_CHARS, Output, last_lines
 from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, number_argument, parameters
 from hermes.errors import ToolError
-from hermes.texts import one_line, shortened, without_middle
+from hermes.texts import one_line, readable, shortened, without_middle
 
 GRACE_SECONDS: Final = 1.0  # between SIGTERM and SIGKILL; an interrupted turn waits two
 MAX_RUNNING: Final = 32
@@ -287,3 +287,72 @@ process = Tool(
     ),
     run=_run,
 )
+
+
+# ------------------------------------------------------------------------------------------------ output
+
+
+FIRST_BYTES: Final = 200_000
+LAST_BYTES: Final = 800_000
+SHOWN_CHARS: Final = 40_000
+
+
+class Output:
+    """The bytes of one program; offsets count from its first byte. Safe to use from several threads."""
+
+    def __init__(self, first: int = FIRST_BYTES, last: int = LAST_BYTES) -> None:
+        self._lock = threading.Lock()
+        self._first_limit, self._last_limit = first, last
+        self._first = bytearray()
+        self._last = bytearray()
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        """Add output."""
+        with self._lock:
+            self.size += len(data)
+            room = self._first_limit - len(self._first)
+            if room > 0:
+                self._first += data[:room]
+                data = data[room:]
+            self._last += data
+            if len(self._last) > self._last_limit * 2:  # cut occasionally, not at every byte
+                del self._last[: len(self._last) - self._last_limit]
+
+    def end(self, size: int = 4_096) -> str:
+        """The readable text of the last bytes, without a line whose beginning is not among them."""
+        with self._lock:
+            data = bytes(self._last[-size:])
+            if len(data) < size:
+                data = bytes(self._first[-(size - len(data)) :]) + data
+            cut = len(data) < self.size
+        text = readable(data.decode("utf-8", "replace"))
+        return text.partition("\n")[2] or text if cut else text
+
+    def since(self, offset: int = 0, limit: int | None = None) -> tuple[str, int]:
+        """The readable text from an offset on, and the next offset.
+
+        Where a part was dropped, or exceeds a `limit` of characters, a note in the middle says so.
+        """
+        with self._lock:
+            first = bytes(self._first[offset:]) if offset < len(self._first) else b""
+            start = self.size - len(self._last)
+            last = bytes(self._last[max(0, offset - start) :])
+            gap = max(0, start - max(offset, len(self._first)))
+            size = self.size
+        if not gap:
+            text = readable((first + last).decode("utf-8", "replace"))
+            return (text if limit is None else without_middle(text, limit, first=1 / 3)), size
+        head, tail = readable(first.decode("utf-8", "replace")), readable(last.decode("utf-8", "replace"))
+        if limit is not None:
+            gap += max(0, len(head) - limit // 3) + max(0, len(tail) - limit * 2 // 3)
+            head, tail = head[: limit // 3], tail[-(limit * 2 // 3) :]
+        return f"{head}\n[… about {gap:,} characters left out …]\n{tail}", size
+
+
+def last_lines(text: str, count: int) -> str:
+    """The last lines, and how many there were before them."""
+    lines = text.rstrip("\n").split("\n")
+    if len(lines) <= count:
+        return text
+    return f"[… {len(lines) - count:,} lines before …]\n" + "\n".join(lines[-count:])

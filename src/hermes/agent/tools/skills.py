@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.shared_files import explained, locked, read_whole, write_shared
+from hermes.agent.tools.file_access import explained, locked_folder, read_own, write_own
 from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, parameters, text_argument
 from hermes.errors import ToolError
 from hermes.texts import one_line, shortened
@@ -41,7 +41,7 @@ def skill_list(home: Path) -> list[Skill]:
     for name in names:
         if NAME.fullmatch(name):
             try:
-                text = read_whole(_file(home, name))
+                text = read_own(_file(home, name))
             except ToolError:
                 continue
             if text is not None:
@@ -106,7 +106,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
 
 def _view(home: Path, name: str) -> str:
     path = _file(home, name)
-    text = read_whole(path)
+    text = read_own(path)
     if text is None:
         known = ", ".join(skill.name for skill in skill_list(home)) or "none"
         raise ToolError(f"there is no skill {name}; there are: {known}")
@@ -129,12 +129,12 @@ def _save(home: Path, name: str, content: str) -> str:
     if said is not None and said != name:
         raise ToolError(f"the front matter names the skill {str(said)[:80]!r}, but it would be saved as {name!r}")
     content = content.encode("utf-8", "replace").decode()
-    with locked(home / "skills"):
+    with locked_folder(home / "skills"):
         with explained(path):
             path.parent.mkdir(mode=0o700, exist_ok=True)
         _file(home, name)  # again, now that no other process can put a link there
         existed = path.exists()
-        write_shared(path, content if content.endswith("\n") else content + "\n")
+        write_own(path, content if content.endswith("\n") else content + "\n")
     return f"{'Replaced' if existed else 'Saved'} the skill {name}: {_description(content)}"
 
 

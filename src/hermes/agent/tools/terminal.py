@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from hermes.agent.tools.command_line import NotUnderstood, read_command_line
 from hermes.agent.tools.harmless import Doubt, Place, why_ask
-from hermes.agent.tools.output import SHOWN_CHARS
 from hermes.agent.tools.permission import (
     Question,
     free_folder,
@@ -26,7 +25,7 @@ from hermes.agent.tools.permission import (
     rule_for,
     visible,
 )
-from hermes.agent.tools.processes import Process, background, ending
+from hermes.agent.tools.processes import SHOWN_CHARS, Process, background, ending
 from hermes.agent.tools.tool import (
     STOPPED,
     TIMED_OUT,

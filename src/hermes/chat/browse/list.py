@@ -14,8 +14,10 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual import events
 from textual.geometry import Size
 from textual.message import Message
@@ -245,9 +247,6 @@ class SessionList(ScrollView, can_focus=False):
 
     def _empty(self, width: int) -> list[str]:
         """The text of an empty list, in lines that fit."""
-        from rich.console import Console
-        from rich.text import Text
-
         room = max(1, width - 2 * len(_GAP))
         return [part.plain for part in Text(self.nothing).wrap(Console(width=room), room, overflow="fold")]
 

@@ -11,6 +11,7 @@ import click
 
 from hermes.cli.shared import configuration, note, opened, put
 from hermes.home import has_key_file
+from hermes.store.encryption import convert, keys
 from hermes.store.records.attachments import PREFIX
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ def _ways(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @_ways
 def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
-    from hermes.store.encryption import convert
-
     database = _database()
     way = _way(database, keyring, key_file, ask, passphrase_file)
     had_key = has_key_file(database)
@@ -65,8 +64,6 @@ def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Pa
 @click.command(help="Make an encrypted record plain again; or print one of its attachments.")
 @click.option("--print", "digest", metavar="HASH", help="Only print the attachment with this SHA-256.")
 def decrypt(digest: str | None) -> None:
-    from hermes.store.encryption import convert
-
     if digest is not None:
         with opened() as db:
             try:
@@ -85,8 +82,6 @@ def decrypt(digest: str | None) -> None:
 )
 @_ways
 def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
-    from hermes.store.encryption import convert
-
     database = _database()
     convert.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
     print(f"{database} has a new key; earlier backups still open with the old one")
@@ -106,8 +101,6 @@ def _way(
     database: Path, keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None
 ) -> Callable[[], Way]:
     """How the key is to be wrapped, as the options say; asked for only when it is needed."""
-    from hermes.store.encryption import keys
-
     if sum((keyring, key_file is not None, ask, passphrase_file is not None)) > 1:
         raise click.UsageError("give one of --keyring, --key-file, --passphrase and --passphrase-file")
     if keyring:
@@ -120,8 +113,6 @@ def _way(
 
 
 def _asked() -> Way:
-    from hermes.store.encryption import keys
-
     if not sys.stdin.isatty():
         raise click.ClickException(
             "there is no terminal to ask for a passphrase: give --passphrase-file, --key-file or --keyring"

@@ -1,4 +1,4 @@
-"""`hermes sessions export`: sessions to a file or to standard output, one at a time.
+"""`hermes sessions export` and `open`: sessions to a file, to standard output or to another program, one at a time.
 
 A file is written under a temporary name and renamed when it is complete; only its owner can read it.
 """
@@ -6,6 +6,7 @@ A file is written under a temporary name and renamed when it is complete; only i
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import find_session, session_option, source_option
-from hermes.cli.completers import complete_files
-from hermes.cli.shared import note, opened, progress, put, recover_drafts, zone
+from hermes.cli.completion import complete_files, complete_session
+from hermes.cli.shared import is_encrypted, note, opened, progress, put, recover_drafts, zone
 from hermes.home import has_key_file
-from hermes.interop import formats
+from hermes.interop import formats, other_programs
 from hermes.texts import counted
 from hermes.whole_files import write_whole
 
@@ -140,3 +141,37 @@ def save(target: Path, pieces: Iterable[bytes]) -> None:
             stream.writelines(pieces)
         return
     write_whole(real, pieces)
+
+
+# ------------------------------------------------------------------------------------------------ into another program
+
+
+@click.command(
+    help="Write a session to where another program looks, and print the command that resumes it there. Nothing that"
+    " is there is changed."
+)
+@click.argument("session", metavar="ID", shell_complete=complete_session)
+@click.option(
+    "--in", "name", metavar="PROGRAM", required=True, type=click.Choice(list(other_programs.programs())),
+    help=f"One of {', '.join(other_programs.names())}.",
+)  # fmt: skip
+@click.option("--run", is_flag=True, help="Run the command instead of printing it.")
+def open_(session: str, name: str, run: bool) -> None:
+    from hermes.commands.session_choice import continued
+
+    chosen = other_programs.programs()[name]
+    with opened() as db:
+        session_id = continued(db, find_session(db, session, resuming=True))
+        recover_drafts(db, session_id)
+        made = other_programs.opened_in(db, session_id, chosen, Path.cwd())
+    say_left_out(chosen, made.left_out)
+    if made.written is not None and is_encrypted():
+        note(f"this store is encrypted, {made.written} is not: anyone who can read the file can read the conversation")
+    if not run:
+        click.echo(f"cd {shlex.quote(str(made.folder))} && {shlex.join(made.words)}")
+        return
+    os.chdir(made.folder)
+    try:
+        os.execvp(made.words[0], made.words)
+    except FileNotFoundError:
+        raise click.ClickException(f"{made.words[0]} is not installed, or not in PATH") from None

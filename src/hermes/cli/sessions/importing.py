@@ -25,12 +25,12 @@ import click
 
 from hermes.cli.arrival import agents_home, settle
 from hermes.cli.common import moment, yes_option
-from hermes.cli.completers import complete_files
+from hermes.cli.completion import complete_files
 from hermes.cli.shared import configuration, index, is_encrypted, note, opened, progress, size_of
 from hermes.cli.table import Column, printed
 from hermes.errors import HermesError, InvalidInput
-from hermes.interop import formats, scratch, source_locks
-from hermes.interop.arrivals import arriving, is_here, new_messages
+from hermes.interop import formats, scratch
+from hermes.interop.arrivals import alone, arriving, is_here, new_messages
 from hermes.interop.formats import Format, Found, Problem
 from hermes.interop.windows import Windows
 from hermes.texts import counted, one_line
@@ -270,7 +270,7 @@ def _import_one(
         problems.append(Problem(at, f"session {one_line(session['id'])}: {one_line(reason)}"))
 
     try:
-        with source_locks.reading(path) if grows else nullcontext():
+        with alone(path) if grows else nullcontext():
             told = arriving(db, sessions(), report.counts) if grows else sessions()
             report.counts.update(
                 db.import_sessions(told, attachments_dir=folder, refused=refused, update=grows, again=chosen.again)

@@ -94,7 +94,7 @@ def browse_() -> None:
     """Look through every conversation on a full screen: filter, search inside, preview, resume, rename, delete."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("the browser needs a terminal; `hermes sessions list` and `search` work everywhere")
-    from hermes.chat.browse.browser import browse
+    from hermes.chat.browse import browse
 
     with opened(writing=True) as db:
         chosen = browse(db, zone())

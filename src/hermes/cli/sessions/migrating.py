@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.shared import configuration, note, opened, progress
-from hermes.store.engines import without_password
+from hermes.config.loading import environment, expanded, unset_in
+from hermes.errors import ConfigError, InvalidInput
+from hermes.home import has_key_file
+from hermes.store.engines import file_of, same_server, without_password
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -72,9 +75,7 @@ def _tenant(given: str) -> tuple[str, str, str]:
 
 
 def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]], removed: tuple[str, ...]) -> None:
-    from hermes.errors import InvalidInput
     from hermes.store.api.configured import store_url
-    from hermes.store.engines import file_of
 
     url = url or store_url(configuration())
     if url is None or file_of(url) is not None:
@@ -98,9 +99,6 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]],
 
 def _filled_in(given: str) -> str:
     """A URL with its variables, which may be passwords, filled in."""
-    from hermes.config.loading import environment, expanded, unset_in
-    from hermes.errors import ConfigError
-
     variables = environment()
     if missing := unset_in(given, variables):
         raise ConfigError(
@@ -115,10 +113,8 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
 
     With it, whether it is that file.
     """
-    from hermes.errors import InvalidInput
     from hermes.store.api.configured import local_file, store_url
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.engines import same_server
 
     if not same_server(store_url(configuration()), url):
         with opened(writing=True) as db:
@@ -133,10 +129,7 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
 
 def _keep_encrypted(source: SessionDB, url: str) -> None:
     """Have the copy of an encrypted store encrypted with the same key; InvalidInput where it can't be."""
-    from hermes.errors import InvalidInput
-    from hermes.home import has_key_file
     from hermes.store.encryption import keys
-    from hermes.store.engines import file_of
 
     if source.is_shared or keys.vault_of(source.path) is None:
         return

@@ -7,8 +7,10 @@ that was compressed is one thing here, whichever part is named.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +26,7 @@ from hermes.cli.common import (
     source_option,
     yes_option,
 )
-from hermes.cli.completers import complete_sessions, complete_trashed
+from hermes.cli.completion import complete_sessions, complete_trashed
 from hermes.cli.shared import age, configuration, note, opened, print_json, progress, zone
 from hermes.cli.table import Column, printed
 from hermes.home import get_hermes_home
@@ -85,19 +87,16 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
 
 def _named(db: SessionDB, trashed: list[TrashedSession], word: str, shred: bool) -> str:
     """The session that a word names, in the trash as well; to shred, also the id of one that was half shredded."""
-    try:
-        return find_session(db, word)
-    except Ambiguous:
-        raise
-    except click.ClickException:
+    for find in (find_session, partial(_in_trash, trashed)):
         try:
-            return _in_trash(trashed, word, db)
+            return find(db, word)
         except Ambiguous:
             raise
-        except click.ClickException:
-            if not shred:
-                raise
-            return word
+        except click.ClickException as error:
+            missing = error
+    if shred:
+        return word
+    raise missing
 
 
 class _Removal:
@@ -129,7 +128,7 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
     if elsewhere is not None:
         note(f"{called} was imported: {elsewhere} may still have it in its own files")
     for copy in done["copies"]:
-        note(f"still held by {copy}")
+        note(f"may still be in {copy}")
     if done["unfinished"]:
         again = f"then run `hermes sessions delete --shred {done['parts'][-1]}` again"
         return [f"{called} is deleted, but not out of every file: {line}; {again}" for line in done["unfinished"]]
@@ -139,8 +138,6 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
 
 def _imported_from(db: SessionDB, session_id: str) -> str | None:
     """The program whose history a conversation was imported from, and the id it has there."""
-    import json
-
     from hermes.interop import formats
 
     row = db.get_session(session_id)
@@ -178,14 +175,14 @@ def _until() -> str:
 def restore(words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
         trashed = db.list_trash()
-        named = (db.get_compression_chain(_in_trash(trashed, word, db))[-1] for word in words)
+        named = (db.get_compression_chain(_in_trash(trashed, db, word))[-1] for word in words)
         for session_id in list(dict.fromkeys(named)):
             parts = db.get_compression_chain(session_id)
             db.restore_session(session_id, whole=True)
             print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is restored")
 
 
-def _in_trash(trashed: list[TrashedSession], word: str, db: SessionDB) -> str:
+def _in_trash(trashed: list[TrashedSession], db: SessionDB, word: str) -> str:
     """The session in the trash that matches a word."""
     for found in (
         [row["id"] for row in trashed if row["id"] == word],

@@ -54,20 +54,11 @@ _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none o
 @click.option("--tool", metavar="TOOL", help="Only calls and results of this tool.")
 @file_option()
 @click.option("--user", metavar="USER", help="Only in sessions of this user.")
-@click.option(
-    "--why", is_flag=True, help="Say of each hit what found it: words, meaning, both or time; and the message's id."
-)
-@click.option(
-    "--by",
-    type=click.Choice(["both", "words", "meaning"]),
-    default="both",
-    help="What answers a question. Default: both.",
-)
-@json_option("Print the hits as a JSON array; times are seconds since 1970.")
+@json_option("Print the hits as a JSON array, with message ids and what found each; times are seconds since 1970.")
 def search(
     query: tuple[str, ...], limit: int, source: tuple[str, ...], role: tuple[str, ...], since: float | None,
     until: float | None, session: str | None, model_name: str | None, title: str | None, tag: str | None, tool: str | None,
-    file: str | None, user: str | None, why: bool, by: str, as_json: bool,
+    file: str | None, user: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     words = typed(" ".join(query))
     if not words.strip():
@@ -78,7 +69,7 @@ def search(
             within = changed if within is None else [one for one in within if one in changed]
         hits = db.search_messages(
             words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
-            session_ids=within, model=model_name, title=title, tag=tag, tool=tool, user_id=user, by=by,
+            session_ids=within, model=model_name, title=title, tag=tag, tool=tool, user_id=user,
         )  # fmt: skip
     strange = [one for one in role if one not in _ROLES]  # other programs may have stored more; then they are found
     if strange and not hits:
@@ -92,7 +83,7 @@ def search(
             note(NEAREST)
         elif all(hit["relaxed"] for hit in hits):
             note(_CLOSEST)
-        shown = screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty(), why=why)
+        shown = screen(hits, screen_width(), colour=colourful(), wrapped=sys.stdout.isatty())
         if len(hits) == limit:
             shown[-1] += styled(f"; there may be more: --limit {limit * 5}", DIM, on=colourful())
         print("\n".join(shown))
@@ -101,7 +92,7 @@ def search(
     return 0 if hits else 1
 
 
-def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool, why: bool = False) -> list[str]:
+def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool) -> list[str]:
     """The hits as lines, under their sessions."""
     by_session: dict[str, list[SearchHit]] = {}
     for hit in hits:
@@ -119,14 +110,6 @@ def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool, wh
         else:
             out.append(styled(title, BOLD, on=colour) + styled(f" · {about}", DIM, on=colour))
         for hit in found:
-            if why:
-                out.append(
-                    styled(
-                        f"  #{hit['id']} by {hit['why']} ({hit['reason']}, {hit['confidence']}, {hit['score']:.1f})",
-                        DIM,
-                        on=colour,
-                    )
-                )
             out += _hit(hit, pad(_who(hit), room), clock(hit["timestamp"], where), width if wrapped else None, colour)
         out.append("")
     total = f"{counted(len(hits), 'hit')} in {counted(len(by_session), 'session')}"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.common import find_session, json_option
-from hermes.cli.completers import complete_session
+from hermes.cli.completion import complete_session
 from hermes.cli.shared import (
     BOLD,
     CYAN,
@@ -139,8 +139,6 @@ class TextRenderer:
 
 def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
     """The lines of a reply, as the chat shows it."""
-    from io import StringIO
-
     from hermes.chat.render import console
     from hermes.chat.terminal_markdown import blocks, markdown
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completers import complete_files
+from hermes.cli.completion import complete_files
 from hermes.cli.shared import amount, configuration, index, note, opened, status_line
+from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -75,7 +76,6 @@ def _sync(
 
         folder = FolderPlace(Path(dest).expanduser(), db, plain=plain)
         return sync(db, folder, grace=grace, progress=step), None
-    from hermes.errors import InvalidInput
     from hermes.store.api.session_db import SessionDB
 
     with SessionDB(**where, redact_secrets=False, transcripts=configuration().sessions.transcripts) as other:

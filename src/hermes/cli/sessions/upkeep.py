@@ -13,6 +13,7 @@ import click
 from hermes.cli.common import json_option
 from hermes.cli.shared import configuration, index, note, opened, print_json, progress, size_of
 from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
+from hermes.home import companion, settled
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -131,7 +132,6 @@ def rebuild(path: Path | None) -> int:
 
 
 def _rebuilt(given: Path | None) -> int:
-    from hermes.home import companion, settled
     from hermes.store.api.configured import store_file
     from hermes.store.transcripts.rebuild import rebuild_store
 
@@ -184,8 +184,6 @@ def backup(file: Path) -> None:
         noted = db.backup(target)
         if db.attachments_dir.is_dir() and not db.is_shared:  # attachments of a server's store are copied already
             import shutil
-
-            from hermes.home import companion
 
             shutil.copytree(db.attachments_dir, companion(target, "attachments"), dirs_exist_ok=True)
     print(f"backed up to {target} ({size_of(database_bytes(target))})")

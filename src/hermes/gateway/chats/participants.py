@@ -19,8 +19,8 @@ from hermes.commands.registry import GATEWAY
 from hermes.errors import ContextTooLong, ModelError
 from hermes.gateway import hooks
 from hermes.gateway.chats.agents import home_of
-from hermes.gateway.chats.file_tool import file_tool
 from hermes.gateway.chats.keys import is_background, is_proven
+from hermes.gateway.chats.media import file_tool
 from hermes.gateway.events import DM, Chat, Choice, Event, FileReference, Sender, as_json, from_json
 from hermes.gateway.flow.confirmations import PendingQuestion, buttons, wording
 from hermes.gateway.notices import language_of, say
@@ -221,7 +221,7 @@ class Participant:
         if self.sender is None or self._talk is None or is_background(self.route.key):
             return False
         patience = self._services.timings.answer
-        asked = PendingQuestion(self.sender.id, self._services.clock())
+        asked = PendingQuestion(self.sender.id)
         self._talk.question = asked
         try:
             self._services.outbox.post(

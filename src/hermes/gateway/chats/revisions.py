@@ -1,8 +1,8 @@
 """Revisions: a message that its author edits or deletes on a platform is changed in the record, too.
 
 If the message still waits for its answer, the new text is answered, and a deleted one is not answered at all. If the
-answer has begun, the record is changed and nothing is answered again. A platform that redelivers what could not be
-stored may send the edit first: it is kept until its message arrives.
+answer has begun, the record is changed and nothing is answered again. A message that is deleted before it arrives (a
+platform may send again what could not be stored) is not answered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.gateway.events import Event, Revision, as_json, from_json, masked, platform_of, writable
+from hermes.gateway.events import Event, Revision, as_json, from_json, platform_of, writable
 from hermes.gateway.flow.inbox import asked_by_command
 from hermes.gateway.flow.replies import words_of
 from hermes.store.gateway import inbox
@@ -45,7 +45,7 @@ class Revisions:
         if store.read(inbox.is_noted, platform, revision.id):
             return
         while (known := store.read(inbox.find_said, platform, revision.revises)) is None:
-            if self._keep_early(platform, revision, event):
+            if event is not None or store.write(inbox.keep_deletion, platform, revision.revises):
                 return
         if event is not None and not self._is_author(known, platform, event):
             log = logging.getLogger(f"hermes.gateway.{platform}")
@@ -72,13 +72,6 @@ class Revisions:
         return who is None or all(
             self._services.db.session_of_message(one, visible_to=user) is not None for one in known.message_ids
         )
-
-    def _keep_early(self, platform: str, revision: Revision, event: Event | None) -> bool:
-        """Keep it for a message that has not arrived yet; False when it has arrived meanwhile."""
-        if event is not None and not self._services.access.may_talk(platform, event.sender):
-            return True
-        kept = None if event is None else as_json(masked(event, self._services.db.masked))
-        return self._store.write(inbox.keep_early, platform, revision.id, revision.revises, kept)
 
     def _waits(self, known: KnownEvent, event: Event | None) -> bool:
         """Change the waiting event in the inbox; False when it does not wait there any more."""

@@ -27,7 +27,6 @@ class PendingQuestion:
     """A question to one person; the turn waits for the answer."""
 
     asked: str | None  # the id of the person who began the turn and may answer; None: people have no ids here
-    since: float = 0.0  # when it was asked, by the store's clock
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 

@@ -32,7 +32,7 @@ from hermes.gateway.flow.streaming import PATIENCE, StreamedReply, Streaming, gi
 from hermes.gateway.flow.turns import start, wait_first
 from hermes.gateway.notices import language_of, say
 from hermes.store.gateway import outbox
-from hermes.store.gateway.outbox import SESSION
+from hermes.store.gateway.outbox import OWN_ID, QUESTION, SESSION
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Delivery:
         self._growing: dict[str | None, StreamedReply] = {}  # by the event they answer
         self._queued: set[int] = set()  # ids of parts that are in a queue
         self._finished: deque[int] = deque(maxlen=REMEMBERED)  # ids of parts that were
-        self._untold: dict[Place, dict[int, str]] | None = None  # parts given up without the person's knowledge
+        self._untold: dict[Place, str] = {}  # chats that don't know of a part that was given up: its nonce
 
     # ------------------------------------------------------------------------------------------ from the gateway
 
@@ -159,7 +159,7 @@ class Delivery:
         self._growing.clear()
         self._queued.clear()
         self._finished.clear()
-        self._untold = None
+        self._untold.clear()
 
     # ------------------------------------------------------------------------------------------ queues
 
@@ -187,6 +187,8 @@ class Delivery:
         try:
             if isinstance(job, StreamedReply):
                 await self._streaming.complete(job)
+                if job.answers.startswith(OWN_ID):  # a handoff that fails is reported where it was asked for
+                    self._untold.pop(_place(job.chat), None)
                 await self._tell_lost(job.chat, job.text(), job.context)
             else:
                 chat = from_json(job.chat, Chat)
@@ -212,6 +214,7 @@ class Delivery:
         if edit_after is None:  # a part left by an earlier process: its reply may have been streamed
             edit_after = capabilities.idempotent and capabilities.edits and part.inbox_id is not None
         doubtful, tries, mistakes, told = part.begun_at is not None, 0, 0, False
+        failures: list[float] = []  # when it failed while there was a connection
         message_id: str | None = None
         aged = f'"{SESSION}"' in part.chat or not self.is_open or time.monotonic() - part.read_at > AGED
         while message_id is None:
@@ -248,7 +251,7 @@ class Delivery:
                 if told:  # the platform took another message, and failed at this one again
                     await self._give_up(part, error, told=True)
                     return
-                told = await self._too_often(part, error) and await self._takes(
+                told = self._too_often(failures, error) and await self._takes(
                     chat, part.nonce, part.text, context_of(part.chat)
                 )
                 if pause is not None:
@@ -363,16 +366,15 @@ class Delivery:
         idempotent = self.adapter.capabilities.idempotent
         await self._note(outbox.sent, part.id, message_id, part.chat, synced=not idempotent)
 
-    async def _too_often(self, part: Outgoing, error: Exception) -> bool:
-        """Count a failed try, in the store; whether there were too many."""
+    def _too_often(self, failures: list[float], error: Exception) -> bool:
+        """Note a failed try; whether there were too many."""
         if not self.connected.is_set():
             return False
-        part.chat, count, since = outbox.failed_again(part.chat, self.clock())
-        await self._note(outbox.note_try, part.id, part.chat, synced=False)
-        if count == TRIES:
-            self.log.warning("a message could not be sent %d times: %s", count, error)
+        failures.append(self.clock())
+        if len(failures) == TRIES:
+            self.log.warning("a message could not be sent %d times: %s", TRIES, error)
             self.on_trouble(error)
-        return count >= TRIES and self.clock() - since >= TRY_SECONDS
+        return len(failures) >= TRIES and failures[-1] - failures[0] >= TRY_SECONDS
 
     async def _takes(self, chat: Chat, nonce: str, text: str, context: Mapping[str, Any] | None) -> bool:
         """Tell the person, in the language of a text, that something could not be sent; whether the platform took that."""
@@ -385,23 +387,14 @@ class Delivery:
         return True
 
     async def _tell_lost(self, chat: Chat, text: str, context: Mapping[str, Any] | None) -> None:
-        """Tell the person of given-up parts of the chat, if they don't know; on failure again after its next message.
+        """Tell the person of a part of the chat that was given up, if they don't know; on failure again after its next message.
 
         `text` was sent there last: its language is that of the notice.
         """
-        untold = self._untold
-        if untold is None:
-            untold = self._untold = {}
-            for number, stored, nonce in await asyncio.to_thread(
-                self.store.read, outbox.untold, self.adapter.connection_name
-            ):
-                there = from_json(stored, Chat)
-                untold.setdefault((there.chat_id, there.thread_id), {})[number] = nonce
-        place = (chat.chat_id, chat.thread_id)
-        parts = untold.get(place)
-        if parts and self.is_open and await self._takes(chat, list(parts.values())[-1], text, context):
-            await self._note(outbox.told, list(parts))
-            untold.pop(place, None)
+        place = _place(chat)
+        nonce = self._untold.get(place)
+        if nonce is not None and self.is_open and await self._takes(chat, nonce, text, context):
+            self._untold.pop(place, None)
 
     async def _give_up(self, part: Outgoing, error: Exception, *, told: bool = False) -> None:
         self.log.error("a message can't be delivered: %s", error)
@@ -409,8 +402,9 @@ class Delivery:
         from hermes.store.redact import redact
 
         why = redact(str(error)) or type(error).__name__
-        await self._note(partial(outbox.unsendable, told=told), part.id, why)
-        self._untold = None  # to be read again
+        await self._note(outbox.unsendable, part.id, why)
+        if not told and QUESTION not in part.nonce:  # nobody waits for a question any more
+            self._untold[_place(from_json(part.chat, Chat))] = part.nonce
 
 
 def parts_of(text: str, adapter: Adapter | None) -> Sequence[str]:

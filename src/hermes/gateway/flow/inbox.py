@@ -29,11 +29,11 @@ from hermes.commands.registry import parse
 from hermes.errors import Fenced, PlatformError, PlatformUnreachable, StoreClosed, StoreError
 from hermes.gateway.chats.access import greeting, place_of
 from hermes.gateway.chats.keys import background_key
-from hermes.gateway.events import DM, Chat, Event, as_json, from_json, masked, writable
+from hermes.gateway.events import DM, Event, as_json, from_json, masked, writable
 from hermes.gateway.flow.confirmations import PendingQuestion, Press, pressed, read_answer
 from hermes.gateway.flow.turns import start
 from hermes.gateway.notices import language_of, say
-from hermes.store.gateway import inbox, outbox
+from hermes.store.gateway import inbox
 from hermes.store.gateway.inbox import IncomingEvent, ReceiveResult
 from hermes.texts import shortened_line
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from hermes.store.gateway.inbox import Received
 
 
-_LOOKS, _LOOK = 10, 0.1  # how often, and after how many seconds, the message of a reaction is looked up
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -174,22 +173,6 @@ class Inbox:
     def _received(self, incoming: IncomingEvent, fence: tuple[str, int]) -> ReceiveResult:
         with self._services.db.fenced(*fence):  # else the gateway that took the connection would not see it
             return self._store.receive(incoming)
-
-    async def reacted(self, platform: str, event: Event) -> None:
-        """Take an emoji as the answer to the question that waits in its chat, if it is at that question's message and by the
-        person who was asked."""
-        found = await asyncio.to_thread(self._decided, platform, event)
-        if found is None or not self._is_answer(key := found[0], event):
-            return
-        talk = self._turns.get(key)
-        since = talk.question.since if talk is not None and talk.question is not None else 0.0
-        for _ in range(_LOOKS):
-            if event.reply_to is None or await asyncio.to_thread(
-                self._store.read, outbox.is_question, platform, event.chat.chat_id, event.reply_to, since
-            ):
-                await self.received(platform, event)
-                return
-            await asyncio.sleep(_LOOK)  # the message's id is noted a moment after it was sent
 
     async def speak(self, key: str, event: Event, wanted: Callable[[], bool]) -> None:
         """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered.
@@ -404,7 +387,7 @@ class Inbox:
         self._is_heard(request)
 
     def _slowed(self, event: Event, who: str) -> None:
-        """Report to the owner that a chat may be two programs answering each other."""
+        """Report, in the log and in `hermes gateway status`, that a chat may be two programs answering each other."""
         platform = event.chat.connection
         text = (
             f"{who} on {platform} writes so fast that it may be a program: no more than"
@@ -412,14 +395,6 @@ class Inbox:
         )
         _log.getChild(platform).warning("%s", text)
         self.note_trouble(platform, text)
-        for name in self._router.adapters:
-            start(asyncio.to_thread(self._tell_home, name, event.chat, f"⚠️ {text}."), self._tasks)
-
-    def _tell_home(self, platform: str, about: Chat, text: str) -> None:
-        """Post to a platform's home chat, unless the event comes from that chat."""
-        home = self._router.home_chat(platform)
-        if home is not None and (home.connection, home.chat_id) != (about.connection, about.chat_id):
-            self._outbox.post(home, text)
 
 
 MINUTE = 60.0

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from hermes.interop.formats import Found, Problem
-from hermes.interop.histories.conversation import Conversation
+from hermes.interop.histories.conversation import (
+    Conversation,
+    reads,
+)  # fmt: skip
+from hermes.interop.json_reading import Reading
 
 SOURCE = "aider"
 _NAME = ".aider.chat.history.md"
@@ -45,7 +48,8 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob(_NAME) if path.is_file())
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The sessions of one file. They have no ids: the file's path and the time of their start make one."""
     place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
     begun: dict[str, int] = {}
@@ -71,14 +75,13 @@ def _time(told: str) -> float | None:
         return None
 
 
-def _found(made: Conversation | None) -> Iterator[Found]:
+def _found(made: Conversation | None) -> Iterator[Conversation]:
     """A session, if the person or the model said something in it."""
     for one in made.messages if made is not None else ():
         one["content"] = "\n".join(one["content"]).strip()
     if made is not None and any(one["role"] != "tool" for one in made.messages):
         made.messages = [one for one in made.messages if one["content"]]
-        if (session := made.session()) is not None:
-            yield Found(0, session)
+        yield made
 
 
 def _marked(lines: list[str]) -> Iterator[tuple[str, str]]:

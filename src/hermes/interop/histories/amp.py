@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, compact, dicts, local_path, mapping, seconds, text
-from hermes.interop.json_reading import Skipped, json_object, top_keys
+from hermes.interop.histories.conversation import (
+    Conversation,
+    compact,
+    local_path,
+    reads,
+)  # fmt: skip
+from hermes.interop.json_reading import Reading, json_object, top_keys
+from hermes.interop.records import Record
 
 SOURCE = "amp"
 
@@ -34,34 +39,32 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(folder.rglob("T-*.json"))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The thread of one file."""
-    skipped = Skipped(path, problems)
     thread = json_object(path)
     if not thread:
-        skipped.damaged(0, "not JSON")
-    trees = dicts(mapping(mapping(thread.get("env")).get("initial")).get("trees"))
+        reading.damaged(0, "not JSON")
+    trees = thread.object("env").object("initial").objects("trees")
     made = Conversation(
-        SOURCE, text(thread.get("id")) or path.stem, title=text(thread.get("title")), started_at=seconds(thread.get("created")),
+        SOURCE, thread.text("id") or path.stem, title=thread.text("title"), started_at=thread.time("created"),
         cwd=next(filter(None, (local_path(one.get("uri")) for one in trees)), None),
     )  # fmt: skip
-    reader = ApiMessageReader(skipped)
-    for number, one in enumerate(dicts(thread.get("messages"))):
-        blocks = [_as_result(block) for block in dicts(one.get("content"))]
-        at = seconds(mapping(one.get("meta")).get("sentAt")) or seconds(mapping(one.get("usage")).get("timestamp"))
+    reader = ApiMessageReader(reading)
+    for number, one in enumerate(thread.objects("messages")):
+        blocks = [_as_result(block) for block in one.objects("content")]
+        at = one.object("meta").time("sentAt") or one.object("usage").time("timestamp")
         reader.take({**one, "content": blocks or one.get("content")}, str(one.get("messageId", number)), at)
-    made.messages = reader.parts[0]
-    if (session := made.session()) is not None:
-        yield Found(0, {**session, "keeps_lost": True}, path.stat().st_size)
-    skipped.report()
+    made.messages, made.keeps_lost = reader.parts[0], True
+    yield made
 
 
-def _as_result(block: dict[str, Any]) -> dict[str, Any]:
+def _as_result(block: Record) -> dict[str, Any]:
     """A tool result as the API has it; Amp tells what the tool's run gave, or why it failed."""
-    run = mapping(block.get("run"))
+    run = block.object("run")
     if block.get("type") != "tool_result" or not run:
         return block
     told = run.get("result")
-    words = next((one for key in ("output", "content", "diff") if (one := text(mapping(told).get(key)))), None)
-    failed = text(mapping(run.get("error")).get("message")) or (f"[{run.get('status')}]" if told is None else None)
+    words = next((one for key in ("output", "content", "diff") if (one := Record.of(told).text(key))), None)
+    failed = run.object("error").text("message") or (f"[{run.get('status')}]" if told is None else None)
     return {**block, "content": failed or words or (told if isinstance(told, str) else compact(told))}

@@ -6,30 +6,32 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     continued,
-    count,
-    dicts,
     from_json,
-    mapping,
     message,
-    seconds,
+    reads,
+    spoken,
+    summary,
     tagged,
-    text,
     tool_call,
-    without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record
 
 SOURCE = "antigravity"
 _MODEL = re.compile(r"setting `Model Selection` from .*? to (.+?)\.(?:\s|$)")
+_NAMES = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cached_content_token_count",
+}
+_OLDER_NAMES = {**_NAMES, "input_tokens": "prompt_token_count", "output_tokens": "candidates_token_count"}
 _BOOKKEEPING = ("CONVERSATION_HISTORY", "EPHEMERAL_MESSAGE", "KNOWLEDGE_ARTIFACTS")
-Step = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -49,72 +51,62 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("transcript.jsonl") if path.parent.name == "logs")
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversation of one transcript, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    steps: dict[int, Step] = {}
-    for number, line, _ in json_lines(path, skipped):
+    steps: dict[int, Record] = {}
+    for number, line in json_lines(path, reading):
         at = line.get("step_index")
-        before = steps.setdefault(at if isinstance(at, int) else number, {})
+        before = steps.setdefault(at if isinstance(at, int) else number, Record())
         before.update(
             (key, value) for key, value in line.items() if value or key not in before
         )  # it may be written again
     name = path.parents[2].name if path.parent.name == "logs" else path.stem
     made = Conversation(SOURCE, name)
-    for part in continued(made, _parts(made, steps, skipped)):
-        if (session := part.session()) is not None:
-            yield Found(0, session)
-    skipped.report()
+    yield from continued(made, _parts(made, steps, reading))
 
 
-def _parts(made: Conversation, steps: dict[int, Step], skipped: Skipped) -> list[list[Message]]:
+def _parts(made: Conversation, steps: dict[int, Record], reading: Reading) -> list[list[Message]]:
     """The messages, cut where a checkpoint put a summary in the place of what was said before."""
     parts: list[list[Message]] = [[]]
     waiting: deque[tuple[str, str]] = deque()  # calls without a result yet: results name none, and come in order
     for number, step in sorted(steps.items()):
         kind, source, name = str(step.get("type")), str(step.get("source")), f"step-{number}"
         at, content = (
-            seconds(step.get("created_at")),
-            text(step.get("content")) or text(mapping(step.get("content")).get("text")),
+            step.time("created_at"),
+            step.text("content") or step.object("content").text("text"),
         )
         if kind == "PLANNER_RESPONSE":
             parts[-1] += _reply(name, step, content, at, waiting)
         elif kind == "USER_INPUT" or source.startswith("USER"):
             chosen = _MODEL.search(content or "")
             made.model = chosen[1] if chosen else made.model
-            parts[-1] += [message("user", tagged(content, "USER_REQUEST"), at, name)] if content else []
+            parts[-1] += spoken("user", content and tagged(content, "USER_REQUEST"), at, name)
         elif source == "MODEL":
             call, tool = waiting.popleft() if waiting else (None, kind.lower())
-            parts[-1].append(message("tool", content, at, name, tool_call_id=call, tool_name=tool))
+            parts[-1].append(answer(content, at, name, call, tool))
         elif kind == "CHECKPOINT" and content:
-            parts.append([message("user", content, at, name, meta={"summary": True})])
+            parts.append(summary(content, at, name))
         elif kind == "SYSTEM_MESSAGE" and content:
             parts[-1].append(message("system", tagged(content, "SYSTEM_MESSAGE"), at, name))
         elif kind not in (*_BOOKKEEPING, "CHECKPOINT", "SYSTEM_MESSAGE"):
-            skipped.unknown[kind] += 1
+            reading.unknown[kind] += 1
     return parts
 
 
 def _reply(
-    name: str, step: Step, content: str | None, at: float | None, waiting: deque[tuple[str, str]]
+    name: str, step: Record, content: str | None, at: float | None, waiting: deque[tuple[str, str]]
 ) -> list[Message]:
     calls = []
-    for number, asked in enumerate(dicts(step.get("tool_calls"))):
-        call, tool = text(asked.get("id")) or f"{name}-{number}", str(asked.get("name") or "tool")
+    for number, asked in enumerate(step.objects("tool_calls")):
+        call, tool = asked.text("id") or f"{name}-{number}", str(asked.get("name") or "tool")
         waiting.append((call, tool))
         # each argument is JSON in a text
         calls.append(
-            tool_call(call, tool, {key: from_json(value, value) for key, value in mapping(asked.get("args")).items()})
+            tool_call(call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()})
         )
-    thought, used = text(step.get("thinking")), mapping(step.get("usage"))
-    if not content and not calls and not thought:
-        return []
-    cached = used.get("cached_content_token_count")
-    sent, wrote = (
-        used.get("input_tokens", used.get("prompt_token_count")),
-        used.get("output_tokens", used.get("candidates_token_count")),
-    )
-    return [message(
-        "assistant", content, at, name, model=text(step.get("model")), reasoning=thought, tool_calls=calls or None,
-        input_tokens=without_cached(sent, cached), cache_read_tokens=count(cached), output_tokens=count(wrote),
-    )]  # fmt: skip
+    names = _NAMES if "input_tokens" in step.object("usage") else _OLDER_NAMES
+    return spoken(
+        "assistant", content, at, name, thoughts=[step.text("thinking")], calls=calls, model=step.text("model"),
+        **step.object("usage").counts(names, with_cached=True),
+    )  # fmt: skip

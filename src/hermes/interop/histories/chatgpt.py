@@ -11,23 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     compact,
-    dicts,
     from_json,
     image_part,
     joined,
-    mapping,
     message,
-    seconds,
-    text,
+    path_to,
+    reads,
     tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
-from hermes.interop.json_reading import Skipped
+from hermes.interop.json_reading import Reading
+from hermes.interop.records import Record, text
 
 SOURCE = "chatgpt"
 _HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
@@ -48,27 +46,28 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in conversation_files(folder) if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of an export, one by one."""
-    return read_conversations(path, problems, _conversation)
+    return read_conversations(path, reading, _conversation)
 
 
-def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Conversation | None:
+def _conversation(told: Record, export: ExportFiles, reading: Reading) -> Conversation | None:
     if "mapping" not in told:
         return None
-    nodes = {name: node for name, node in mapping(told.get("mapping")).items() if isinstance(node, dict)}
-    name = text(told.get("conversation_id")) or text(told.get("id")) or ""
+    nodes = {name: Record(node) for name, node in told.object("mapping").items() if isinstance(node, dict)}
+    name = told.text("conversation_id") or told.text("id") or ""
     made = Conversation(
-        SOURCE, name or compact(told.get("create_time")), title=text(told.get("title")),
-        started_at=seconds(told.get("create_time")), model=text(told.get("default_model_slug")),
+        SOURCE, name or compact(told.get("create_time")), title=told.text("title"),
+        started_at=told.time("create_time"), model=told.text("default_model_slug"),
     )  # fmt: skip
     if told.get("is_archived"):
-        made.archived_at = seconds(told.get("update_time"))
+        made.archived_at = told.time("update_time")
     path = _path(nodes, told.get("current_node"))
-    made.messages = [one for node in path if (one := _message(nodes[node], export, skipped)) is not None]
+    made.messages = [one for node in path if (one := _message(nodes[node], export, reading)) is not None]
     shown = {one["platform_message_id"] for one in made.messages}
     for fork, branch in _branches(nodes, path):
-        entries = [one for node in branch if (one := _message(nodes[node], export, skipped)) is not None]
+        entries = [one for node in branch if (one := _message(nodes[node], export, reading)) is not None]
         if entries:
             after = next(
                 (_name(nodes[node]) for node in reversed(path[: fork + 1]) if _name(nodes[node]) in shown), None
@@ -93,18 +92,14 @@ def _tool(name: str | None) -> str:
     return (name or "").partition(".")[0]  # a call to `web.run` is answered by `web`, and the other way round
 
 
-def _path(nodes: dict[str, dict[str, Any]], leaf: Any) -> list[str]:
+def _path(nodes: dict[str, Record], leaf: Any) -> list[str]:
     """The nodes from the root to the leaf that is shown."""
     if leaf not in nodes:
         leaf = next((name for name in reversed(nodes) if not nodes[name].get("children")), None)
-    path: dict[str, None] = {}
-    while isinstance(leaf, str) and leaf in nodes and leaf not in path:
-        path[leaf] = None
-        leaf = nodes[leaf].get("parent")
-    return [*reversed(path)]
+    return path_to(leaf, lambda name: parent if (parent := nodes[name].text("parent")) in nodes else None)
 
 
-def _branches(nodes: dict[str, dict[str, Any]], path: list[str]) -> Iterator[tuple[int, list[str]]]:
+def _branches(nodes: dict[str, Record], path: list[str]) -> Iterator[tuple[int, list[str]]]:
     """Every path that is not shown: where on the shown path it forks off, and its nodes."""
     on_path = set(path)
     for place, name in enumerate(path):
@@ -116,7 +111,7 @@ def _branches(nodes: dict[str, dict[str, Any]], path: list[str]) -> Iterator[tup
             yield from _below(nodes, 0, name)
 
 
-def _below(nodes: dict[str, dict[str, Any]], fork: int, child: str) -> Iterator[tuple[int, list[str]]]:
+def _below(nodes: dict[str, Record], fork: int, child: str) -> Iterator[tuple[int, list[str]]]:
     waiting, seen = [child], set[str]()
     while waiting:
         branch: list[str] = []
@@ -131,67 +126,66 @@ def _below(nodes: dict[str, dict[str, Any]], fork: int, child: str) -> Iterator[
             yield fork, branch
 
 
-def _name(node: dict[str, Any]) -> str | None:
-    return text(mapping(node.get("message")).get("id")) or text(node.get("id"))
+def _name(node: Record) -> str | None:
+    return node.object("message").text("id") or node.text("id")
 
 
-def _message(node: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Message | None:
-    told = mapping(node.get("message"))
-    meta, author = mapping(told.get("metadata")), mapping(told.get("author"))
-    content = mapping(told.get("content"))
+def _message(node: Record, export: ExportFiles, reading: Reading) -> Message | None:
+    told = node.object("message")
+    meta, author = told.object("metadata"), told.object("author")
+    content = told.object("content")
     kind, role = content.get("content_type"), author.get("role")
     if not told or kind in _HIDDEN or (meta.get("is_visually_hidden_from_conversation") and role != "tool"):
         return None
-    at = seconds(told.get("create_time"))
-    model = text(meta.get("model_slug"))
+    at = told.time("create_time")
+    model = meta.text("model_slug")
     if kind in ("thoughts", "reasoning_recap"):
         thoughts = [
-            ": ".join(filter(None, (text(one.get("summary")), text(one.get("content")))))
-            for one in dicts(content.get("thoughts"))
+            ": ".join(filter(None, (one.text("summary"), one.text("content")))) for one in content.objects("thoughts")
         ]
-        reasoning = "\n\n".join(filter(None, thoughts)) or text(content.get("content"))
+        reasoning = "\n\n".join(filter(None, thoughts)) or content.text("content")
         return message("assistant", None, at, _name(node), reasoning=reasoning, model=model) if reasoning else None
-    said = _with_files(_content(content, export, skipped), meta, content, export)
+    said = _with_files(_content(content, export, reading), meta, content, export)
     if said is None or role not in ("user", "assistant", "tool", "system"):
         return None
     if role == "tool":
-        return message("tool", said, at, _name(node), tool_name=text(author.get("name")))
-    recipient = text(told.get("recipient"))
+        return message("tool", said, at, _name(node), tool_name=author.text("name"))
+    recipient = told.text("recipient")
     if role == "assistant" and recipient not in (None, "all", "assistant"):
         return message("assistant", None, at, _name(node), model=model, tool_calls=[
             tool_call(str(_name(node)), str(recipient), _arguments(content, said))
         ])  # fmt: skip
     finish = {"max_tokens": "length", "stop": "stop", "interrupted": "interrupted"}.get(
-        str(mapping(meta.get("finish_details")).get("type"))
+        str(meta.object("finish_details").get("type"))
     )
     return message(role, said, at, _name(node), model=model if role == "assistant" else None,
                    finish_reason=finish if role == "assistant" else None)  # fmt: skip
 
 
-def _arguments(content: dict[str, Any], said: Any) -> Any:
+def _arguments(content: Record, said: Any) -> Any:
     """A call's arguments: an object as it is, a program or a text as the tool's input."""
     words = content.get("text") if isinstance(content.get("text"), str) else said
     given = from_json(words) if isinstance(words, str) else words
     return given if isinstance(given, dict) else {"input": words}
 
 
-def _with_files(said: Any, meta: dict[str, Any], content: dict[str, Any], export: ExportFiles) -> Any:
+def _with_files(said: Any, meta: Record, content: Record, export: ExportFiles) -> Any:
     """A message with the files that were uploaded with it: their bytes if the export has them, else their names."""
     parts: list[Any] = said if isinstance(said, list) else [] if said is None else [said]
     shown = compact(content.get("parts"))  # pictures are listed as files, too
     files: list[Any] = []
-    for file in dicts(meta.get("attachments")):
-        name = text(file.get("id")) or ""
+    for file in meta.objects("attachments"):
+        name = file.text("id") or ""
         if name and name in shown:
             continue
         found = export.asset(name)
         if found is not None:
             files.append(image_part(base64.b64encode(found[1]).decode(), found[0]))
-        files.append(f"[file {text(file.get('name')) or name}" + ("]" if found is not None else ": not in the export]"))
+        files.append(f"[file {file.text('name') or name}" + ("]" if found is not None else ": not in the export]"))
     return joined([*parts, *files]) if files else said
 
 
-def _content(content: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Any:
+def _content(content: Record, export: ExportFiles, reading: Reading) -> Any:
     kind = content.get("content_type")
     if kind in ("text", "multimodal_text"):
         parts: list[Any] = []
@@ -199,18 +193,18 @@ def _content(content: dict[str, Any], export: ExportFiles, skipped: Skipped) -> 
             if isinstance(part, str):
                 parts += [part] if part.strip() else []
             elif isinstance(part, dict):
-                parts.append(_pointer(part, export))
-        return joined(parts) if parts else None
+                parts.append(_pointer(Record(part), export))
+        return joined(parts)
     if kind == "code":
-        return _fenced(content.get("text"), text(content.get("language")))
+        return _fenced(content.get("text"), content.text("language"))
     if kind == "execution_output":
-        return text(content.get("text"))
+        return content.text("text")
     if kind in ("tether_quote", "tether_browsing_display"):
-        return text(content.get("text")) or text(content.get("result"))
-    if kind not in ("system_error",) and not text(content.get("text")):
-        skipped.unknown[f"content {kind}"] += 1
+        return content.text("text") or content.text("result")
+    if kind not in ("system_error",) and not content.text("text"):
+        reading.unknown[f"content {kind}"] += 1
         return None
-    return text(content.get("text"))
+    return content.text("text")
 
 
 def _fenced(code: Any, language: str | None) -> str | None:
@@ -219,11 +213,11 @@ def _fenced(code: Any, language: str | None) -> str | None:
     return f"```{'' if language in (None, 'unknown') else language}\n{code}\n```"
 
 
-def _pointer(part: dict[str, Any], export: ExportFiles) -> Any:
+def _pointer(part: Record, export: ExportFiles) -> Any:
     """A picture or recording: its bytes if the export has them, else a word about it."""
-    pointer = text(part.get("asset_pointer")) or text(mapping(part.get("audio_asset_pointer")).get("asset_pointer"))
+    pointer = part.text("asset_pointer") or part.object("audio_asset_pointer").text("asset_pointer")
     if pointer is None:
-        return text(part.get("text")) or compact(part)
+        return part.text("text") or compact(part)
     found = export.asset(pointer.rpartition("/")[2])
     if found is None:
         return f"[{part.get('content_type') or 'attachment'} {pointer}: not in the export]"

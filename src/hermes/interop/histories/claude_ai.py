@@ -7,20 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     compact,
-    dicts,
     joined,
-    message,
-    seconds,
-    text,
+    left,
+    path_to,
+    reads,
+    relink,
+    spoken,
     tool_call,
 )  # fmt: skip
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
-from hermes.interop.json_reading import Skipped
+from hermes.interop.json_reading import Reading
+from hermes.interop.records import Record
 
 SOURCE = "claude-ai"
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
@@ -42,62 +44,45 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in conversation_files(folder) if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of an export, one by one."""
-    return read_conversations(path, problems, _conversation)
+    return read_conversations(path, reading, _conversation)
 
 
-def _conversation(told: dict[str, Any], export: ExportFiles, skipped: Skipped) -> Conversation | None:
+def _conversation(told: Record, export: ExportFiles, reading: Reading) -> Conversation | None:
     if not isinstance(told.get("chat_messages"), list):
         return None
     made = Conversation(
-        SOURCE, text(told.get("uuid")) or str(told.get("created_at")), title=text(told.get("name")),
-        started_at=seconds(told.get("created_at")),
+        SOURCE, told.text("uuid") or str(told.get("created_at")), title=told.text("name"),
+        started_at=told.time("created_at"),
     )  # fmt: skip
-    if text(told.get("summary")):
+    if told.text("summary"):
         made.meta["summary"] = told["summary"]
-    if text(told.get("project_uuid")):
+    if told.text("project_uuid"):
         made.meta["project"] = told["project_uuid"]
-    records = dicts(told["chat_messages"])
-    shown, left = _paths(records, told.get("current_leaf_message_uuid"))
-    made.messages = [one for record in shown for one in _messages(record, skipped)]
+    records = Record.all(told["chat_messages"])
+    shown, beside = _paths(records, told.get("current_leaf_message_uuid"))
+    made.messages = [one for record in shown for one in _messages(record, reading)]
     stored = {one["platform_message_id"] for one in made.messages}
-    for after, branch in left:
-        entries = [one for record in branch for one in _messages(record, skipped)]
+    for after, branch in beside:
+        entries = [one for record in branch for one in _messages(record, reading)]
         if entries:
             made.branches.append((after if after in stored else None, entries))
     return made
 
 
-def _paths(
-    records: list[dict[str, Any]], leaf: Any
-) -> tuple[list[dict[str, Any]], list[tuple[str | None, list[dict[str, Any]]]]]:
+def _paths(records: list[Record], leaf: Any) -> tuple[list[Record], list[tuple[str | None, list[Record]]]]:
     """The messages that are shown, and the versions beside them. Exports without parents are one path, in their order."""
     by_name = {record["uuid"]: record for record in records if isinstance(record.get("uuid"), str)}
     parents = {name: record.get("parent_message_uuid") for name, record in by_name.items()}
     if not any(parent in by_name for parent in parents.values()):
         return records, []
-    before = None
-    for name, parent in parents.items():
-        if parent not in by_name and parent not in (None, _ROOT):  # the export lacks it
-            parents[name] = before
-        before = name
-    at: Any = leaf if leaf in by_name else next(reversed(by_name))
-    on_path: dict[str, None] = {}
-    while at in by_name and at not in on_path:
-        on_path[at] = None
-        at = parents[at]
-    path = [*reversed(on_path)]
-    groups: dict[str, tuple[str | None, list[dict[str, Any]]]] = {}
-    root_of: dict[str, str] = {}
-    for name, record in by_name.items():
-        if name in on_path:
-            continue
-        root = root_of[name] = root_of.get(str(parents[name]), name)
-        if root == name:
-            groups[root] = (parents[name] if parents[name] in on_path else None, [])
-        groups[root][1].append(record)
-    return [by_name[name] for name in path], list(groups.values())
+    parents = {name: None if parent == _ROOT else parent for name, parent in parents.items()}
+    relink(parents, lambda name: True)
+    shown = path_to(leaf if leaf in by_name else next(reversed(by_name)), parents.get)
+    beside = [(after, [by_name[name] for name in names]) for after, names in left(by_name, set(shown), parents.get)]
+    return [by_name[name] for name in shown], beside
 
 
 @dataclass(slots=True)
@@ -110,31 +95,25 @@ class _Step:
     results: list[Message] = field(default_factory=list)
 
     def messages(self, at: float | None, name: str | None) -> list[Message]:
-        content = joined(self.texts) if self.texts else None
-        if content is None and not self.thoughts and not self.calls:
-            return self.results
-        reply = message(
-            "assistant", content, at, name, reasoning="\n\n".join(self.thoughts) or None, tool_calls=self.calls or None
-        )
-        return [reply, *self.results]
+        reply = spoken("assistant", joined(self.texts), at, name, thoughts=self.thoughts, calls=self.calls)
+        return [*reply, *self.results]
 
 
-def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
-    name, at = text(record.get("uuid")), seconds(record.get("created_at"))
-    steps = _steps(record, name, at, skipped)
+def _messages(record: Record, reading: Reading) -> list[Message]:
+    name, at = record.text("uuid"), record.time("created_at")
+    steps = _steps(record, name, at, reading)
     last = steps[-1]
     if not any(step.texts for step in steps):
-        if text(record.get("text")):
+        if record.text("text"):
             last.texts.append(record["text"])
         elif record.get("text") is not None and not isinstance(record["text"], str):
-            skipped.unknown["message whose text is no text"] += 1
-    for attached in (*dicts(record.get("attachments")), *dicts(record.get("files"))):
-        held = text(attached.get("extracted_content"))
-        label = text(attached.get("file_name")) or "file"
+            reading.unknown["message whose text is no text"] += 1
+    for attached in (*record.objects("attachments"), *record.objects("files")):
+        held = attached.text("extracted_content")
+        label = attached.text("file_name") or "file"
         last.texts.append(f"[file {label}]" + (f"\n{held}" if held else ""))
     if record.get("sender") == "human":
-        content = joined([one for step in steps for one in step.texts])
-        return [message("user", content, at, name)] if content else []
+        return spoken("user", joined([one for step in steps for one in step.texts]), at, name)
     return [
         one
         for number, step in enumerate(steps)
@@ -142,11 +121,11 @@ def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
     ]
 
 
-def _steps(record: dict[str, Any], name: str | None, at: float | None, skipped: Skipped) -> list[_Step]:
+def _steps(record: Record, name: str | None, at: float | None, reading: Reading) -> list[_Step]:
     steps = [_Step()]
     made: list[str] = []  # the ids of all calls
     answered = 0
-    for number, block in enumerate(dicts(record.get("content"))):
+    for number, block in enumerate(record.objects("content")):
         kind, step = block.get("type"), steps[-1]
         if (
             kind in ("text", "voice_note", "thinking", "tool_use")
@@ -155,25 +134,25 @@ def _steps(record: dict[str, Any], name: str | None, at: float | None, skipped: 
         ):
             step = _Step()
             steps.append(step)
-        if kind in ("text", "voice_note") and text(block.get("text")):
+        if kind in ("text", "voice_note") and block.text("text"):
             step.texts.append(block["text"])
-        elif kind == "thinking" and text(block.get("thinking")):
+        elif kind == "thinking" and block.text("thinking"):
             step.thoughts.append(block["thinking"])
         elif kind == "tool_use":
-            made.append(text(block.get("id")) or f"{name}-{len(made)}")
+            made.append(block.text("id") or f"{name}-{len(made)}")
             step.calls.append(tool_call(made[-1], str(block.get("name") or "tool"), block.get("input")))
         elif kind == "tool_result":
-            asked = text(block.get("tool_use_id")) or (made[answered] if answered < len(made) else None)
+            asked = block.text("tool_use_id") or (made[answered] if answered < len(made) else None)
             answered += 1
-            step.results.append(message("tool", _result(block.get("content")), at, f"{name}-result-{number}",
-                                        tool_call_id=asked, tool_name=text(block.get("name"))))  # fmt: skip
+            result = _result(block.get("content"))
+            step.results.append(answer(result, at, f"{name}-result-{number}", asked, block.text("name")))
         elif kind not in _KNOWN:
-            skipped.unknown[f"block {kind}"] += 1
+            reading.unknown[f"block {kind}"] += 1
     return [step for step in steps if step.texts or step.thoughts or step.calls or step.results] or steps
 
 
 def _result(content: Any) -> str | None:
     if isinstance(content, str):
         return content
-    told = [text(one.get("text")) for one in dicts(content)]
+    told = [one.text("text") for one in Record.all(content)]
     return "\n".join(filter(None, told)) or (compact(content) if content else None)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories import claude_code_lines
 from hermes.interop.histories.claude_code_lines import (
     ReplyGroups,
@@ -34,11 +33,13 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     as_uuid,
-    mapping,
+    left,
+    path_to,
+    reads,
     session_id,
-    text,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, Window, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, Window, first_objects, json_lines, json_object
+from hermes.interop.records import Record
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -78,7 +79,7 @@ def expiring(until: float) -> Iterator[str]:
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Claude Code. Qwen Code's lines look alike, but have Gemini's messages inside."""
     first = first_objects(path)
-    if any("parts" in mapping(one.get("message")) or "systemPayload" in one for one in first):
+    if any("parts" in one.object("message") or "systemPayload" in one for one in first):
         return False
     return any(("sessionId" in one and ("parentUuid" in one or one.get("type") in ("summary", *_BOOKKEEPING)))
                or (one.get("type") == "summary" and "leafUuid" in one) for one in first)  # fmt: skip
@@ -91,20 +92,19 @@ def files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """A session in as many parts as it was compacted into, and the sub-agents it started."""
-    skipped = Skipped(path, problems)
     parent = _started_by(path)
-    reader = _SessionFileReader(path, skipped, is_agent=parent is not None)
+    reader = _SessionFileReader(path, reading, is_agent=parent is not None)
     name = f"{parent}-{path.stem}" if parent is not None else reader.name()
     yield from _found(reader, name, parent)
     if isinstance(path, Window) and path.start:
         return  # they came with the beginning of the file
     for agent in sorted((path.parent / path.stem / "subagents").glob("agent-*.jsonl")):
-        beside = Skipped(agent, problems)
+        beside = Reading(agent, reading.problems)
         yield from _found(_SessionFileReader(agent, beside, is_agent=True), f"{name}-{agent.stem}", name)
         beside.report()
-    skipped.report()
 
 
 class Trail(BaseTrail):
@@ -113,62 +113,60 @@ class Trail(BaseTrail):
     _reply: str | None = None
     _open: frozenset[Any] = frozenset()  # calls without a result
 
-    def take(self, record: Mapping[str, Any]) -> str:
-        line, kind = dict(record), record.get("type")
-        told = mapping(line.get("compactMetadata"))
+    def take(self, record: Record) -> str:
+        kind = record.get("type")
+        told = record.object("compactMetadata")
         named = [
             *_preserved(told),
-            *(mapping(told.get("preservedSegment")).get(key) for key in ("headUuid", "tailUuid")),
+            *(told.object("preservedSegment").get(key) for key in ("headUuid", "tailUuid")),
         ]
-        named.append(line.get("leafUuid"))
-        is_known = self.follows(line.get("uuid"), line.get("parentUuid") or line.get("logicalParentUuid"))
-        calls = [block.get("id") for block in blocks(line) if block.get("type") == "tool_use"]
+        named.append(record.get("leafUuid"))
+        is_known = self.follows(record.get("uuid"), record.get("parentUuid") or record.get("logicalParentUuid"))
+        calls = [block.get("id") for block in blocks(record) if block.get("type") == "tool_use"]
         if (
             not is_known
             or not all(map(self.knows, named))
             or None in calls
-            or line.get("isSidechain")
-            or SESSION in line
+            or record.get("isSidechain")
+            or SESSION in record
         ):
             return BREAKS
-        if is_boundary(line) or line.get("isCompactSummary"):
+        if is_boundary(record) or record.get("isCompactSummary"):
             return CUTS
         if kind == "assistant":
-            name = text(mapping(line.get("message")).get("id"))
+            name = record.object("message").text("id")
             begins = not self._open and (name is None or name != self._reply)
             self._reply, self._open = name, self._open.union(calls)
             return BEGINS if begins else ON
-        if is_result(line):
-            self._open -= {block.get("tool_use_id") for block in blocks(line)}
-        elif kind == "user" and not line.get("isMeta") and not is_injected(line):
+        if is_result(record):
+            self._open -= {block.get("tool_use_id") for block in blocks(record)}
+        elif kind == "user" and not record.get("isMeta") and not is_injected(record):
             self._reply, self._open = None, frozenset()
             return BEGINS
         return ON
 
 
-def _preserved(told: dict[str, Any]) -> list[str]:
+def _preserved(told: Record) -> list[str]:
     """The lines that stay in the context after a compaction, where it lists them."""
     named = told.get("preservedMessages")
-    listed = mapping(named).get("uuids") or mapping(named).get("allUuids") or named
+    listed = Record.of(named).get("uuids") or Record.of(named).get("allUuids") or named
     if not isinstance(listed, list):
         return []
-    return [one if isinstance(one, str) else str(mapping(one).get("uuid")) for one in listed]
+    return [one if isinstance(one, str) else str(Record.of(one).get("uuid")) for one in listed]
 
 
-def _found(reader: _SessionFileReader, name: str, parent: str | None) -> Iterator[Found]:
+def _found(reader: _SessionFileReader, name: str, parent: str | None) -> Iterator[Conversation]:
     found = deque(reader.conversations(name, parent))
     reader.release()
     while found:
-        session = found.popleft().session()
-        if session is not None:
-            yield Found(0, session, reader.position)
+        yield found.popleft()
 
 
 def _started_by(path: Path) -> str | None:
     """The session that a sub-agent's own file belongs to; older versions put the file beside the session's."""
     if not path.name.startswith("agent-"):
         return None
-    first = next((one for one in first_objects(path) if text(one.get("sessionId")) and one.get("isSidechain")), None)
+    first = next((one for one in first_objects(path) if one.text("sessionId") and one.get("isSidechain")), None)
     return first["sessionId"] if first is not None else None
 
 
@@ -182,7 +180,7 @@ def _summaries(folder: Path, changed: int) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in folder.glob("*.jsonl"):
         for line in first_objects(path, 50, while_type="summary"):
-            if text(line.get("summary")) and isinstance(line.get("leafUuid"), str):
+            if line.text("summary") and isinstance(line.get("leafUuid"), str):
                 found[line["leafUuid"]] = line["summary"]
     return found
 
@@ -190,14 +188,13 @@ def _summaries(folder: Path, changed: int) -> dict[str, str]:
 class _SessionFileReader:
     """One file: its lines by uuid, and what it says about the session as a whole."""
 
-    def __init__(self, path: Path, skipped: Skipped, *, is_agent: bool) -> None:
-        self.position = 0
+    def __init__(self, path: Path, reading: Reading, *, is_agent: bool) -> None:
         self._path_of_file, self._is_agent = path, is_agent
         self._links: dict[str, Any] = {}  # of lines that say nothing, which messages may follow: uuid -> parentUuid
         self._before: dict[str, str] = {}  # the line of the same conversation that stands before a line
         self._last: dict[bool, str] = {}
         self._session: str | None = None
-        self._lines: dict[str, dict[str, Any]] = {}
+        self._lines: dict[str, Record] = {}
         self._order: list[str] = []
         self._places: dict[str, int] = {}
         self._names: dict[str, str] = {}  # of each line of a reply, the name under which the reply is stored
@@ -208,31 +205,31 @@ class _SessionFileReader:
         self._cwd: str | None = None
         self._branch: str | None = None
         self._origin: str | None = None  # the session here that the file was written from
-        self._skipped = skipped
-        for number, line, self.position in json_lines(path, skipped):
-            self._take(dict(line), number)
+        self._reading = reading
+        for number, line in json_lines(path, reading):
+            self._take(line, number)
 
-    def _take(self, line: dict[str, Any], number: int) -> None:
+    def _take(self, line: Record, number: int) -> None:
         kind = line.get("type")
         if isinstance(line.get("cwd"), str) and self._cwd is None:
             self._cwd = line["cwd"]
-        self._branch = text(line.get("gitBranch")) or self._branch
-        self._origin = text(line.get(SESSION)) or self._origin
+        self._branch = line.text("gitBranch") or self._branch
+        self._origin = line.text(SESSION) or self._origin
         if kind in _SPOKEN or kind in ("system", "attachment"):
             self._keep(line, number)
         else:
             self._take_other(line, kind)
 
-    def _keep(self, line: dict[str, Any], number: int) -> None:
-        uuid = text(line.get("uuid")) or f"line-{number}"
+    def _keep(self, line: Record, number: int) -> None:
+        uuid = line.text("uuid") or f"line-{number}"
         if uuid in self._lines:
             return
         aside = bool(line.get("isSidechain"))
         if line.get("type") in _SPOKEN and not aside:
             self._leaf = None
-            self._session = text(line.get("sessionId")) or self._session
-        kept = self._lines[uuid] = {key: line[key] for key in _NEEDED & line.keys()}
-        if told := mapping(line.get("message")):
+            self._session = line.text("sessionId") or self._session
+        kept = self._lines[uuid] = Record({key: line[key] for key in _NEEDED & line.keys()})
+        if told := line.object("message"):
             kept["message"] = slim(told)
         self._places[uuid] = len(self._order)
         self._order.append(uuid)
@@ -244,30 +241,30 @@ class _SessionFileReader:
                 uuid, kept, line, self._linked(kept.get("parentUuid")), self._names
             )
         elif is_boundary(line):
-            self._boundaries.append((uuid, self._preserved(mapping(line.get("compactMetadata")))))
+            self._boundaries.append((uuid, self._preserved(line.object("compactMetadata"))))
 
-    def _preserved(self, told: dict[str, Any]) -> list[str]:
+    def _preserved(self, told: Record) -> list[str]:
         """The lines that stay in the context after a compaction."""
         names = _preserved(told)
-        if not names and (segment := mapping(told.get("preservedSegment"))):
+        if not names and (segment := told.object("preservedSegment")):
             first, last = (self._places.get(str(segment.get(key))) for key in ("headUuid", "tailUuid"))
             names = self._order[first : last + 1] if first is not None and last is not None else []
         return [one for one in names if one in self._lines]
 
-    def _take_other(self, line: dict[str, Any], kind: Any) -> None:
+    def _take_other(self, line: Record, kind: Any) -> None:
         if isinstance(line.get("uuid"), str):
             self._links.setdefault(line["uuid"], line.get("parentUuid"))
         if kind in ("custom-title", "ai-title"):
-            title = text(line.get({"custom-title": "customTitle", "ai-title": "aiTitle"}[kind]))
+            title = line.text({"custom-title": "customTitle", "ai-title": "aiTitle"}[kind])
             if title is not None:
                 self._titles[kind] = title
         elif kind == "summary":
             # One that names a message is the title of the session with that message.
-            if text(line.get("summary")) and (line.get("leafUuid") is None or line["leafUuid"] in self._lines):
+            if line.text("summary") and (line.get("leafUuid") is None or line["leafUuid"] in self._lines):
                 self._titles[kind] = line["summary"]
         elif str(kind) not in _BOOKKEEPING:
-            self._skipped.unknown[str(kind)] += 1
-        if kind == "relocated" and text(line.get("relocatedCwd")):
+            self._reading.unknown[str(kind)] += 1
+        if kind == "relocated" and line.text("relocatedCwd"):
             self._cwd = line["relocatedCwd"]
         if kind == "last-prompt" and isinstance(line.get("leafUuid"), str):
             self._leaf = line["leafUuid"]
@@ -284,7 +281,7 @@ class _SessionFileReader:
 
     def _title(self) -> str | None:
         if self._is_agent:
-            return text(json_object(self._path_of_file.with_suffix(".meta.json")).get("description"))
+            return json_object(self._path_of_file.with_suffix(".meta.json")).text("description")
         titles = self._titles
         return titles.get("custom-title") or titles.get("ai-title") or titles.get("summary") or self._told_elsewhere()
 
@@ -301,7 +298,7 @@ class _SessionFileReader:
         shown = self._path()
         segments = self._segments(shown)
         title = self._title()
-        left = self._left(shown)
+        branches = self._left(shown)
         copied = self._copied(name)
         earlier: list[Conversation] = []
         for number, part in enumerate(segments, 1):
@@ -325,7 +322,7 @@ class _SessionFileReader:
                     summary = self._summary_of(boundary)
                     made.carry(earlier, self._stored_names(kept), summary if summary in part else None)
             inside = set(part)
-            for after, branch in left:
+            for after, branch in branches:
                 if (after in inside or (after is None and not earlier)) and not copied.keys() >= set(branch):
                     made.branches.append((self._name_of(after), self._made(branch)))
             earlier.append(made)
@@ -365,15 +362,8 @@ class _SessionFileReader:
 
     def _inline_agents(self, name: str) -> Iterator[Conversation]:
         """Sub-agents that older versions wrote into the session's own file: each tree of such lines is one."""
-        roots: dict[str, str] = {}
-        agents: dict[str, list[str]] = {}
-        for uuid in self._order:
-            if self._aside(uuid):
-                parent = self._parent(uuid)
-                root = roots[uuid] = roots.get(parent or "", uuid)
-                agents.setdefault(root, []).append(uuid)
-        for root, uuids in agents.items():
-            made = Conversation(SOURCE, f"{name}-{root}", cwd=self._cwd, parent=name, kind="subagent")
+        for _, uuids in left(filter(self._aside, self._order), (), self._parent):
+            made = Conversation(SOURCE, f"{name}-{uuids[0]}", cwd=self._cwd, parent=name, kind="subagent")
             made.messages = self._made(uuids)
             yield made
 
@@ -411,17 +401,10 @@ class _SessionFileReader:
             spoken = [u for u in self._order if self._lines[u].get("type") in _SPOKEN]
         if not spoken:
             return []
-        path = self._path_to(spoken[-1])
+        path = path_to(spoken[-1], self._parent)
         if self._leaf in self._lines and self._leaf not in path:  # the person went back to another branch at the end
-            path = self._path_to(self._leaf)
-        return self._with_siblings([*path])
-
-    def _path_to(self, leaf: str | None) -> dict[str, None]:
-        path: dict[str, None] = {}
-        while leaf is not None and leaf not in path:
-            path[leaf] = None
-            leaf = self._parent(leaf)
-        return path
+            path = path_to(self._leaf, self._parent)
+        return self._with_siblings(path)
 
     def _aside(self, uuid: str) -> bool:
         return bool(self._lines[uuid].get("isSidechain"))
@@ -455,19 +438,8 @@ class _SessionFileReader:
 
     def _left(self, shown: list[str]) -> list[tuple[str | None, list[str]]]:
         """Paths that were left by a rewind, each with the shown message after which it begins."""
-        on_path = set(shown)
-        groups: dict[str, tuple[str | None, list[str]]] = {}
-        root_of: dict[str, str] = {}
-        for uuid in self._order:
-            if uuid in on_path or (not self._is_agent and self._aside(uuid)):
-                continue
-            parent = self._parent(uuid)
-            root = root_of.get(parent or "", uuid)
-            root_of[uuid] = root
-            if root == uuid:
-                groups[root] = (parent if parent in on_path else None, [])
-            groups[root][1].append(uuid)
-        return [group for group in groups.values() if any(map(self._says, group[1]))]
+        ours = (uuid for uuid in self._order if self._is_agent or not self._aside(uuid))
+        return [group for group in left(ours, set(shown), self._parent) if any(map(self._says, group[1]))]
 
     def _made(self, uuids: list[str]) -> list[Message]:
         return messages_of(self._lines, uuids, self._names)

@@ -19,23 +19,18 @@ from typing import Any
 
 from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING
 from hermes.interop.histories.conversation import (
-    FAILED,
     HERE,
     Message,
+    answer,
     as_uuid,
     block_parts,
-    count,
-    dicts,
     joined,
-    mapping,
     message,
-    seconds,
-    text,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record
 
-Line = dict[str, Any]
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 # What the program writes in the person's name: commands that it answers itself, their output, and context.
 _COMMAND = re.compile(r"\s*<command-(?:name|message)>")
@@ -55,11 +50,9 @@ class ReplyGroups:
         self._replies: dict[str, _Reply] = {}  # the last one with each id
         self._calls: deque[str] = deque()  # calls without an id, not answered yet
 
-    def take(
-        self, uuid: str, kept: dict[str, Any], line: dict[str, Any], parent: str | None, names: dict[str, str]
-    ) -> None:
+    def take(self, uuid: str, kept: Record, line: Record, parent: str | None, names: dict[str, str]) -> None:
         if line.get("type") == "assistant":
-            self._take_reply(uuid, kept, text(line.get("requestId")), parent, names)
+            self._take_reply(uuid, kept, line.text("requestId"), parent, names)
             for number, block in enumerate(blocks(kept)):
                 if block.get("type") == "tool_use" and not isinstance(block.get("id"), str):
                     block["id"] = f"{uuid}-{number}"
@@ -73,10 +66,10 @@ class ReplyGroups:
             self._number += 1
 
     def _take_reply(
-        self, uuid: str, kept: dict[str, Any], request: str | None, parent: str | None, names: dict[str, str]
+        self, uuid: str, kept: Record, request: str | None, parent: str | None, names: dict[str, str]
     ) -> None:
         """Several lines are one reply if they have one id and stand together: some servers give every reply the same id."""
-        name = text(mapping(kept.get("message")).get("id"))
+        name = kept.object("message").text("id")
         if name is None:
             return
         last = self._replies.get(name)
@@ -102,23 +95,22 @@ class _Reply:
     request: str | None
 
 
-def messages_of(lines: dict[str, Line], uuids: list[str], reply_names: dict[str, str]) -> list[Message]:
+def messages_of(lines: dict[str, Record], uuids: list[str], reply_names: dict[str, str]) -> list[Message]:
     """The messages that some lines are; those of one reply have the same name."""
     made: list[Message] = []
     replies: dict[str, Message] = {}
-    names: dict[str, str] = {}
     answered_here = _answered_here(lines, uuids)
     for uuid in uuids:
         line = lines[uuid]
         begun = len(made)
         kind = line.get("type")
-        at = seconds(line.get("timestamp"))
+        at = line.time("timestamp")
         if kind == "assistant":
-            _take_reply(line, reply_names.get(uuid) or uuid, at, made, replies, names)
+            _take_reply(line, reply_names.get(uuid) or uuid, at, made, replies)
         elif kind == "user":
-            made += _user_line(line, uuid, at, names, is_local=uuid in answered_here)
+            made += _user_line(line, uuid, at, is_local=uuid in answered_here)
         elif kind == "attachment":
-            told = mapping(line.get("attachment"))
+            told = line.object("attachment")
             prompt = joined(block_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
             if prompt:
                 made.append(message("system" if _injected(prompt) else "user", prompt, at, uuid))
@@ -128,7 +120,7 @@ def messages_of(lines: dict[str, Line], uuids: list[str], reply_names: dict[str,
     return made
 
 
-def _answered_here(lines: dict[str, Line], uuids: list[str]) -> set[str]:
+def _answered_here(lines: dict[str, Record], uuids: list[str]) -> set[str]:
     """Commands that the program answered itself (/model, /clear): their output comes next, and no model saw them."""
     said = [uuid for uuid in uuids if lines[uuid].get("type") == "user"]
     return {
@@ -137,30 +129,27 @@ def _answered_here(lines: dict[str, Line], uuids: list[str]) -> set[str]:
     }  # fmt: skip
 
 
-def _take_reply(
-    line: Line, name: str, at: float | None, made: list[Message], replies: dict[str, Message], names: dict[str, str]
-) -> None:
+def _take_reply(line: Record, name: str, at: float | None, made: list[Message], replies: dict[str, Message]) -> None:
     """Add what one line says to its reply; the first line of a reply makes it."""
-    told = mapping(line.get("message"))
-    texts = [b["text"] for b in blocks(line) if b.get("type") == "text" and text(b.get("text"))]
-    thoughts = [b["thinking"] for b in blocks(line) if b.get("type") == "thinking" and text(b.get("thinking"))]
-    thought = "\n\n".join(thoughts) or text(line.get(REASONING))
+    told = line.object("message")
+    texts = [b["text"] for b in blocks(line) if b.get("type") == "text" and b.text("text")]
+    thoughts = [b["thinking"] for b in blocks(line) if b.get("type") == "thinking" and b.text("thinking")]
+    thought = "\n\n".join(thoughts) or line.text(REASONING)
     calls = []
     for block in blocks(line):
         if block.get("type") in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str):
-            names[block["id"]] = str(block.get("name") or "tool")
-            calls.append(tool_call(block["id"], names[block["id"]], block.get("input")))
+            calls.append(tool_call(block["id"], str(block.get("name") or "tool"), block.get("input")))
     reply = replies.get(name)
     if reply is None:
-        usage = mapping(told.get("usage"))
+        usage = told.object("usage")
         cached, written = (
-            count(usage.get("cache_read_input_tokens")),
-            count(usage.get("cache_creation_input_tokens")),
+            usage.count("cache_read_input_tokens"),
+            usage.count("cache_creation_input_tokens"),
         )
-        fresh = count(usage.get("input_tokens"))
+        fresh = usage.count("input_tokens")
         reply = replies[name] = message(
             "assistant", None, at, name,
-            model=text(told.get("model")) if told.get("model") != "<synthetic>" else None,
+            model=told.text("model") if told.get("model") != "<synthetic>" else None,
             input_tokens=fresh,
             cache_read_tokens=cached, cache_write_tokens=written,
         )  # fmt: skip
@@ -170,9 +159,9 @@ def _take_reply(
     if isinstance(cost := line.get("costUSD"), (int, float)):  # older versions; each line of a reply repeats it
         reply["cost_usd"] = max(float(cost), reply.get("cost_usd") or 0.0)
     # the last line of a reply has the final count of what was written, and how it ended
-    if (wrote := count(mapping(told.get("usage")).get("output_tokens"))) is not None:
+    if (wrote := told.object("usage").count("output_tokens")) is not None:
         reply["output_tokens"] = max(wrote, reply.get("output_tokens") or 0)
-    if text(told.get("stop_reason")) and "finish_reason" not in reply:
+    if told.text("stop_reason") and "finish_reason" not in reply:
         reply["finish_reason"] = {"tool_use": "tool_calls", "end_turn": "stop", "max_tokens": "length"}.get(
             told["stop_reason"], told["stop_reason"]
         )
@@ -185,8 +174,8 @@ def _take_reply(
         reply["tool_calls"] = [*reply.get("tool_calls", ()), *(call for call in calls if call["id"] not in known)]
 
 
-def _user_line(line: Line, uuid: str, at: float | None, names: dict[str, str], *, is_local: bool) -> list[Message]:
-    content = mapping(line.get("message")).get("content")
+def _user_line(line: Record, uuid: str, at: float | None, *, is_local: bool) -> list[Message]:
+    content = line.object("message").get("content")
     if isinstance(content, str):
         role = "system" if is_local or _injected(content) else _role(line)
         return [message(role, _typed(content), at, uuid)] if content.strip() else []
@@ -195,17 +184,8 @@ def _user_line(line: Line, uuid: str, at: float | None, names: dict[str, str], *
     for block in blocks(line):
         if block.get("type") == "tool_result":
             call = str(block.get("tool_use_id"))
-            made.append(
-                message(
-                    "tool",
-                    joined(block_parts(block.get("content"))),
-                    at,
-                    call,
-                    tool_call_id=call,
-                    tool_name=names.get(call),
-                    meta=FAILED if block.get("is_error") is True else None,
-                )
-            )
+            output, failed = joined(block_parts(block.get("content"))), block.get("is_error") is True
+            made.append(answer(output, at, call, call, failed=failed))
         else:
             parts += block_parts([block])
     context = [part for part in parts if _injected(part)]
@@ -219,18 +199,18 @@ def _user_line(line: Line, uuid: str, at: float | None, names: dict[str, str], *
     return made
 
 
-def slim(told: dict[str, Any]) -> dict[str, Any]:
+def slim(told: Record) -> Record:
     """Of a message, what is kept in memory: the file repeats names and counts in every line."""
-    kept: dict[str, Any] = {"content": told.get("content")}
+    kept = Record({"content": told.get("content")})
     for key in ("id", "model", "stop_reason"):
         if isinstance(told.get(key), str):
             kept[key] = sys.intern(told[key])
-    if used := mapping(told.get("usage")):
+    if used := told.object("usage"):
         kept["usage"] = {key: used[key] for key in _TOKENS if key in used}
     return kept
 
 
-def _role(line: dict[str, Any]) -> str:
+def _role(line: Record) -> str:
     """Context that the program put in is not the person's words."""
     return "system" if line.get("isMeta") else "user"
 
@@ -239,7 +219,7 @@ def _injected(content: Any) -> bool:
     return isinstance(content, str) and content.lstrip().startswith(_INJECTED)
 
 
-def _words(line: dict[str, Any]) -> str:
+def _words(line: Record) -> str:
     return next((block["text"] for block in blocks(line) if isinstance(block.get("text"), str)), "")
 
 
@@ -253,21 +233,22 @@ def _typed(content: Any) -> Any:
     return f"/{name[1].strip().removeprefix('/')} {arguments[1].strip() if arguments else ''}".rstrip()
 
 
-def blocks(line: dict[str, Any]) -> list[dict[str, Any]]:
-    content = mapping(line.get("message")).get("content")
-    return [{"type": "text", "text": content}] if isinstance(content, str) else dicts(content)
+def blocks(line: Record) -> list[Record]:
+    told = line.object("message")
+    content = told.get("content")
+    return [Record({"type": "text", "text": content})] if isinstance(content, str) else told.objects("content")
 
 
-def is_boundary(line: dict[str, Any]) -> bool:
+def is_boundary(line: Record) -> bool:
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
 
-def is_injected(line: dict[str, Any]) -> bool:
+def is_injected(line: Record) -> bool:
     """Whether the program wrote a line in the person's name."""
     return _injected(_words(line))
 
 
-def is_result(line: dict[str, Any]) -> bool:
+def is_result(line: Record) -> bool:
     return line.get("type") == "user" and any(block.get("type") == "tool_result" for block in blocks(line))
 
 
@@ -320,7 +301,7 @@ def _beginnings(folder: Path, changed: int) -> dict[str, list[Path]]:
                 for one in first_objects(path, _LOOKED_AT)
                 if one.get("type") in _SPOKEN and not one.get("isSidechain")
             )
-            if (first := next(spoken, None)) is not None and text(first.get("uuid")):
+            if (first := next(spoken, None)) is not None and first.text("uuid"):
                 found.setdefault(first["uuid"], []).append(path)
     return found
 
@@ -334,7 +315,7 @@ def _spoken(path: Path) -> dict[str, str]:
 @lru_cache(maxsize=16)
 def _spoken_in(path: Path, size: int, changed: int) -> dict[str, str]:
     found: dict[str, str] = {}
-    for _, line, _ in json_lines(path, Skipped(path, [])):
-        if line.get("type") in _SPOKEN and not line.get("isSidechain") and text(line.get("uuid")):
+    for _, line in json_lines(path, Reading(path)):
+        if line.get("type") in _SPOKEN and not line.get("isSidechain") and line.text("uuid"):
             found.setdefault(line["uuid"], str(line.get("timestamp") or ""))
     return found

@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories.conversation import as_uuid, iso, mapping, only_session, written_parts
+from hermes.interop.histories.conversation import (
+    as_uuid,
+    iso,
+    only_session,
+    written_parts,
+)  # fmt: skip
 from hermes.interop.json_reading import decoded
 from hermes.interop.jsonl import encoded
+from hermes.interop.records import Record
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
@@ -84,7 +90,7 @@ def _reply(one: MessageRow, model: str, export: Export) -> dict[str, Any]:
     content = _blocks_of(one, export)
     blocks += [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
     for call in one.get("tool_calls") or ():
-        asked = mapping(call.get("function"))
+        asked = Record.of(call.get("function"))
         try:
             given = decoded(str(asked.get("arguments") or "{}").encode())
         except ValueError:

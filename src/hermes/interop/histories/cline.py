@@ -13,7 +13,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader, Call
 from hermes.interop.histories.conversation import (
     Conversation,
@@ -21,17 +20,14 @@ from hermes.interop.histories.conversation import (
     block_parts,
     compact,
     continued,
-    count,
-    dicts,
     from_json,
     joined,
-    mapping,
     message,
-    seconds,
-    text,
+    reads,
     user_folders,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object, top_keys
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object, top_keys
+from hermes.interop.records import Record, seconds
 
 _HISTORY, _SESSION = "api_conversation_history.json", ".messages.json"
 _EXTENSIONS = {
@@ -87,34 +83,31 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.json") if path.name.endswith((_HISTORY, _SESSION)))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The task of one file, in as many parts as it was condensed into."""
-    skipped = Skipped(path, problems)
-    whole = json_object(path) if _is_session(path) else {}
+    whole = json_object(path) if _is_session(path) else Record()
     made = _session(path, whole) if whole else _task(path)
-    told = dicts(whole.get("messages")) if whole else [dict(line) for _, line, _ in json_lines(path, skipped)]
-    reader = _MessageReader(skipped)
+    told = whole.objects("messages") if whole else [line for _, line in json_lines(path, reading)]
+    reader = _MessageReader(reading)
     for number, one in enumerate(told):
         reader.add(one, number)
-    made.cwd = made.cwd or reader.cwd
+    made.cwd, made.keeps_lost = made.cwd or reader.cwd, True
     if not whole:
         _add_requests(path.with_name("ui_messages.json"), reader)
-    for part in continued(made, reader.parts):
-        if (session := part.session()) is not None:
-            yield Found(0, {**session, "keeps_lost": True}, path.stat().st_size)
-    skipped.report()
+    yield from continued(made, reader.parts)
 
 
-def _session(path: Path, whole: dict[str, Any]) -> Conversation:
+def _session(path: Path, whole: Record) -> Conversation:
     """A session of the terminal program; the file `<id>.json` beside it tells the rest."""
-    name, origin = str(whole.get("sessionId")), mapping(whole.get("origin"))
+    name, origin = str(whole.get("sessionId")), whole.object("origin")
     about = json_object(path.with_name(path.name.removesuffix(_SESSION) + ".json"))
-    above = text(origin.get("parentThreadId"))
-    lead = about or (json_object(path.with_name(f"{above}.json")) if above else {})
+    above = origin.text("parentThreadId")
+    lead = about or (json_object(path.with_name(f"{above}.json")) if above else Record())
     return Conversation(
-        "cline", name, title=text(mapping(about.get("metadata")).get("title")), cwd=text(lead.get("cwd")),
-        model=text(about.get("model")), started_at=seconds(about.get("started_at")), parent=above,
-        kind="subagent" if whole.get("agent") == "subagent" else "branch", system_prompt=text(whole.get("system_prompt")),
+        "cline", name, title=about.object("metadata").text("title"), cwd=lead.text("cwd"),
+        model=about.text("model"), started_at=about.time("started_at"), parent=above,
+        kind="subagent" if whole.get("agent") == "subagent" else "branch", system_prompt=whole.text("system_prompt"),
     )  # fmt: skip
 
 
@@ -122,20 +115,20 @@ def _task(path: Path) -> Conversation:
     """A task of an extension: Roo Code tells about it beside the messages, Cline in the list of all tasks."""
     source = next((_EXTENSIONS[part] for part in path.parts if part in _EXTENSIONS), "cline")
     name = path.parent.name if path.name == _HISTORY else path.stem
-    about = json_object(path.with_name("history_item.json")) or _listed(path.parent.parent.parent).get(name, {})
-    used = dicts(json_object(path.with_name("task_metadata.json")).get("model_usage"))
-    models = [text(about.get("modelId")), *(text(one.get("model_id")) for one in reversed(used))]
+    about = json_object(path.with_name("history_item.json")) or _listed(path.parent.parent.parent).get(name, Record())
+    used = json_object(path.with_name("task_metadata.json")).objects("model_usage")
+    models = [about.text("modelId"), *(one.text("model_id") for one in reversed(used))]
     cost = about.get("totalCost")
     return Conversation(
-        source, name, title=text(about.get("task")), model=next(filter(None, models), None),
-        cwd=text(about.get("workspace")) or text(about.get("cwdOnTaskInitialization")),
+        source, name, title=about.text("task"), model=next(filter(None, models), None),
+        cwd=about.text("workspace") or about.text("cwdOnTaskInitialization"),
         started_at=seconds(int(name)) if name.isdecimal() else None,
-        parent=text(about.get("parentTaskId")), kind="subagent", cost=cost if isinstance(cost, (int, float)) and cost else None,
-        tokens={to: told for to, key in _TOKENS.items() if (told := count(about.get(key)))},
+        parent=about.text("parentTaskId"), kind="subagent", cost=cost if isinstance(cost, (int, float)) and cost else None,
+        tokens=about.counts(_TOKENS),
     )  # fmt: skip
 
 
-def _listed(storage: Path) -> dict[str, dict[str, Any]]:
+def _listed(storage: Path) -> dict[str, Record]:
     """The title, folder and time of each task, from Cline's own list."""
     path = storage / "state" / "taskHistory.json"
     try:
@@ -145,8 +138,8 @@ def _listed(storage: Path) -> dict[str, dict[str, Any]]:
 
 
 @lru_cache(maxsize=8)
-def _read_list(path: Path, changed: int) -> dict[str, dict[str, Any]]:
-    return {str(one.get("id")): dict(one) for _, one, _ in json_lines(path, Skipped(path, []))}
+def _read_list(path: Path, changed: int) -> dict[str, Record]:
+    return {str(one.get("id")): one for _, one in json_lines(path, Reading(path))}
 
 
 def _add_requests(path: Path, reader: _MessageReader) -> None:
@@ -154,34 +147,34 @@ def _add_requests(path: Path, reader: _MessageReader) -> None:
     replies = [one for part in reader.parts for one in part if one["role"] == "assistant"]
     if not path.is_file() or any(one.get("timestamp") for one in replies):
         return
-    shown = [one for _, one, _ in json_lines(path, Skipped(path, [])) if one.get("say") == "api_req_started"]
+    shown = [one for _, one in json_lines(path, Reading(path)) if one.get("say") == "api_req_started"]
     if len(shown) != len(replies):
         return
     for reply, one in zip(replies, shown, strict=True):
-        used = mapping(from_json(one.get("text")))
-        reply["timestamp"] = seconds(one.get("ts"))
-        reply |= {to: told for to, key in _TOKENS.items() if (told := count(used.get(key))) is not None}
+        used = Record.of(from_json(one.get("text")))
+        reply["timestamp"] = one.time("ts")
+        reply |= used.counts(_TOKENS)
 
 
 class _MessageReader(ApiMessageReader):
     """Messages of these programs: older versions have tool calls, results and reasoning in the text."""
 
-    def __init__(self, skipped: Skipped) -> None:
-        super().__init__(skipped)
+    def __init__(self, reading: Reading) -> None:
+        super().__init__(reading)
         self.cwd: str | None = None
         self._seen: set[str] = set()
         self._open: list[str] = []  # calls in the text that have no result yet
 
-    def add(self, told: dict[str, Any], number: int) -> None:
+    def add(self, told: Record, number: int) -> None:
         """Add a message; its number in the file names it where it has neither an id nor a time."""
         role = told.get("role")
-        name = text(told.get("id")) or (f"{told['ts']}-{role}" if told.get("ts") else str(number))
+        name = told.text("id") or (f"{told['ts']}-{role}" if told.get("ts") else str(number))
         name = f"{name}-{number}" if name in self._seen else name
         self._seen.add(name)
         if told.get("isSummary"):
-            self.summarize(joined(block_parts(told.get("content"))), name, seconds(told.get("ts")))
+            self.summarize(joined(block_parts(told.get("content"))), name, told.time("ts"))
         elif told.get("type") != "reasoning":  # encrypted
-            self.take(told, name, seconds(told.get("ts")))
+            self.take(told, name, told.time("ts"))
 
     def understood(self, words: str, calls: list[Call], name: str) -> tuple[str, str | None, list[Call]]:
         thought = None
@@ -193,7 +186,7 @@ class _MessageReader(ApiMessageReader):
                 calls.append((f"{name}-{place}", found[1], arguments))
             self._open = [call for call, _, _ in calls]
             words = _CALL.sub("", words)
-        answers = [text(mapping(given).get(_ANSWERS[tool])) for _, tool, given in calls if tool in _ANSWERS]
+        answers = [Record.of(given).text(_ANSWERS[tool]) for _, tool, given in calls if tool in _ANSWERS]
         return "\n\n".join(filter(None, (words.strip(), *answers))), thought, calls
 
     def heard(self, words: str, said: list[Any], made: list[Message], at: float | None, name: str) -> None:

@@ -13,29 +13,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.formats import Export, Found, Problem
+from hermes.interop.formats import Export
 from hermes.interop.histories.conversation import (
     HERE,
     Conversation,
     Message,
+    answer,
     as_uuid,
     compact,
-    count,
-    dicts,
+    continued,
     image_part,
     iso,
     joined,
-    mapping,
     message,
     only_session,
-    seconds,
-    text,
+    reads,
     tool_call,
-    without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.jsonl import encoded
-from hermes.interop.training import data_url
+from hermes.interop.records import Record
+from hermes.interop.training import parts_of
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -54,6 +52,8 @@ _INJECTED = (
     "<skill>",
     "<subagent_notification>",
 )
+_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens", "cache_read_tokens": "cached_input_tokens",
+           "reasoning_tokens": "reasoning_output_tokens"}  # fmt: skip
 _FROM_EDITOR = "# Context from my IDE setup:"
 _REQUEST = "## My request for Codex:"
 _THREAD = re.compile(r"rollout-[\dT-]{19}-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})")
@@ -88,15 +88,10 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("rollout-*") if path.name.endswith((".jsonl", ".jsonl.zst")))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one rollout, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    reader = _RolloutReader(path, skipped)
-    for conversation in reader.conversations():
-        session = conversation.session()
-        if session is not None:
-            yield Found(0, session, reader.position)
-    skipped.report()
+    yield from _RolloutReader(path, reading).conversations()
 
 
 class Trail(BaseTrail):
@@ -107,7 +102,7 @@ class Trail(BaseTrail):
     _is_reply = False  # the last message is one of the model, to which calls are added
     _thinks = False  # reasoning waits for the message that it is part of
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: Record) -> str:
         kind, payload = _parts_of(record)
         item, call = payload.get("type"), payload.get("call_id")
         if item == "thread_rolled_back" and self._known is not None:
@@ -130,37 +125,36 @@ class Trail(BaseTrail):
         return BEGINS if begins else ON
 
 
-def _parts_of(line: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _parts_of(line: Record) -> tuple[Any, Record]:
     """The type and the payload of a line; those of 2025 have no payload around them."""
     if "payload" in line:
-        return line.get("type"), mapping(line.get("payload"))
+        return line.get("type"), line.object("payload")
     if "record_type" in line:  # a mark of the older format that says nothing
-        return "world_state", {}
-    return "session_meta" if _is_bare_header(line) else "response_item", dict(line)
+        return "world_state", Record()
+    return "session_meta" if _is_bare_header(line) else "response_item", line
 
 
 class _RolloutReader:
-    def __init__(self, path: Path, skipped: Skipped) -> None:
-        self._path, self._skipped = path, skipped
-        self.position = 0
-        self._meta: dict[str, Any] = {}
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path, self._reading = path, reading
+        self._meta = Record()
         self._parts: list[list[Message]] = [[]]
         self._rolled_back: list[tuple[int, str | None, list[Message]]] = []
         self._model: str | None = None
+        self._models: list[str | None] = []  # with which the parts before the last one ended
         self._title: str | None = None
-        self._names: dict[str, str] = {}
         self._thought: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
-        for number, line, self.position in json_lines(path, skipped):
+        for number, line in json_lines(path, reading):
             self._here = line.get(_MESSAGE)
-            self._take(number, *_parts_of(line), seconds(line.get("timestamp")))
+            self._take(number, *_parts_of(line), line.time("timestamp"))
 
-    def _take(self, number: int, kind: Any, payload: dict[str, Any], at: float | None) -> None:
+    def _take(self, number: int, kind: Any, payload: Record, at: float | None) -> None:
         if kind == "session_meta":
             self._meta = self._meta or payload
         elif kind == "turn_context":
-            self._model = text(payload.get("model")) or self._model
+            self._model = payload.text("model") or self._model
         elif kind == "response_item":
             self._item(number, payload, at)
         elif kind == "event_msg":
@@ -168,36 +162,36 @@ class _RolloutReader:
         elif kind == "compacted":
             self._compacted(number, payload, at)
         elif kind not in ("world_state", "token_usage_record"):
-            self._skipped.unknown[str(kind)] += 1
+            self._reading.unknown[str(kind)] += 1
 
     def _add(self, made: Message) -> None:
         if isinstance(self._here, int):
             made[HERE] = self._here
         self._parts[-1].append(made)
 
-    def _item(self, number: int, item: dict[str, Any], at: float | None) -> None:
+    def _item(self, number: int, item: Record, at: float | None) -> None:
         kind = str(item.get("type"))
-        name = text(item.get("id")) or f"line-{number}"
+        name = item.text("id") or f"line-{number}"
         if kind == "message":
             self._said(item, at, name)
         elif kind == "reasoning":
-            told = [*dicts(item.get("summary")), *dicts(item.get("content"))]
-            self._thought += [one["text"] for one in told if text(one.get("text"))]
+            told = [*item.objects("summary"), *item.objects("content")]
+            self._thought += [one["text"] for one in told if one.text("text")]
         elif kind in _CALLS:
             self._called(item, at, name, kind)
         elif kind in _RESULTS:
             call = str(item.get("call_id"))
-            self._add(message("tool", _output(item.get("output", item.get("tools"))), at, f"{call}-result",
-                              tool_call_id=call, tool_name=self._names.get(call)))  # fmt: skip
+            output = _output(item.get("output", item.get("tools")))
+            self._add(answer(output, at, f"{call}-result", call))
         elif kind not in _KNOWN_ITEMS:
-            self._skipped.unknown[f"response_item {kind}"] += 1
+            self._reading.unknown[f"response_item {kind}"] += 1
 
-    def _said(self, item: dict[str, Any], at: float | None, name: str) -> None:
+    def _said(self, item: Record, at: float | None, name: str) -> None:
         parts: list[Any] = []
-        for block in dicts(item.get("content")):
-            if block.get("type") in ("input_text", "output_text", "text") and text(block.get("text")):
+        for block in item.objects("content"):
+            if block.get("type") in ("input_text", "output_text", "text") and block.text("text"):
                 parts.append(block["text"])
-            elif block.get("type") == "input_image" and text(block.get("image_url")):
+            elif block.get("type") == "input_image" and block.text("image_url"):
                 parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
         if not parts:
             return
@@ -219,37 +213,29 @@ class _RolloutReader:
         told, self._thought = "\n\n".join(self._thought), []
         return told or None
 
-    def _called(self, item: dict[str, Any], at: float | None, name: str, kind: str) -> None:
-        call = text(item.get("call_id")) or name
-        self._names[call] = text(item.get("name")) or kind.removesuffix("_call")
-        made = tool_call(call, self._names[call], item.get(_CALLS[kind]))
+    def _called(self, item: Record, at: float | None, name: str, kind: str) -> None:
+        call = item.text("call_id") or name
+        made = tool_call(call, item.text("name") or kind.removesuffix("_call"), item.get(_CALLS[kind]))
         last = self._parts[-1][-1] if self._parts[-1] else None
         if last is not None and last["role"] == "assistant" and not self._thought:
             last.setdefault("tool_calls", []).append(made)
         else:
             self._add(message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
-        if kind == "image_generation_call" and text(item.get("result")):  # the call has its picture with it
-            self._add(message("tool", [image_part(item["result"], "image/png")], at, f"{call}-result",
-                              tool_call_id=call, tool_name=self._names[call]))  # fmt: skip
+        if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
+            self._add(answer([image_part(item["result"], "image/png")], at, f"{call}-result", call))
 
-    def _event(self, event: dict[str, Any]) -> None:
+    def _event(self, event: Record) -> None:
         kind = event.get("type")
         if kind == "token_count":
-            used = mapping(mapping(event.get("info")).get("last_token_usage"))
+            used = event.object("info").object("last_token_usage")
             last = next((one for one in reversed(self._parts[-1]) if one["role"] == "assistant"), None)
             if used and last is not None and "output_tokens" not in last:
-                found = {
-                    "input_tokens": without_cached(used.get("input_tokens"), used.get("cached_input_tokens")),
-                    "output_tokens": count(used.get("output_tokens")),
-                    "cache_read_tokens": count(used.get("cached_input_tokens")),
-                    "reasoning_tokens": count(used.get("reasoning_output_tokens")),
-                }  # fmt: skip
-                last.update({key: value for key, value in found.items() if value is not None})
+                last.update(used.counts(_TOKENS, with_cached=True))
         elif kind == "thread_name_updated":
-            self._title = text(event.get("thread_name")) or text(event.get("name")) or self._title
+            self._title = event.text("thread_name") or event.text("name") or self._title
         elif kind == "thread_rolled_back":
-            self._roll_back(count(event.get("num_turns")) or 1)
+            self._roll_back(event.count("num_turns") or 1)
 
     def _roll_back(self, turns: int) -> None:
         """The last turns were taken back: they are hidden, as a rewind hides them."""
@@ -262,39 +248,32 @@ class _RolloutReader:
         self._rolled_back.append((len(self._parts), after, shown[cut:]))
         del shown[cut:]
 
-    def _compacted(self, number: int, payload: dict[str, Any], at: float | None) -> None:
+    def _compacted(self, number: int, payload: Record, at: float | None) -> None:
         if self._parts[-1]:
+            self._models.append(self._model)
             self._parts.append([])
             self._user_turns = []
-        if text(payload.get("message")):
+        if payload.text("message"):
             self._add(message("user", payload["message"], at, f"summary-{number}"))
 
     def conversations(self) -> Iterator[Conversation]:
         """The session and its continuations, oldest first."""
-        name = text(self._meta.get("id")) or self._named()
-        started_by = text(self._meta.get("parent_thread_id")) or _spawned_by(self._meta.get("source"))
-        forked = started_by or text(self._meta.get("forked_from_id"))
-        parts = [part for part in self._parts if part] or [[]]
-        title = self._title or _indexed_title(self._path, name)
-        for number, part in enumerate(parts, 1):
-            made = Conversation(
-                SOURCE, name if number == 1 else f"{name}.{number}", title=title, cwd=text(self._meta.get("cwd")),
-                model=self._model, started_at=seconds(self._meta.get("timestamp")) if number == 1 else None,
-                system_prompt=text(mapping(self._meta.get("base_instructions")).get("text"))
-                or text(self._meta.get("instructions")),
-                parent=forked if number == 1 else name if number == 2 else f"{name}.{number - 1}",
-                kind="compression" if number > 1 else "subagent" if started_by else "branch",
-                origin=text(self._meta.get(_SESSION)),
-            )  # fmt: skip
-            if number < len(parts):
-                made.end_reason = "compression"
-            if git := mapping(self._meta.get("git")):
-                made.meta["git_branch"] = git.get("branch")
-            if "archived_sessions" in self._path.parts:
-                made.archived_at = self._path.stat().st_mtime
-            made.messages = part
-            made.branches = [(after, branch) for where, after, branch in self._rolled_back if where == number]
-            yield made
+        name = self._meta.text("id") or self._named()
+        started_by = self._meta.text("parent_thread_id") or _spawned_by(self._meta.get("source"))
+        forked = started_by or self._meta.text("forked_from_id")
+        made = Conversation(
+            SOURCE, name, title=self._title or _indexed_title(self._path, name), cwd=self._meta.text("cwd"), model=self._model,
+            started_at=self._meta.time("timestamp"), parent=forked, kind="subagent" if started_by else "branch",
+            system_prompt=self._meta.object("base_instructions").text("text") or self._meta.text("instructions"),
+            origin=self._meta.text(_SESSION),
+        )  # fmt: skip
+        if git := self._meta.object("git"):
+            made.meta["git_branch"] = git.get("branch")
+        if "archived_sessions" in self._path.parts:
+            made.archived_at = self._path.stat().st_mtime
+        for number, part in enumerate(continued(made, self._parts, self._models), 1):
+            part.branches = [(after, branch) for where, after, branch in self._rolled_back if where == number]
+            yield part
 
     def _named(self) -> str:
         """The thread's id as the name of the file has it, where the first line is damaged."""
@@ -304,7 +283,7 @@ class _RolloutReader:
 
 def _spawned_by(source: Any) -> str | None:
     """The thread that started this one as its sub-agent, as versions write it that have it in `source`."""
-    return text(mapping(mapping(mapping(source).get("subagent")).get("thread_spawn")).get("parent_thread_id"))
+    return Record.of(source).object("subagent").object("thread_spawn").text("parent_thread_id")
 
 
 def _injected(content: Any) -> bool:
@@ -316,11 +295,11 @@ def _output(output: Any) -> Any:
     if isinstance(output, str):
         return output
     if isinstance(output, list):
-        told = [one["text"] for one in dicts(output) if isinstance(one.get("text"), str)]
+        told = [one["text"] for one in Record.all(output) if isinstance(one.get("text"), str)]
         pictures = [
             {"type": "image_url", "image_url": {"url": one["image_url"]}}
-            for one in dicts(output)
-            if one.get("type") == "input_image" and text(one.get("image_url"))
+            for one in Record.all(output)
+            if one.get("type") == "input_image" and one.text("image_url")
         ]
         if pictures:
             return joined([*filter(None, told), *pictures])
@@ -335,9 +314,9 @@ def _indexed_title(path: Path, name: str) -> str | None:
     for parent in path.parents:
         if (index := parent / "session_index.jsonl").is_file():
             found = None
-            for _, line, _ in json_lines(index, Skipped(index, [])):
+            for _, line in json_lines(index, Reading(index)):
                 if line.get("id") == name:
-                    found = text(line.get("thread_name")) or found
+                    found = line.text("thread_name") or found
             return found
         if parent.name == ".codex":
             break
@@ -390,35 +369,29 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
     said, role = one.get("content"), one["role"]
     name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
     if role == "tool":
-        output = said if isinstance(said, str) else _words(said, export)
-        yield "response_item", {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": output}
+        words = [value for kind, value in parts_of(said, export, pictures=False)]
+        output = {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": "\n\n".join(words)}
+        yield "response_item", output
         return
     if one.get("reasoning"):
         yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": one["reasoning"]}]}
-    parts = said if isinstance(said, list) else [{"type": "text", "text": said}] if said else []
-    blocks: list[dict[str, Any]] = []
-    for part in parts:
-        url = data_url(part, export.attachments) if isinstance(part, dict) else None
-        if isinstance(part, dict) and part.get("type") == "text":
-            blocks.append(
-                {"type": "output_text" if role == "assistant" else "input_text", "text": part.get("text") or ""}
-            )
-        elif url is not None:
-            blocks.append({"type": "input_image", "image_url": url})
-        else:
-            export.left_out["attachments"] += 1
+    spoken = "output_text" if role == "assistant" else "input_text"
+    blocks = [
+        {"type": spoken, "text": value} if kind == "text" else {"type": "input_image", "image_url": value}
+        for kind, value in parts_of(said, export)
+    ]
     if not (blocks or one.get("reasoning") or one.get("tool_calls")):
         export.left_out["empty messages"] += 1
-    words = "\n\n".join(block["text"] for block in blocks if "text" in block)
+    said_there = "\n\n".join(block["text"] for block in blocks if "text" in block)
     if blocks:
         yield (
             "response_item",
             {"type": "message", **name, "role": "developer" if role == "system" else role, "content": blocks},
         )
-        if role in ("user", "assistant") and words:
-            yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": words}
+        if role in ("user", "assistant") and said_there:
+            yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": said_there}
     for call in one.get("tool_calls") or ():
-        asked = mapping(call.get("function"))
+        asked = Record.of(call.get("function"))
         yield "response_item", {"type": "function_call", "name": asked.get("name"), "arguments": asked.get("arguments"),
                                 "call_id": call.get("id")}  # fmt: skip
     if role == "assistant" and one.get("output_tokens") is not None:
@@ -426,12 +399,3 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
                 "cached_input_tokens": one.get("cache_read_tokens") or 0,
                 "output_tokens": one["output_tokens"]}  # fmt: skip
         yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}
-
-
-def _words(said: Any, export: Export) -> str:
-    """The output of a tool as text; what is no text is counted."""
-    if not isinstance(said, list):
-        return "" if said is None else compact(said)
-    texts = [str(part["text"]) for part in said if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    export.left_out["attachments"] += len(said) - len(texts)
-    return "\n\n".join(texts)

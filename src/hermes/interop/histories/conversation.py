@@ -2,7 +2,7 @@
 
 An importer reads its program's files and adds messages to a `Conversation`: the path that program shows, and beside it the
 branches that it has left. Each message keeps the id it had there (`platform_message_id`), so that a second import brings in
-only what is new. Kinds of records that an importer does not know are counted in `Skipped` and never stop it.
+only what is new. Kinds of records that an importer does not know are counted in `Reading` and never stop it.
 
 What several importers share is here, too: where editors that are built on VS Code keep their data, and sessions whose entries
 form a tree: each names the one it follows (`parentId`); going back starts another branch.
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import takewhile
+from functools import wraps
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -23,9 +24,10 @@ from urllib.parse import unquote
 import msgspec
 
 from hermes.errors import InvalidInput
-from hermes.interop.formats import Export
-from hermes.interop.json_reading import decoded, json_object
-from hermes.interop.training import data_url
+from hermes.interop.formats import Export, Found, Problem
+from hermes.interop.json_reading import Reading, decoded, json_object
+from hermes.interop.records import FIRST, LAST, Record, text
+from hermes.interop.training import parts_of
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
@@ -35,9 +37,6 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
-FAILED = {"failed": True}  # `meta` of a tool's result that is an error, or was declined
-_MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
-_FIRST, _LAST = -62_135_596_800.0, 253_402_300_799.0  # the years 1 to 9999
 _LONGEST_ID = 200
 
 
@@ -71,6 +70,7 @@ class Conversation:
     messages: list[Message] = field(default_factory=list)  # shown, in order
     branches: list[tuple[str | None, list[Message]]] = field(default_factory=list)  # after which foreign message id
     origin: str | None = None  # the session here that this one was exported from
+    keeps_lost: bool = False  # whether messages that are no longer in the file stay: its program drops the first ones
     carried: list[Carried] = field(default_factory=list)  # messages of other conversations that this one shows
 
     def add(self, role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
@@ -79,11 +79,12 @@ class Conversation:
         self.messages.append(made)
         return made
 
-    def session(self) -> dict[str, Any] | None:
-        """The session to import; None when nothing was said in it."""
+    def session(self, tools: dict[str, str]) -> dict[str, Any] | None:
+        """The session to import; None when nothing was said in it. `tools` are the tools of the calls so far, by their ids."""
         if not self.messages:
             return None
         self._complete_times()
+        self._name_tools(tools)
         carried = self._carried()
         rewound, rewinds = self._numbered(carried)
         every = [*self.messages, *rewound]
@@ -107,6 +108,7 @@ class Conversation:
             "messages": self.messages,
             "attached": {},  # a text that only mentions an attachment has none
             ORIGIN: self.origin,
+            "keeps_lost": self.keeps_lost or None,
             **self._totals(every),
         }
         if self.parent is not None:
@@ -126,6 +128,14 @@ class Conversation:
             if one.get("timestamp") is None:
                 one["timestamp"] = last if last is not None else self._first_time()
             last = one["timestamp"]
+
+    def _name_tools(self, tools: dict[str, str]) -> None:
+        """A result that does not name its tool has that of its call."""
+        carried, beside = (one.messages for one in self.carried), (branch for _, branch in self.branches)
+        for one in chain(*carried, self.messages, *beside):
+            tools.update((call["id"], call["function"]["name"]) for call in one.get("tool_calls") or ())
+            if one["role"] == "tool" and "tool_name" not in one and one.get("tool_call_id") in tools:
+                one["tool_name"] = tools[one["tool_call_id"]]
 
     def _first_time(self) -> float:
         return next((one["timestamp"] for one in self.messages if one.get("timestamp") is not None), 0.0)
@@ -193,10 +203,64 @@ class Conversation:
         return found
 
 
+def reads(
+    conversations: Callable[[Path, Reading], Iterator[Conversation]],
+) -> Callable[[Path, Path | None, list[Problem]], Iterator[Found]]:
+    """A format's `read`, made of a function that reads the conversations of a file."""
+
+    @wraps(conversations)
+    def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+        reading, tools = Reading(path, problems), dict[str, str]()
+        for made in conversations(path, reading):
+            if (session := made.session(tools)) is not None:
+                yield Found(0, session, reading.position)
+        reading.report()
+
+    return read
+
+
 def message(role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
     """A message as append_message takes it; fields that are None are left out."""
     made = {"role": role, "content": content, "timestamp": at, "platform_message_id": foreign_id, **fields}
     return {name: value for name, value in made.items() if value is not None or name in ("content", "timestamp")}
+
+
+def spoken(
+    role: str, content: Any, at: float | None, foreign_id: str | None, *, thoughts: Iterable[str | None] = (),
+    calls: list[dict[str, Any]] | None = None, **fields: Any,
+) -> list[Message]:  # fmt: skip
+    """A message with these thoughts and calls, in a list; an empty list where nothing is said, thought or called."""
+    thought = "\n\n".join(filter(None, thoughts)) or None
+    if not (content or thought or calls):
+        return []
+    return [message(role, content or None, at, foreign_id, reasoning=thought, tool_calls=calls or None, **fields)]
+
+
+def summary(content: Any, at: float | None, foreign_id: str | None) -> list[Message]:
+    """The summary with which a conversation goes on after a compaction, as a message in a list; an empty list without one."""
+    return spoken("user", content, at, foreign_id, meta={"summary": True})
+
+
+def answer(
+    content: Any,
+    at: float | None,
+    foreign_id: str | None,
+    call: str | None,
+    tool: str | None = None,
+    *,
+    failed: bool = False,
+) -> Message:
+    """The result of a call; its tool is known from the call, too. `failed`: it is an error, or the call was declined."""
+    meta = {"failed": True} if failed else None
+    return message("tool", content, at, foreign_id, tool_call_id=call, tool_name=tool, meta=meta)
+
+
+def add_call(messages: list[Message], call: dict[str, Any], at: float | None, foreign_id: str, **fields: Any) -> None:
+    """Add a call to the reply that messages end with, or as a reply of its own."""
+    if messages and messages[-1]["role"] == "assistant":
+        messages[-1].setdefault("tool_calls", []).append(call)
+    else:
+        messages.append(message("assistant", None, at, foreign_id, tool_calls=[call], **fields))
 
 
 def session_id(source: str, foreign_id: str) -> str:
@@ -241,24 +305,29 @@ def changed_lines(before: str, after: str) -> dict[str, str]:
     return {"old_string": "".join(old[same : len(old) - rest]), "new_string": "".join(new[same : len(new) - rest])}
 
 
-def continued(first: Conversation, parts: list[list[Message]]) -> Iterator[Conversation]:
-    """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before."""
-    parts = [part for part in parts if part] or [[]]
-    name, parent = first.foreign_id, first.foreign_id
-    branches, first.branches = first.branches, []
-    held = [{one.get("platform_message_id") for one in part} for part in parts]
-    for number, part in enumerate(parts, 1):
+def continued(
+    first: Conversation, parts: list[list[Message]], models: Iterable[str | None] = ()
+) -> Iterator[Conversation]:
+    """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before.
+
+    `models` are those with which the parts before the last one ended; without them all have the model of the first.
+    """
+    ended = [*models, *[first.model] * len(parts)]
+    parted = [(part, model) for part, model in zip(parts, ended, strict=False) if part] or [([], first.model)]
+    held = [{one.get("platform_message_id") for one in part} for part, _ in parted]
+    later = set().union(*held[1:])
+    branches, before = first.branches, first
+    for number, (part, model) in enumerate(parted, 1):
         made = first
         if number > 1:
-            made = Conversation(
-                first.source, f"{name}.{number}", title=first.title, cwd=first.cwd, model=first.model, parent=parent,
-                kind="compression", system_prompt=first.system_prompt, archived_at=first.archived_at, meta=dict(first.meta),
+            made = replace(
+                first, foreign_id=f"{first.foreign_id}.{number}", parent=before.foreign_id, kind="compression", end_reason=None,
+                started_at=None, cost=None, tokens={}, meta=dict(first.meta), carried=[],
             )  # fmt: skip
-        parent = made.foreign_id
-        made.messages = part
-        if number < len(parts):
+        before = made
+        made.messages, made.model = part, model
+        if number < len(parted):
             made.end_reason = "compression"
-        later = set().union(*held[1:])
         made.branches = [
             branch for branch in branches
             if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)
@@ -285,17 +354,22 @@ def image_part(data: str, mime: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
 
 
+def picture_in(block: Record) -> dict[str, Any] | None:
+    """The picture whose bytes a block has in base64; None where it has none."""
+    data = block.get("data")
+    mime = block.text("mimeType") or block.text("media_type") or block.text("mediaType") or "image/png"
+    return image_part(data, mime) if isinstance(data, str) else None
+
+
 def block_parts(content: Any) -> list[Any]:
     """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
     parts: list[Any] = [content] if text(content) else []
-    for block in dicts(content):
-        source = mapping(block.get("source"))
+    for block in Record.all(content):
+        shown = picture_in(block.object("source"))
         if block.get("type") == "text":
-            parts += [block["text"]] if text(block.get("text")) else []
-        elif block.get("type") in ("image", "document") and isinstance(source.get("data"), str):
-            parts.append(
-                image_part(source["data"], str(source.get("media_type") or source.get("mediaType") or "image/png"))
-            )
+            parts += [block["text"]] if block.text("text") else []
+        elif block.get("type") in ("image", "document") and shown:
+            parts.append(shown)
         elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
             parts.append(compact(block))
     return parts
@@ -309,7 +383,8 @@ def picture(url: Any) -> Any:
 
 
 def joined(parts: list[Any]) -> Any:
-    """Parts of a message: one text where all are texts, else the list of parts."""
+    """Parts of a message: one text where all are texts, else the list of parts. None is no part."""
+    parts = [part for part in parts if part is not None]
     if all(isinstance(part, str) for part in parts):
         return "\n\n".join(parts) or None
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
@@ -321,28 +396,6 @@ def compact(value: Any) -> str:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
         return json.dumps(value, ensure_ascii=True)
-
-
-def seconds(value: Any) -> float | None:
-    """A time in seconds since 1970 from ISO text, seconds or milliseconds; None when it is none of them.
-
-    A time outside the years 1 to 9999 is none: no program could write it again.
-    """
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, (int, float)):
-        at = value / 1000 if value > _MILLISECONDS else value
-        return float(at) if _FIRST <= at <= _LAST else None
-    if not isinstance(value, str):
-        return None
-    try:
-        when = datetime.fromisoformat(value)
-    except ValueError:
-        try:
-            return seconds(float(value))
-        except ValueError:
-            return None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
 def from_json(value: Any, otherwise: Any = None) -> Any:
@@ -365,12 +418,11 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
 
 def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, str]]:
     """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
-    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
-        url = data_url(part, export.attachments) if isinstance(part, dict) else None
-        if isinstance(part, dict) and part.get("type") == "text":
-            yield None, part.get("text") or ""
-        elif url is not None and url.startswith("data:"):
-            head, _, data = url.partition(";base64,")
+    for kind, value in parts_of(content, export):
+        if kind == "text":
+            yield None, value
+        elif value.startswith("data:"):
+            head, _, data = value.partition(";base64,")
             yield head[5:], data
         else:
             export.left_out["attachments"] += 1
@@ -379,9 +431,7 @@ def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, st
 def iso(at: float) -> str:
     """A time as other programs write it; the first or the last one they have for what is before or after."""
     return (
-        datetime.fromtimestamp(min(max(at, _FIRST), _LAST), UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
+        datetime.fromtimestamp(min(max(at, FIRST), LAST), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     )
 
 
@@ -395,24 +445,6 @@ def as_uuid(name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
 
 
-def count(value: Any) -> int | None:
-    """A number of tokens, or None."""
-    return (
-        int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
-    )
-
-
-def without_cached(sent: Any, cached: Any) -> int | None:
-    """The tokens that a model read and that did not come from its cache, where a program counts both as sent."""
-    whole = count(sent)
-    return None if whole is None else max(0, whole - (count(cached) or 0))
-
-
-def text(value: Any) -> str | None:
-    """A text that says something, or None."""
-    return value if isinstance(value, str) and value.strip() else None
-
-
 def tagged(value: str, *tags: str) -> str:
     """The part of a prompt between these tags, where a program wraps a person's words among its own; else all of it."""
     for tag in tags:
@@ -420,16 +452,6 @@ def tagged(value: str, *tags: str) -> str:
         if opened:
             value = rest.partition(f"</{tag}>")[0].strip()
     return value
-
-
-def dicts(value: Any) -> list[dict[str, Any]]:
-    """The objects of a list; [] when it is no list."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """An object, or an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 HOSTS = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
@@ -457,43 +479,40 @@ def opened_folder(storage: Path) -> str | None:
     return local_path(json_object(storage / "workspace.json").get("folder"))
 
 
-Entry = dict[str, Any]
-
-
-def relink(entries: dict[str, Entry], may_begin: Callable[[Entry], bool]) -> None:
+def relink(parents: dict[str, Any], may_begin: Callable[[str], bool] = lambda name: False) -> None:
     """Mend a chain: if the entry that another one follows is damaged or not named, the one before it in the file takes its place.
 
     One that names none begins another conversation if `may_begin` says so.
     """
     before: str | None = None
-    for key, entry in entries.items():
-        parent = entry.get("parentId")
-        begins = parent is None and may_begin(entry)
-        if not begins and not (isinstance(parent, str) and parent in entries):
-            entry["parentId"] = before
-        before = key
+    for name, parent in parents.items():
+        begins = parent is None and may_begin(name)
+        if not begins and not (isinstance(parent, str) and parent in parents):
+            parents[name] = before
+        before = name
 
 
-def path(entries: dict[str, Entry]) -> list[str]:
-    """From the first entry to the last of the file: what the program would go on with."""
+def path_to(leaf: Any, parent: Callable[[str], Any]) -> list[str]:
+    """From the first entry to this one."""
     found: dict[str, None] = {}
-    at: Any = next(reversed(entries), None)
-    while at in entries and at not in found:
-        found[at] = None
-        at = entries[at].get("parentId")
+    while leaf is not None and leaf not in found:
+        found[leaf] = None
+        leaf = parent(leaf)
     return [*reversed(found)]
 
 
-def left(entries: dict[str, Entry], on_path: set[str]) -> Iterator[tuple[str | None, list[str]]]:
-    """Each branch beside the path: the entry of the path that it follows, and its entries."""
+def left(
+    names: Iterable[str], on_path: Collection[str], parent: Callable[[str], Any]
+) -> Iterator[tuple[str | None, list[str]]]:
+    """Each branch beside a path: the entry of the path that it follows, and its entries."""
     groups: dict[str, tuple[str | None, list[str]]] = {}
     root_of: dict[str, str] = {}
-    for key, entry in entries.items():
-        if key in on_path:
+    for name in names:
+        if name in on_path:
             continue
-        parent = entry.get("parentId")
-        root = root_of[key] = root_of.get(str(parent), key)
-        if root == key:
-            groups[root] = (parent if parent in on_path else None, [])
-        groups[root][1].append(key)
+        above = parent(name)
+        root = root_of[name] = root_of.get(str(above), name)
+        if root == name:
+            groups[root] = (above if above in on_path else None, [])
+        groups[root][1].append(name)
     yield from groups.values()

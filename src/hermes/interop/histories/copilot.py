@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    add_call,
+    answer,
     compact,
     continued,
-    count,
-    dicts,
-    mapping,
-    message,
-    seconds,
-    text,
+    joined,
+    reads,
+    spoken,
+    summary,
     tool_call,
-    without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record
 from hermes.interop.windows import BEGINS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "copilot"
 _SAID = ("user.message", "assistant.message")
+_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "cache_read_tokens": "cacheReadTokens",
+           "cache_write_tokens": "cacheWriteTokens"}  # fmt: skip
 _BOOKKEEPING = ("session.", "assistant.", "tool.", "hook.", "subagent.", "skill.", "permission.", "abort")
 
 
@@ -50,27 +49,24 @@ def files(folder: Path) -> Iterator[Path]:
     )
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file and those of its sub-agents, each in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    main = _Talk(skipped)
+    main = _Talk(reading)
     agents: dict[str, _Talk] = {}
-    for number, line, _ in json_lines(path, skipped):
-        agent = text(line.get("agentId"))
-        talk = agents.setdefault(agent, _Talk(skipped)) if agent else main
+    for number, line in json_lines(path, reading):
+        agent = line.text("agentId")
+        talk = agents.setdefault(agent, _Talk(reading)) if agent else main
         talk.take(
             str(line.get("type")),
-            mapping(line.get("data")),
-            seconds(line.get("timestamp")),
-            text(line.get("id")) or f"line-{number}",
+            line.object("data"),
+            line.time("timestamp"),
+            line.text("id") or f"line-{number}",
         )
     first = main.conversation(path.parent.name if path.stem == "events" else path.stem)
-    first.title = text(_workspace(path).get("name"))
+    first.title = _workspace(path).text("name")
     for talk, made in [(main, first), *((talk, talk.conversation(agent, first)) for agent, talk in agents.items())]:
-        for part in continued(made, talk.parts):
-            if (session := part.session()) is not None:
-                yield Found(0, session)
-    skipped.report()
+        yield from continued(made, talk.parts, talk.models)
 
 
 class Trail(BaseTrail):
@@ -79,8 +75,8 @@ class Trail(BaseTrail):
     has_header = True
     _open = 0
 
-    def take(self, record: Mapping[str, Any]) -> str:
-        kind, data = record.get("type"), mapping(record.get("data"))
+    def take(self, record: Record) -> str:
+        kind, data = record.get("type"), record.object("data")
         if kind == "session.compaction_complete":
             return CUTS
         if kind in ("tool.execution_start", "tool.execution_complete"):
@@ -89,111 +85,104 @@ class Trail(BaseTrail):
             return KEPT if kind == "session.model_change" else ON
         begins = not self._open or kind == "user.message"
         self._open = 0 if begins else self._open
-        return BEGINS if begins and text(data.get("content")) else ON
+        return BEGINS if begins and data.text("content") else ON
 
 
-def _workspace(path: Path) -> dict[str, Any]:
+def _workspace(path: Path) -> Record:
     """The notes that the program keeps beside the events: the name of the session."""
     import yaml
 
     try:
-        return mapping(yaml.safe_load(path.with_name("workspace.yaml").read_bytes()))
+        return Record.of(yaml.safe_load(path.with_name("workspace.yaml").read_bytes()))
     except (OSError, yaml.YAMLError, ValueError):
-        return {}
+        return Record()
 
 
 class _Talk:
     """The events of one agent as messages."""
 
-    def __init__(self, skipped: Skipped) -> None:
-        self._skipped = skipped
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
         self.parts: list[list[Message]] = [[]]
-        self._about: dict[str, Any] = {}
+        self.models: list[str | None] = []  # with which the parts before the last one ended
+        self._about = Record()
         self._model: str | None = None
         self._prompt: str | None = None
-        self._used: dict[str, dict[str, Any]] = {}  # of each call of the model, its tokens
-        self._names: dict[str, str] = {}  # of each call, its tool
+        self._used: dict[str, Record] = {}  # of each call of the model, its tokens
+        self._asked: set[str] = set()  # calls that a reply has
         self._open: list[str] = []  # calls that were begun and have no result yet
 
-    def take(self, kind: str, data: dict[str, Any], at: float | None, name: str) -> None:
+    def take(self, kind: str, data: Record, at: float | None, name: str) -> None:
         """Add what one event says."""
         if kind in ("session.start", "subagent.started"):
             self._about = self._about or data
-            self._model = text(data.get("selectedModel")) or text(data.get("model")) or self._model
+            self._model = data.text("selectedModel") or data.text("model") or self._model
         elif kind == "session.usage_record":
-            used = mapping(data.get("usage"))
+            used = data.object("usage")
             self._used[str(used.get("apiCallId"))] = used
         elif kind == "session.model_change":
-            self._model = text(data.get("newModel")) or self._model
-        elif kind == "session.compaction_complete" and text(data.get("summaryContent")):
-            self.parts.append([message("user", data["summaryContent"], at, name, meta={"summary": True})])
+            self._model = data.text("newModel") or self._model
+        elif kind == "session.compaction_complete" and data.text("summaryContent"):
+            self.models.append(self._model)
+            self.parts.append(summary(data["summaryContent"], at, name))
         elif kind in _SAID:
             self._say(kind.partition(".")[0], data, at, name)
         elif kind == "system.message":
-            self._prompt = self._prompt or text(data.get("content"))
+            self._prompt = self._prompt or data.text("content")
         elif kind == "tool.execution_start":
             self._begin(data, at, name)
         elif kind == "tool.execution_complete":
             self._end(data, at, name)
         elif not kind.startswith(_BOOKKEEPING):
-            self._skipped.unknown[kind] += 1
+            self._reading.unknown[kind] += 1
 
-    def _say(self, role: str, data: dict[str, Any], at: float | None, name: str) -> None:
-        content = text(data.get("content"))
+    def _say(self, role: str, data: Record, at: float | None, name: str) -> None:
+        content = data.text("content")
         if role != "assistant":
-            named = [text(one.get("displayName")) or text(one.get("path")) for one in dicts(data.get("attachments"))]
-            content = "\n\n".join(filter(None, (content, *(f"[file {one}]" for one in named if one)))) or None
-            self.parts[-1] += [message(role, content, at, name)] if content else []
+            named = [one.text("displayName") or one.text("path") for one in data.objects("attachments")]
+            content = joined([content, *(f"[file {one}]" for one in named if one)])
+            self.parts[-1] += spoken(role, content, at, name)
             return
         calls = []
-        for number, asked in enumerate(dicts(data.get("toolRequests"))):
-            call = text(asked.get("toolCallId")) or f"{name}-{number}"
-            self._names[call] = str(asked.get("name") or "tool")
-            calls.append(tool_call(call, self._names[call], asked.get("arguments")))
-        thought, used = text(data.get("reasoningText")), self._used.get(str(data.get("apiCallId")), {})
-        cached = used.get("cacheReadTokens")
-        if content or calls or thought:
-            self.parts[-1].append(message(
-                "assistant", content, at, name, model=text(data.get("model")) or self._model, reasoning=thought,
-                tool_calls=calls or None, output_tokens=count(data.get("outputTokens", used.get("outputTokens"))),
-                input_tokens=without_cached(used.get("inputTokens"), cached), cache_read_tokens=count(cached),
-                cache_write_tokens=count(used.get("cacheWriteTokens")),
-            ))  # fmt: skip
+        for number, asked in enumerate(data.objects("toolRequests")):
+            call = asked.text("toolCallId") or f"{name}-{number}"
+            self._asked.add(call)
+            calls.append(tool_call(call, str(asked.get("name") or "tool"), asked.get("arguments")))
+        used = self._used.get(str(data.get("apiCallId")), Record()) | data
+        self.parts[-1] += spoken(
+            "assistant", content, at, name, model=data.text("model") or self._model, calls=calls,
+            thoughts=[data.text("reasoningText")], **Record(used).counts(_TOKENS, with_cached=True),
+        )  # fmt: skip
 
-    def _begin(self, data: dict[str, Any], at: float | None, name: str) -> None:
-        call = text(data.get("toolCallId")) or f"{name}-call"
+    def _begin(self, data: Record, at: float | None, name: str) -> None:
+        call = data.text("toolCallId") or f"{name}-call"
         self._open.append(call)
-        if call in self._names:  # the reply has it
+        if call in self._asked:
             return
-        self._names[call] = str(data.get("toolName") or "tool")
-        made = tool_call(call, self._names[call], data.get("arguments"))
-        last = self.parts[-1][-1] if self.parts[-1] else None
-        if last is not None and last["role"] == "assistant":
-            last.setdefault("tool_calls", []).append(made)
-        else:
-            self.parts[-1].append(message("assistant", None, at, call, model=self._model, tool_calls=[made]))
+        self._asked.add(call)
+        made = tool_call(call, str(data.get("toolName") or "tool"), data.get("arguments"))
+        add_call(self.parts[-1], made, at, call, model=self._model)
 
-    def _end(self, data: dict[str, Any], at: float | None, name: str) -> None:
-        call = text(data.get("toolCallId")) or (self._open[0] if self._open else None)
+    def _end(self, data: Record, at: float | None, name: str) -> None:
+        call = data.text("toolCallId") or (self._open[0] if self._open else None)
         if call in self._open:
             self._open.remove(call)
         result = data.get("result")
-        told = text(mapping(result).get("content")) or text(mapping(data.get("error")).get("message"))
+        told = Record.of(result).text("content") or data.object("error").text("message")
         output = told or (compact(result) if result else None)
-        tool = self._names.get(call or "") or text(data.get("toolName"))
-        self.parts[-1].append(message("tool", output, at, name, tool_call_id=call, tool_name=tool,
-                                      meta=FAILED if data.get("success") is False else None))  # fmt: skip
+        tool = None if call in self._asked else data.text("toolName")
+        self.parts[-1].append(answer(output, at, name, call, tool, failed=data.get("success") is False))
 
     def conversation(self, name: str, parent: Conversation | None = None) -> Conversation:
         """The session, or the one of a sub-agent, without its messages."""
-        about, context = self._about, mapping(self._about.get("context"))
+        about, context = self._about, self._about.object("context")
         made = Conversation(
-            SOURCE, text(about.get("sessionId")) or name, cwd=text(context.get("cwd")), model=self._model,
-            started_at=seconds(about.get("startTime")), system_prompt=self._prompt,
+            SOURCE, about.text("sessionId") or name, cwd=context.text("cwd"), model=self._model,
+            started_at=about.time("startTime"), system_prompt=self._prompt,
         )  # fmt: skip
         if parent is not None:
             made.parent, made.kind, made.cwd = parent.foreign_id, "subagent", parent.cwd
-            made.title = text(about.get("agentDescription")) or text(about.get("agentDisplayName"))
-        if branch := text(context.get("branch")):
+            made.title = about.text("agentDescription") or about.text("agentDisplayName")
+        if branch := context.text("branch"):
             made.meta["git_branch"] = branch
         return made

@@ -12,39 +12,35 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     changed_lines,
     compact,
-    count,
-    dicts,
     from_json,
     image_part,
     joined,
     local_path,
-    mapping,
-    message,
     opened_folder,
-    seconds,
+    reads,
+    spoken,
     tagged,
-    text,
     tool_call,
     user_folders,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record, seconds, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, UnreadableDatabase, tables_of
 
 SOURCE = "cursor"
 _TABLE = "cursorDiskKV"
 _OLD_CHATS = "workbench.panel.aichat.view.aichat.chatdata"
 _USER = (1, "user")  # the type of a person's message, in the newer and the older form
+_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
 _TRANSCRIPTS = "agent-transcripts"
 _TIME = re.compile(r"<timestamp>\w+, (\w+ \d+, \d+, \d+:\d+ [AP]M) \(UTC([+-]\d+)?(?::(\d+))?\)</timestamp>")
-Record = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -60,7 +56,7 @@ def sniff(path: Path) -> bool:
     if path.suffix == ".jsonl":
         first = first_objects(path)
         said = [one for one in first if one.get("role") in ("user", "assistant")]
-        return bool(said) and all("content" in mapping(one.get("message")) and "type" not in one for one in said)
+        return bool(said) and all("content" in one.object("message") and "type" not in one for one in said)
     return _TABLE in tables_of(path)
 
 
@@ -72,18 +68,16 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in found if path.stem not in in_editor)
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of a database, or the one of a transcript."""
-    skipped = Skipped(path, problems)
     if path.suffix != ".jsonl":
         with ForeignDatabase(path) as database:
-            made: Iterator[Conversation] = _Editor(path, database, skipped).conversations()
-            yield from (Found(0, session) for one in made if (session := one.session()) is not None)
+            yield from _Editor(path, database, reading).conversations()
     elif _in_editor([path.stem]):
-        skipped.unknown["transcript of a conversation that the editor's database has"] += 1
-    elif (session := _transcript(path, skipped).session()) is not None:
-        yield Found(0, session)
-    skipped.report()
+        reading.unknown["transcript of a conversation that the editor's database has"] += 1
+    else:
+        yield _transcript(path, reading)
 
 
 def _in_editor(names: list[str]) -> set[str]:
@@ -99,38 +93,38 @@ def _in_editor(names: list[str]) -> set[str]:
 class _Editor:
     """The conversations of one database."""
 
-    def __init__(self, path: Path, database: ForeignDatabase, skipped: Skipped) -> None:
-        self._path, self._database, self._skipped = path, database, skipped
+    def __init__(self, path: Path, database: ForeignDatabase, reading: Reading) -> None:
+        self._path, self._database, self._reading = path, database, reading
         self._folders: dict[str, str] | None = None
 
     def conversations(self) -> Iterator[Conversation]:
         """Each conversation in which something was said."""
         heads = {
-            row.get("composerId"): mapping(from_json(row.get("value")))
+            row.get("composerId"): Record.of(from_json(row.get("value")))
             for row in self._database.rows("composerHeaders")
         }
         for row in self._database.beginning(_TABLE, "key", "composerData:"):
             if (data := self._value(row)) is not None:
                 name = row["key"].partition(":")[2]
-                yield self._conversation(name, {**heads.get(name, {}), **data})
+                yield self._conversation(name, Record({**heads.get(name, {}), **data}))
         for row in self._database.beginning("ItemTable", "key", _OLD_CHATS):
-            for tab in dicts(mapping(from_json(row["value"])).get("tabs")):
+            for tab in Record.of(from_json(row["value"])).objects("tabs"):
                 about = {
                     "name": tab.get("chatTitle"),
                     "createdAt": tab.get("lastSendTime"),
                     "conversation": tab.get("bubbles"),
                 }
-                yield self._conversation(str(tab.get("tabId")), about)
+                yield self._conversation(str(tab.get("tabId")), Record(about))
 
-    def _value(self, row: Record) -> Record | None:
+    def _value(self, row: dict[str, Any]) -> Record | None:
         """The object of a row; None where it was emptied, or is damaged."""
         if row["value"] is None:
             return None
         value = from_json(row["value"])
         if not isinstance(value, dict):
-            self._skipped.damaged(0, f"{row['key']}: no JSON object")
+            self._reading.damaged(0, f"{row['key']}: no JSON object")
             return None
-        return value
+        return Record(value)
 
     def _conversation(self, name: str, data: Record) -> Conversation:
         stored = {
@@ -140,16 +134,16 @@ class _Editor:
         }
         inline = {
             str(one.get("bubbleId") or one.get("id") or f"{name}-{n}"): one
-            for n, one in enumerate(dicts(data.get("conversation")))
+            for n, one in enumerate(data.objects("conversation"))
         }
         bubbles = {**inline, **stored}
-        order = [str(one.get("bubbleId")) for one in dicts(data.get("fullConversationHeadersOnly"))] or list(inline)
+        order = [str(one.get("bubbleId")) for one in data.objects("fullConversationHeadersOnly")] or list(inline)
         by_time = sorted(bubbles, key=lambda key: _time(bubbles[key]) or 0.0)
         shown = [key for key in order or by_time if key in bubbles]
         made = Conversation(
-            SOURCE, name, title=text(data.get("name")), cwd=self._folder(name, data, bubbles),
-            model=_model(data.get("modelConfig")), started_at=seconds(data.get("createdAt")),
-            parent=text(mapping(data.get("subagentInfo")).get("parentComposerId")), kind="subagent",
+            SOURCE, name, title=data.text("name"), cwd=self._folder(name, data, bubbles),
+            model=_model(data.get("modelConfig")), started_at=data.time("createdAt"),
+            parent=data.object("subagentInfo").text("parentComposerId"), kind="subagent",
         )  # fmt: skip
         made.messages = [one for key in shown for one in self._messages(key, bubbles[key])]
         taken_back = [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]
@@ -159,48 +153,41 @@ class _Editor:
 
     def _folder(self, name: str, data: Record, bubbles: dict[str, Record]) -> str | None:
         """The folder of a conversation: from itself, its messages, or the window in whose list it stands."""
-        found = local_path(mapping(data.get("workspaceIdentifier")).get("uri")) or opened_folder(self._path.parent)
+        found = local_path(data.object("workspaceIdentifier").get("uri")) or opened_folder(self._path.parent)
         for bubble in bubbles.values():
             addresses = bubble.get("workspaceUris")
             first = addresses[0] if isinstance(addresses, list) and addresses else None
-            found = found or text(bubble.get("workspaceProjectDir")) or local_path(first)
+            found = found or bubble.text("workspaceProjectDir") or local_path(first)
         if found is None and self._folders is None:
             self._folders = dict(_listed(self._path.parent.parent / "workspaceStorage"))
         return found or (self._folders or {}).get(name)
 
     def _messages(self, name: str, bubble: Record) -> list[Message]:
-        at, said = _time(bubble), text(bubble.get("text")) or text(bubble.get("rawText"))
-        model = _model(bubble.get("modelInfo")) or text(bubble.get("modelType"))
+        at, said = _time(bubble), bubble.text("text") or bubble.text("rawText")
+        model = _model(bubble.get("modelInfo")) or bubble.text("modelType")
         if bubble.get("type") in _USER:
             parts = [*([said] if said else []), *_attached(bubble)]
-            return [message("user", joined(parts), at, name)] if parts else []
+            return spoken("user", joined(parts), at, name)
         thought = bubble.get("thinking")
-        reasoning = text(thought) or text(mapping(thought).get("text"))
-        used = mapping(bubble.get("tokenCount"))
-        asked = mapping(bubble.get("toolFormerData"))
-        calls, results = self._tool(name, asked, at) if text(asked.get("name")) else ([], [])
-        if not said and not reasoning and not calls:
-            return []
-        return [message(
-            "assistant", said, at, name, model=model, reasoning=reasoning, tool_calls=calls or None,
-            input_tokens=count(used.get("inputTokens")) or None, output_tokens=count(used.get("outputTokens")) or None,
-        ), *results]  # fmt: skip
+        reasoning = text(thought) or Record.of(thought).text("text")
+        asked = bubble.object("toolFormerData")
+        calls, results = self._tool(name, asked, at) if asked.text("name") else ([], [])
+        used = {name: told for name, told in bubble.object("tokenCount").counts(_TOKENS).items() if told}
+        return [*spoken("assistant", said, at, name, thoughts=[reasoning], calls=calls, model=model, **used), *results]
 
     def _tool(self, name: str, asked: Record, at: float | None) -> tuple[list[Any], list[Message]]:
         """A bubble's tool call with its arguments, and its result where there is one yet."""
-        call, tool = text(asked.get("toolCallId")) or f"{name}-call", str(asked["name"])
+        call, tool = asked.text("toolCallId") or f"{name}-call", str(asked["name"])
         arguments = from_json(asked.get("rawArgs")) or from_json(asked.get("params"), asked.get("params"))
         result = asked.get("result")
         if isinstance(arguments, dict):
-            arguments = {**arguments, **self._changed_lines(mapping(from_json(result)))}
-        told = text(result) or text(asked.get("error")) or (compact(result) if result else None)
+            arguments = {**arguments, **self._changed_lines(Record.of(from_json(result)))}
+        told = text(result) or asked.text("error") or (compact(result) if result else None)
         is_error = asked.get("status") in ("error", "cancelled", "rejected")
-        answer = message(
-            "tool", told, at, f"{name}-result", tool_call_id=call, tool_name=tool, meta=FAILED if is_error else None
-        )
-        return [tool_call(call, tool, arguments)], [answer] if told else []
+        answered = [answer(told, at, f"{name}-result", call, tool, failed=is_error)] if told else []
+        return [tool_call(call, tool, arguments)], answered
 
-    def _changed_lines(self, result: Record) -> Record:
+    def _changed_lines(self, result: Record) -> dict[str, str]:
         """The lines that an edit changed: its call names the file alone, and its result the file's text before and after."""
         texts = []
         for key in ("beforeContentId", "afterContentId"):
@@ -213,25 +200,25 @@ class _Editor:
 
 
 def _time(bubble: Record) -> float | None:
-    timing = mapping(bubble.get("timingInfo")).get("clientEndTime")
-    return seconds(bubble.get("createdAt")) or seconds(bubble.get("timestamp")) or seconds(timing)
+    timing = bubble.object("timingInfo").get("clientEndTime")
+    return bubble.time("createdAt") or bubble.time("timestamp") or seconds(timing)
 
 
 def _model(about: Any) -> str | None:
-    name = text(mapping(about).get("modelName"))
+    name = Record.of(about).text("modelName")
     return None if name == "default" else name  # which one that was is written nowhere
 
 
 def _attached(bubble: Record) -> Iterator[Any]:
     """Pictures in a message, and the names of files that were given to it."""
-    context = mapping(bubble.get("context"))
+    context = bubble.object("context")
     for one in (
-        *dicts(bubble.get("images")),
-        *dicts(context.get("selectedImages")),
-        *dicts(context.get("fileSelections")),
+        *bubble.objects("images"),
+        *context.objects("selectedImages"),
+        *context.objects("fileSelections"),
     ):
-        path = text(one.get("path")) or local_path(one.get("uri"))
-        if text(one.get("data")):
+        path = one.text("path") or local_path(one.get("uri"))
+        if one.text("data"):
             yield image_part(one["data"].rpartition(",")[2], str(one.get("mimeType") or "image/png"))
         elif path:
             yield f"[file {path}]"
@@ -244,26 +231,26 @@ def _listed(storages: Path) -> Iterator[tuple[str, str]]:
         try:
             with ForeignDatabase(path) as database:
                 for row in database.beginning("ItemTable", "key", "composer.composerData") if folder else ():
-                    listed = dicts(mapping(from_json(row["value"])).get("allComposers"))
+                    listed = Record.of(from_json(row["value"])).objects("allComposers")
                     yield from ((str(one.get("composerId")), folder) for one in listed if folder)
         except UnreadableDatabase:
             continue
 
 
-def _transcript(path: Path, skipped: Skipped) -> Conversation:
+def _transcript(path: Path, reading: Reading) -> Conversation:
     """A conversation of the command line. Questions may have their time; without one, that of the file stands for all."""
     made = Conversation(SOURCE, path.stem, started_at=path.stat().st_mtime)
     if path.parent.name == "subagents":
         made.parent, made.kind = path.parent.parent.name, "subagent"
     lines: dict[str, Record] = {}
     calls = ReplyGroups()  # these lines have Claude Code's content, and calls without an id
-    for number, told, _ in json_lines(path, skipped):
+    for number, told in json_lines(path, reading):
         if told.get("role") in ("user", "assistant"):
-            line = _line(dict(told), told["role"] == "user")
+            line = _line(told, told["role"] == "user")
             lines[f"line-{number}"] = line
             calls.take(f"line-{number}", line, line, None, {})
         elif told.get("type") != "turn_ended":
-            skipped.unknown[str(told.get("type"))] += 1
+            reading.unknown[str(told.get("type"))] += 1
     made.messages = messages_of(lines, list(lines), {})
     return made
 
@@ -272,12 +259,12 @@ def _line(told: Record, is_user: bool) -> Record:
     """A line as Claude Code has it: a person's words without what Cursor puts around them, and the time that stands there."""
     said, at = [], None
     for block in blocks(told):
-        if words := text(block.get("text")):
+        if words := block.text("text"):
             at = at or (_written(words) if is_user else None)
             shown = words.rstrip().removesuffix("[REDACTED]").rstrip()  # stands in the place of a thought
-            block = {**block, "text": tagged(words, "user_query") if is_user else shown}
+            block = Record({**block, "text": tagged(words, "user_query") if is_user else shown})
         said.append(block)
-    return {"type": told["role"], "timestamp": at, "message": {"content": said}}
+    return Record({"type": told["role"], "timestamp": at, "message": {"content": said}})
 
 
 def _written(words: str) -> float | None:

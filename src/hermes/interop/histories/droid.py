@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, continued, count, mapping, seconds, text
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.histories.conversation import (
+    Conversation,
+    continued,
+    reads,
+)  # fmt: skip
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 
 SOURCE = "droid"
 _BOOKKEEPING = ("todo_state", "session_settings", "agent_turn_outcome", "session_end")
@@ -31,28 +34,24 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    reader, made, read_to = ApiMessageReader(skipped), Conversation(SOURCE, path.stem), 0
+    reader, made = ApiMessageReader(reading), Conversation(SOURCE, path.stem)
     settings = json_object(path.with_suffix(".settings.json"))
-    made.model = text(settings.get("model"))
-    used = mapping(settings.get("tokenUsage"))
-    made.tokens = {to: told for to, key in _TOKENS.items() if (told := count(used.get(key)))}
-    for number, line, position in json_lines(path, skipped):
-        read_to = position
-        kind, at = line.get("type"), seconds(line.get("timestamp"))
-        name = text(line.get("id")) or f"line-{number}"
+    made.model = settings.text("model")
+    used = settings.object("tokenUsage")
+    made.tokens = used.counts(_TOKENS)
+    for number, line in json_lines(path, reading):
+        kind, at = line.get("type"), line.time("timestamp")
+        name = line.text("id") or f"line-{number}"
         if kind == "session_start" and number == 1:
-            made.foreign_id, made.title, made.cwd = name, text(line.get("title")), text(line.get("cwd"))
-            made.parent, made.kind = text(line.get("parent")), "subagent"
+            made.foreign_id, made.title, made.cwd = name, line.text("title"), line.text("cwd")
+            made.parent, made.kind = line.text("parent"), "subagent"
         elif kind == "message":
-            reader.take(mapping(line.get("message")), name, at)
+            reader.take(line.object("message"), name, at)
         elif kind == "compaction_state":
-            reader.summarize(text(line.get("summaryText")), name, at)
+            reader.summarize(line.text("summaryText"), name, at)
         elif kind not in (*_BOOKKEEPING, "session_start"):
-            skipped.unknown[str(kind)] += 1
-    for part in continued(made, reader.parts):
-        if (session := part.session()) is not None:
-            yield Found(0, session, read_to)
-    skipped.report()
+            reading.unknown[str(kind)] += 1
+    yield from continued(made, reader.parts)

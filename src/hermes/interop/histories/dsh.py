@@ -7,10 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, dicts, from_json, mapping, seconds, text
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.histories.conversation import (
+    Conversation,
+    from_json,
+    reads,
+)  # fmt: skip
+from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record, text
 
 SOURCE = "dsh"
 _SAID = ("user/message", "assistant/message", "tool/result")
@@ -46,53 +50,50 @@ def files(folder: Path) -> Iterator[Path]:
     yield from {path.parent: path for path in found}.values()
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file."""
-    skipped = Skipped(path, problems)
-    reader, made, read_to = ApiMessageReader(skipped), Conversation(SOURCE, path.parent.name), 0
-    for number, line, position in json_lines(path, skipped):
-        read_to = position
-        kind, data = str(line.get("type")), mapping(line.get("data"))
+    reader, made = ApiMessageReader(reading), Conversation(SOURCE, path.parent.name)
+    for number, line in json_lines(path, reading):
+        kind, data = str(line.get("type")), line.object("data")
         if kind == "session" and number == 1:
-            made.foreign_id, made.cwd = text(line.get("id")) or made.foreign_id, text(line.get("cwd"))
-            made.started_at = seconds(line.get("createdAt"))
+            made.foreign_id, made.cwd = line.text("id") or made.foreign_id, line.text("cwd")
+            made.started_at = line.time("createdAt")
         elif kind == "session/title":
-            made.title = text(data.get("title")) or made.title
+            made.title = data.text("title") or made.title
         elif kind in _SAID:
-            told = mapping(data.get("message")) or data
+            told = data.object("message") or data
             role = "assistant" if kind == "assistant/message" else "user"
             said = {
                 "role": role,
-                "content": _blocks(told, skipped),
+                "content": _blocks(told, reading),
                 "usage": data.get("usage"),
                 "modelInfo": _model(told),
             }
-            if kind != "user/message" or mapping(told.get("source")).get("kind") in (None, "user"):
-                reader.take(said, text(told.get("id")) or f"seq-{line.get('seq', number)}", seconds(line.get("time")))
+            if kind != "user/message" or told.object("source").get("kind") in (None, "user"):
+                reader.take(said, told.text("id") or f"seq-{line.get('seq', number)}", line.time("time"))
         elif kind != "session" and not kind.startswith(_OTHER):
-            skipped.unknown[kind] += 1
+            reading.unknown[kind] += 1
     made.messages = reader.parts[0]
-    if (session := made.session()) is not None:
-        yield Found(0, session, read_to)
-    skipped.report()
+    yield made
 
 
-def _model(told: dict[str, Any]) -> dict[str, Any]:
-    return {"id": mapping(told.get("source")).get("model")}
+def _model(told: Record) -> dict[str, Any]:
+    return {"id": told.object("source").get("model")}
 
 
-def _blocks(told: dict[str, Any], skipped: Skipped) -> list[dict[str, Any]]:
+def _blocks(told: Record, reading: Reading) -> list[dict[str, Any]]:
     """The blocks of a message, as the Anthropic API has them."""
     content = told.get("content")
     found: list[dict[str, Any]] = [{"type": "text", "text": content}] if text(content) else []
-    for block in dicts(content):
+    for block in Record.all(content):
         kind = block.get("type")
         if kind == "text":
             found.append(block)
         elif kind in ("reasoning", "thinking"):
             found.append({"type": "thinking", "thinking": block.get("text") or block.get("thinking")})
         elif kind == "tool-call":
-            call = text(block.get("id")) or text(block.get("toolCallId"))
+            call = block.text("id") or block.text("toolCallId")
             found.append(
                 {"type": "tool_use", "id": call, "name": block.get("name"), "input": from_json(block.get("arguments"))}
             )
@@ -101,5 +102,5 @@ def _blocks(told: dict[str, Any], skipped: Skipped) -> list[dict[str, Any]]:
                 {"type": "tool_result", "tool_use_id": block.get("toolCallId"), "content": block.get("content")}
             )
         else:
-            skipped.unknown[f"block {kind}"] += 1
+            reading.unknown[f"block {kind}"] += 1
     return found

@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hermes.interop.formats import Found, Problem
-from hermes.interop.histories.conversation import Conversation
-from hermes.interop.json_reading import Damaged, Skipped, decoded, elements, json_lines_of
+from hermes.interop.histories.conversation import (
+    Conversation,
+)  # fmt: skip
+from hermes.interop.json_reading import Damaged, Reading, decoded, elements, json_lines_of
+from hermes.interop.records import Record
 
 _HEAD = 200_000
 _LARGEST_ASSET = 50_000_000
@@ -27,20 +29,20 @@ class ExportFiles:
     def __init__(self, path: Path, archive: zipfile.ZipFile | None) -> None:
         self._path, self._archive = path, archive
 
-    def conversations(self, skipped: Skipped) -> Iterator[tuple[dict[str, Any], int]]:
-        """Each conversation, and the bytes read so far."""
+    def conversations(self, reading: Reading) -> Iterator[Record]:
+        """Each conversation."""
         for name in self.names():
             where = "" if self._archive is None else f"{name}: "
             try:
                 with self._open(name) as stream:
-                    for value, position in _values(name, stream, skipped):
+                    for value in _values(name, stream, reading):
                         if isinstance(value, dict):
-                            yield value, position
+                            yield Record(value)
                         else:
                             reason = value.reason if isinstance(value, Damaged) else "not an object"
-                            skipped.damaged(0, f"{where}{reason}")
+                            reading.damaged(0, f"{where}{reason}")
             except _BROKEN as error:
-                skipped.damaged(0, f"{where}{str(error) or type(error).__name__}")
+                reading.damaged(0, f"{where}{str(error) or type(error).__name__}")
 
     def names(self) -> list[str]:
         """The files with conversations."""
@@ -88,20 +90,15 @@ def opened(path: Path) -> Iterator[ExportFiles]:
 
 
 def read_conversations(
-    path: Path, problems: list[Problem], made: Callable[[dict[str, Any], ExportFiles, Skipped], Conversation | None]
-) -> Iterator[Found]:
+    path: Path, reading: Reading, made: Callable[[Record, ExportFiles, Reading], Conversation | None]
+) -> Iterator[Conversation]:
     """The conversations of an export, one by one; `made` reads one, and gives None for what is none."""
-    skipped = Skipped(path, problems)
     with opened(path) as export:
-        for told, position in export.conversations(skipped):
-            conversation = made(told, export, skipped)
-            if conversation is None:
-                skipped.unknown["conversation without messages"] += 1
-                continue
-            session = conversation.session()
-            if session is not None:
-                yield Found(0, session, position)
-    skipped.report()
+        for told in export.conversations(reading):
+            if (conversation := made(told, export, reading)) is not None:
+                yield conversation
+            else:
+                reading.unknown["conversation without messages"] += 1
 
 
 # What a conversation has its messages under, by source. A tool's input may have a key of either name, but further inside.
@@ -144,15 +141,15 @@ def _head_of(archive: zipfile.ZipFile, name: str) -> bytes:
         return b""
 
 
-def _values(name: str, stream: IO[bytes], skipped: Skipped) -> Iterator[tuple[Any, int]]:
+def _values(name: str, stream: IO[bytes], reading: Reading) -> Iterator[Any]:
     """Read the objects of a file: an array, one object, or an object a line."""
     begin = stream.read(_HEAD).removeprefix(b"\xef\xbb\xbf")
     stream.seek(0)
     if begin.lstrip()[:1] == b"{" and (name.endswith(".jsonl") or _is_line(begin)):
-        for _, line, position in json_lines_of(stream, skipped):
-            yield dict(line), position
-    else:
-        yield from elements(stream)
+        yield from (line for _, line in json_lines_of(stream, reading))
+        return
+    for value, reading.position in elements(stream):
+        yield value
 
 
 def _is_line(begin: bytes) -> bool:

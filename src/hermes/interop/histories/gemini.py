@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     compact,
-    count,
-    dicts,
-    image_part,
     joined,
-    mapping,
     message,
-    seconds,
-    text,
+    picture_in,
+    reads,
+    spoken,
     tool_call,
-    without_cached,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
+from hermes.interop.records import Record, text
 from hermes.interop.windows import BEGINS, BREAKS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "gemini"
+_TOKENS = {
+    "input_tokens": "input",
+    "output_tokens": "output",
+    "cache_read_tokens": "cached",
+    "reasoning_tokens": "thoughts",
+}
 _BOOKKEEPING = ("info", "error", "warning")
 _SET_ONCE = ("sessionId", "startTime")  # which session it is, and when it began, no later line changes
 _CALLS = frozenset(("functionCall", "functionResponse", "thoughtSignature"))  # as the API has them: also in `toolCalls`
@@ -63,31 +65,29 @@ def files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file."""
-    skipped = Skipped(path, problems)
-    header, told, rewound = _records(path, skipped)
-    name = text(header.get("sessionId")) or path.stem
-    made = Conversation(SOURCE, name, title=text(header.get("summary")), started_at=seconds(header.get("startTime")))
+    header, told, rewound = _records(path, reading)
+    name = header.text("sessionId") or path.stem
+    made = Conversation(SOURCE, name, title=header.text("summary"), started_at=header.time("startTime"))
     folders = header.get("directories")
     made.cwd = folders[0] if isinstance(folders, list) and folders and isinstance(folders[0], str) else _project(path)
     if path.parent.name != "chats" and path.parent.parent.name == "chats":
         made.parent, made.kind = path.parent.name, "subagent"
     ends: dict[str, str] = {}  # the last message made of a record, or of one before it that says something
     for record in told:
-        made.messages += _messages(record, skipped)
+        made.messages += _messages(record, reading)
         if made.messages and (last := made.messages[-1].get("platform_message_id")):
             ends[str(record.get("id"))] = last
     made.branches = [
-        (ends.get(str(after)), [one for record in branch for one in _messages(record, skipped)])
+        (ends.get(str(after)), [one for record in branch for one in _messages(record, reading)])
         for after, branch in rewound
     ]
     made.branches = [(after, branch) for after, branch in made.branches if branch]
     # To resume a session, Gemini CLI begins a file of the same id that it leaves with its own context in it.
-    session = made.session() if any(one["role"] != "system" for one in made.messages) else None
-    if session is not None:
-        yield Found(0, session, path.stat().st_size)
-    skipped.report()
+    if any(one["role"] != "system" for one in made.messages):
+        yield made
 
 
 class Trail(BaseTrail):
@@ -95,24 +95,23 @@ class Trail(BaseTrail):
 
     has_header = True
 
-    def take(self, record: Mapping[str, Any]) -> str:
-        if "$rewindTo" in record or "messages" in mapping(record.get("$set")):
+    def take(self, record: Record) -> str:
+        if "$rewindTo" in record or "messages" in record.object("$set"):
             return ON if self._known is None else BREAKS
         return BEGINS if record.get("type") in ("user", "gemini") else ON
 
 
-Record = dict[str, Any]
 Records = list[Record]
 
 
-def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[str | None, Records]]]:
+def _records(path: Path, reading: Reading) -> tuple[Record, Records, list[tuple[str | None, Records]]]:
     """The header, the messages that are shown, and those that a rewind took away with the message before them."""
     if path.suffix != ".jsonl" and (whole := json_object(path)):
-        return whole, dicts(whole.get("messages")), []
+        return whole, whole.objects("messages"), []
     if path.suffix == ".json":
-        skipped.damaged(1, "not a JSON object")
-        return {}, [], []
-    header: Record = {}
+        reading.damaged(1, "not a JSON object")
+        return Record(), [], []
+    header = Record()
     shown: dict[str, Record] = {}  # by id
     rewound: list[tuple[str | None, dict[str, Record]]] = []
 
@@ -121,7 +120,7 @@ def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[
         known = shown.get(name) or next((branch.pop(name) for _, branch in rewound if name in branch), None)
         shown[name] = record if known is None else _merged(known, record, is_copy=is_copy)
 
-    for number, line, _ in json_lines(path, skipped):
+    for number, line in json_lines(path, reading):
         if "$rewindTo" in line:
             names = list(shown)
             if line["$rewindTo"] in shown:
@@ -130,14 +129,14 @@ def _records(path: Path, skipped: Skipped) -> tuple[Record, Records, list[tuple[
         elif isinstance(line.get("$set"), dict) or ("sessionId" in line and "type" not in line):
             patch = dict(line.get("$set") or line)
             # What the model is given from here on: messages left out of it were said all the same.
-            for one in dicts(patch.pop("messages", None)):
+            for one in Record.all(patch.pop("messages", None)):
                 take(str(one.get("id")), _as_record(one), is_copy=True)
             first = {name: header[name] for name in _SET_ONCE if header.get(name)}
             header |= {name: value for name, value in patch.items() if value} | first
         elif "type" not in line:
-            skipped.unknown[next(iter(line), "nothing")] += 1
+            reading.unknown[next(iter(line), "nothing")] += 1
         else:
-            take(str(line.get("id") or f"line-{number}"), dict(line), is_copy=False)
+            take(str(line.get("id") or f"line-{number}"), line, is_copy=False)
     return header, list(shown.values()), [(after, list(branch.values())) for after, branch in rewound]
 
 
@@ -145,7 +144,8 @@ def _as_record(one: Record) -> Record:
     """A message in the API's form (`role`, `parts`) in the form of the file."""
     if "parts" not in one:
         return one
-    return {"type": "gemini" if one.get("role") == "model" else one.get("role"), "content": one["parts"], **one}
+    kind = "gemini" if one.get("role") == "model" else one.get("role")
+    return Record({"type": kind, "content": one["parts"], **one})
 
 
 def _merged(known: Record, record: Record, *, is_copy: bool) -> Record:
@@ -159,91 +159,83 @@ def _merged(known: Record, record: Record, *, is_copy: bool) -> Record:
     made["timestamp"] = known.get("timestamp") or record.get("timestamp")
     if record.get("type") in _BOOKKEEPING and known.get("type") not in _BOOKKEEPING and "type" in known:
         return known  # a note about a message is not the message
-    calls = {str(one.get("id") or number): one for number, one in enumerate(dicts(known.get("toolCalls")))}
-    for number, one in enumerate(dicts(record.get("toolCalls"))):
+    calls = {str(one.get("id") or number): one for number, one in enumerate(known.objects("toolCalls"))}
+    for number, one in enumerate(record.objects("toolCalls")):
         name = str(one.get("id") or number)
         calls[name] = _merged(calls[name], one, is_copy=is_copy) if name in calls else one
-    return {**made, "toolCalls": list(calls.values())}
+    return Record({**made, "toolCalls": list(calls.values())})
 
 
 def _is_empty(name: str, value: Any) -> bool:
     """Whether a field says nothing. Calls in the content are no words: `toolCalls` has them."""
     if name == "content" and isinstance(value, list):
-        return not any(part if isinstance(part, str) else mapping(part).keys() - _CALLS for part in value)
+        return not any(part if isinstance(part, str) else Record.of(part).keys() - _CALLS for part in value)
     return not any(value.values()) if name == "tokens" and isinstance(value, dict) else not value
 
 
-def _messages(record: dict[str, Any], skipped: Skipped) -> list[Message]:
-    kind, at, name = record.get("type"), seconds(record.get("timestamp")), text(record.get("id"))
+def _messages(record: Record, reading: Reading) -> list[Message]:
+    kind, at, name = record.get("type"), record.time("timestamp"), record.text("id")
     if kind == "user":
-        content = content_of(record.get("content"), skipped)
+        content = content_of(record.get("content"), reading)
         role = "system" if isinstance(content, str) and content.lstrip().startswith("<session_context>") else "user"
-        return [message(role, content, at, name)] if content else []
+        return spoken(role, content, at, name)
     if kind == "gemini":
-        return _reply(record, at, name, skipped)
+        return _reply(record, at, name, reading)
     if kind not in _BOOKKEEPING:
-        skipped.unknown[str(kind)] += 1
+        reading.unknown[str(kind)] += 1
     return []
 
 
-def _reply(record: dict[str, Any], at: float | None, name: str | None, skipped: Skipped) -> list[Message]:
-    used = mapping(record.get("tokens"))
+def _reply(record: Record, at: float | None, name: str | None, reading: Reading) -> list[Message]:
     thoughts = [
-        ": ".join(filter(None, (text(one.get("subject")), text(one.get("description")))))
-        for one in dicts(record.get("thoughts"))
-    ] or [text(part.get("text")) or "" for part in dicts(record.get("content")) if part.get("thought")]
+        ": ".join(filter(None, (one.text("subject"), one.text("description")))) for one in record.objects("thoughts")
+    ] or [part.text("text") or "" for part in record.objects("content") if part.get("thought")]
     calls, results = [], []
-    for number, call in enumerate(dicts(record.get("toolCalls"))):
-        call_id = text(call.get("id")) or f"{name}-{number}"
+    for number, call in enumerate(record.objects("toolCalls")):
+        call_id = call.text("id") or f"{name}-{number}"
         calls.append(tool_call(call_id, str(call.get("name") or "tool"), call.get("args")))
-        if call.get("result") is not None or text(call.get("resultDisplay")):
-            results.append(message("tool", _result(call), seconds(call.get("timestamp")) or at, f"{call_id}-result",
-                                   tool_call_id=call_id, tool_name=text(call.get("name")),
-                                   meta=FAILED if call.get("status") in ("error", "cancelled") else None))  # fmt: skip
+        if call.get("result") is not None or call.text("resultDisplay"):
+            failed, ended = call.get("status") in ("error", "cancelled"), call.time("timestamp") or at
+            results.append(answer(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed))
     reply = message(
-        "assistant", content_of(record.get("content"), skipped), at, name, model=text(record.get("model")),
+        "assistant", content_of(record.get("content"), reading), at, name, model=record.text("model"),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
-        input_tokens=without_cached(used.get("input"), used.get("cached")), output_tokens=count(used.get("output")),
-        cache_read_tokens=count(used.get("cached")), reasoning_tokens=count(used.get("thoughts")),
+        **record.object("tokens").counts(_TOKENS, with_cached=True),
     )  # fmt: skip
     return [reply, *results]
 
 
 def output_of(parts: Any) -> str | None:
     """The output inside function responses."""
-    answers = [
-        mapping(mapping(part.get("functionResponse")).get("response")) for part in (dicts(parts) or [mapping(parts)])
-    ]
+    answers = [part.object("functionResponse").object("response") for part in (Record.all(parts) or [Record.of(parts)])]
     texts = [one for answer in answers for one in (answer.get("output"), answer.get("error")) if isinstance(one, str)]
     return "\n".join(texts) if texts else None
 
 
-def _result(call: dict[str, Any]) -> Any:
+def _result(call: Record) -> Any:
     """A tool's result: the output inside its function response, else as it is."""
     told = call.get("result")
     if (output := output_of(told)) is not None:
         return output
-    return told if isinstance(told, str) else text(call.get("resultDisplay")) or compact(told)
+    return told if isinstance(told, str) else call.text("resultDisplay") or compact(told)
 
 
-def content_of(content: Any, skipped: Skipped) -> Any:
+def content_of(content: Any, reading: Reading) -> Any:
     """Parts as Gemini writes them: a text, a part, or a list of both."""
     parts: list[Any] = []
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
             parts += [part] if part else []
-        elif isinstance(part, dict):
-            held = mapping(part.get("inlineData"))
-            if part.get("thought"):
-                continue
-            if text(part.get("text")):
+        elif isinstance(part, dict) and not part.get("thought"):
+            part = Record(part)
+            if part.text("text"):
                 parts.append(part["text"])
-            elif isinstance(held.get("data"), str):
-                parts.append(image_part(held["data"], str(held.get("mimeType") or "image/png")))
-            elif text(mapping(part.get("fileData")).get("fileUri")):
+            elif held := picture_in(part.object("inlineData")):
+                parts.append(held)
+            elif part.object("fileData").text("fileUri"):
                 parts.append(f"[file {part['fileData']['fileUri']}]")
             else:
-                skipped.unknown.update(f"part {key}" for key in part.keys() - _WITHOUT_WORDS)
+                reading.unknown.update(f"part {key}" for key in part.keys() - _WITHOUT_WORDS)
     return joined(parts)
 
 
@@ -261,7 +253,7 @@ def _project(path: Path) -> str | None:
     if project.parent.name != "tmp":
         return None
     listed = json_object(project.parent.parent / "projects.json")
-    for folder, slug in (mapping(listed.get("projects")) or listed).items():
+    for folder, slug in (listed.object("projects") or listed).items():
         if project.name in (slug, hashlib.sha256(folder.encode()).hexdigest()):
             return str(folder)
     return None

@@ -7,28 +7,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     compact,
     continued,
-    count,
-    dicts,
     from_json,
-    image_part,
     joined,
-    mapping,
-    message,
-    seconds,
-    text,
+    picture_in,
+    reads,
+    spoken,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "goose"
+_TOKENS = {"input_tokens": "accumulated_input_tokens", "output_tokens": "accumulated_output_tokens"}
 _BOOKKEEPING = frozenset(("toolConfirmationRequest", "actionRequired", "systemNotification", "redactedThinking"))
 
 
@@ -57,28 +54,19 @@ def files(folder: Path) -> Iterator[Path]:
     yield from databases or sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The sessions of a database, or the one of an older file."""
-    skipped = Skipped(path, problems)
     if path.suffix == ".jsonl":
-        yield from _file(path, skipped)
+        yield from _file(path, reading)
     else:
         with ForeignDatabase(path) as database:
             for row in database.rows("sessions", order=("created_at", "id")):
                 rows = database.rows("messages", {"session_id": row["id"]}, ("created_timestamp", "id"))
-                yield from _found(_conversation(str(row["id"]), row), _parts(rows, skipped))
-    skipped.report()
+                yield from continued(_conversation(str(row["id"]), Record(row)), _parts(map(Record, rows), reading))
 
 
-def _found(first: Conversation, parts: list[list[Message]]) -> Iterator[Found]:
-    _name_tools(parts)
-    for made in continued(first, parts):
-        session = made.session()
-        if session is not None:
-            yield Found(0, session)
-
-
-def _parts(rows: Iterable[dict[str, Any]], skipped: Skipped) -> list[list[Message]]:
+def _parts(rows: Iterable[Record], reading: Reading) -> list[list[Message]]:
     """The messages of a session, cut where a compaction put its summary.
 
     A compaction keeps what was said for the person only, and adds a summary that only the model reads. The next compaction
@@ -87,33 +75,23 @@ def _parts(rows: Iterable[dict[str, Any]], skipped: Skipped) -> list[list[Messag
     parts: list[list[Message]] = [[]]
     inside = compacted = False  # inside a summary; whether what came last is kept from the model
     for row in rows:
-        seen = mapping(from_json(row.get("metadata_json")))
+        seen = Record.of(from_json(row.get("metadata_json")))
         for_person, for_model = seen.get("userVisible") is not False, seen.get("agentVisible") is not False
         if not for_person and not inside and compacted:
             parts.append([])
         inside, compacted = not for_person, not for_model
-        parts[-1] += _stored(row, skipped)
+        parts[-1] += _stored(row, reading)
     return parts
 
 
-def _name_tools(parts: list[list[Message]]) -> None:
-    """Write the name of its tool beside each result."""
-    names: dict[str, str] = {}
-    for one in (one for part in parts for one in part):
-        names.update((call["id"], call["function"]["name"]) for call in one.get("tool_calls") or ())
-        if one["role"] == "tool" and one.get("tool_call_id") in names:
-            one["tool_name"] = names[one["tool_call_id"]]
-
-
-def _conversation(name: str, row: dict[str, Any]) -> Conversation:
-    title = text(row.get("name")) or text(row.get("description"))
-    model = mapping(from_json(row.get("model_config_json"))).get("model_name")
+def _conversation(name: str, row: Record) -> Conversation:
+    title = row.text("name") or row.text("description")
+    model = Record.of(from_json(row.get("model_config_json"))).get("model_name")
     made = Conversation(
-        SOURCE, name, title=None if title == name else title, cwd=text(row.get("working_dir")), model=text(model),
-        started_at=seconds(row.get("created_at")),
+        SOURCE, name, title=None if title == name else title, cwd=row.text("working_dir"), model=text(model),
+        started_at=row.time("created_at"),
     )  # fmt: skip
-    counted = {"input_tokens": "accumulated_input_tokens", "output_tokens": "accumulated_output_tokens"}
-    made.tokens = {name: used for name, column in counted.items() if (used := count(row.get(column)))}
+    made.tokens = row.counts(_TOKENS)
     cost = row.get("accumulated_cost")
     made.cost = float(cost) if isinstance(cost, (int, float)) else None
     if row.get("session_type") == "sub_agent":
@@ -121,77 +99,61 @@ def _conversation(name: str, row: dict[str, Any]) -> Conversation:
     return made
 
 
-def _file(path: Path, skipped: Skipped) -> Iterator[Found]:
+def _file(path: Path, reading: Reading) -> Iterator[Conversation]:
     made: Conversation | None = None
-    told: list[Message] = []
-    for number, line, _ in json_lines(path, skipped):
+    for number, line in json_lines(path, reading):
         if made is None:
-            made = _conversation(path.stem, dict(line))
+            made = _conversation(path.stem, line)
         elif "role" in line:
-            told += _messages(dict(line), f"{line.get('id') or f'line-{number}'}", skipped)
+            made.messages += _messages(line, f"{line.get('id') or f'line-{number}'}", reading)
     if made is not None:
-        yield from _found(made, [told])
+        yield made
 
 
-def _stored(row: dict[str, Any], skipped: Skipped) -> list[Message]:
-    name = text(row.get("message_id")) or str(row.get("id"))
+def _stored(row: Record, reading: Reading) -> list[Message]:
+    name = row.text("message_id") or str(row.get("id"))
     content = from_json(row.get("content_json"))
     if not isinstance(content, list):
-        skipped.damaged(0, f"message {name}: no JSON list")
-    record = {"role": row.get("role"), "content": content, "created": row.get("created_timestamp")}
-    made = _messages(record, name, skipped)
-    if row.get("role") == "assistant" and made and (used := count(row.get("tokens"))):
+        reading.damaged(0, f"message {name}: no JSON list")
+    record = Record({"role": row.get("role"), "content": content, "created": row.get("created_timestamp")})
+    made = _messages(record, name, reading)
+    if row.get("role") == "assistant" and made and (used := row.count("tokens")):
         made[0]["output_tokens"] = used
     return made
 
 
-def _messages(record: dict[str, Any], name: str, skipped: Skipped) -> list[Message]:
-    at, role = seconds(record.get("created")), record.get("role")
-    parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
-    for block in dicts(record.get("content")):
+def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
+    at, role = record.time("created"), record.get("role")
+    parts, thoughts, calls, results = list[Any](), list[str | None](), list[Any](), list[Message]()
+    for block in record.objects("content"):
         kind = block.get("type")
         if kind == "text":
-            parts += [block["text"]] if text(block.get("text")) else []
-        elif kind == "image" and isinstance(block.get("data"), str):
-            parts.append(image_part(block["data"], str(block.get("mimeType") or "image/png")))
+            parts.append(block.text("text"))
+        elif kind == "image" and (shown := picture_in(block)):
+            parts.append(shown)
         elif kind == "thinking":
-            thoughts += [block["thinking"]] if text(block.get("thinking")) else []
+            thoughts.append(block.text("thinking"))
         elif kind in ("toolRequest", "frontendToolRequest"):
-            asked = mapping(mapping(block.get("toolCall")).get("value"))
+            asked = block.object("toolCall").object("value")
             calls.append(tool_call(str(block.get("id")), str(asked.get("name") or "tool"), asked.get("arguments")))
         elif kind == "toolResponse":
             call = str(block.get("id"))
-            told = mapping(block.get("toolResult"))
-            is_error = told.get("status") == "error" or mapping(told.get("value")).get("isError") is True
-            results.append(
-                message(
-                    "tool", _result(told), at, f"{call}-result", tool_call_id=call, meta=FAILED if is_error else None
-                )
-            )
+            told = block.object("toolResult")
+            is_error = told.get("status") == "error" or told.object("value").get("isError") is True
+            results.append(answer(_result(told), at, f"{call}-result", call, failed=is_error))
         elif str(kind) not in _BOOKKEEPING:
-            skipped.unknown[f"content {kind}"] += 1
-    content = joined(parts) if parts else None
+            reading.unknown[f"content {kind}"] += 1
     if role == "assistant":
-        if content is None and not thoughts and not calls:
-            return results
-        reply = message(
-            "assistant", content, at, name, reasoning="\n\n".join(thoughts) or None, tool_calls=calls or None
-        )
-        return [reply, *results]
-    return [*results, *([message("user", content, at, name)] if content else [])]
+        return [*spoken("assistant", joined(parts), at, name, thoughts=thoughts, calls=calls), *results]
+    return [*results, *spoken("user", joined(parts), at, name)]
 
 
-def _result(result: dict[str, Any]) -> Any:
+def _result(result: Record) -> Any:
     if result.get("status") == "error" or "error" in result:
-        return text(result.get("error")) or compact(result)
+        return result.text("error") or compact(result)
     value = result.get("value")
-    blocks = dicts(mapping(value).get("content")) or dicts(value)
-    told = [text(one.get("text")) or text(mapping(one.get("resource")).get("text")) for one in blocks]
-    pictures = [
-        image_part(one["data"], str(one.get("mimeType") or "image/png"))
-        for one in blocks
-        if one.get("type") == "image" and isinstance(one.get("data"), str)
-    ]
-    if pictures:
-        return joined([*filter(None, told), *pictures])
+    blocks = Record.of(value).objects("content") or Record.all(value)
+    told = [one.text("text") or one.object("resource").text("text") for one in blocks]
+    if pictures := [shown for one in blocks if one.get("type") == "image" and (shown := picture_in(one))]:
+        return joined([*told, *pictures])
     return "\n".join(filter(None, told)) or compact(value)

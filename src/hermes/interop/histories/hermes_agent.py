@@ -14,7 +14,10 @@ from typing import Any
 
 from hermes.home import get_hermes_home
 from hermes.interop.formats import Found, Problem
-from hermes.interop.histories.conversation import from_json, mapping
+from hermes.interop.histories.conversation import (
+    from_json,
+)  # fmt: skip
+from hermes.interop.records import Record
 
 NAME = "hermes-agent"
 
@@ -54,7 +57,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
                 imported["title"] = session["title"]
             if rewinds := session.get("rewinds"):
                 imported["hidden"] = [batch for batch, _ in rewinds]
-            told = mapping(from_json(session.get("meta")))
+            told = Record.of(from_json(session.get("meta")))
             meta = {
                 **told,
                 **({"model_usage": used[session["id"]]} if session["id"] in used else {}),
@@ -81,7 +84,7 @@ def _messages(session: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         if kind != "messages":
             rows = [one for one in rows if _shown_as(one) not in shown and last[_shown_as(one)] == one["id"]]
         lists[kind] = [{**one, "platform_message_id": names[_shown_as(one)]} for one in rows]
-    about = [mapping(from_json(one.get("meta"))) for one in lists["messages"]]
+    about = [Record.of(from_json(one.get("meta"))) for one in lists["messages"]]
     if all(isinstance(one.get("display_order"), (int, float)) for one in about):
         order = sorted(range(len(about)), key=lambda at: (not about[at].get("summary"), about[at]["display_order"]))
         lists["messages"] = [lists["messages"][at] for at in order]
@@ -89,4 +92,4 @@ def _messages(session: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _shown_as(message: dict[str, Any]) -> str:
-    return str(mapping(from_json(message.get("meta"))).get("display_identity") or f"#{message['id']}")
+    return str(Record.of(from_json(message.get("meta"))).get("display_identity") or f"#{message['id']}")

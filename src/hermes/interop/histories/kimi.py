@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     continued,
-    count,
-    dicts,
     joined,
-    mapping,
     message,
     picture,
-    seconds,
-    text,
+    reads,
+    summary,
     tool_call,
     without_copies,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
+from hermes.interop.records import Record, text
 
 SOURCE = "kimi"
+_TOKENS = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
+           "cache_write_tokens": "inputCacheCreation"}  # fmt: skip
 _BOOKKEEPING = (
     "agent.", "config.", "context.clear", "cron.", "file_history.", "full_compaction.", "goal.", "llm.", "metadata",
     "micro_compaction.", "permission.", "plan", "plugin.", "profile.", "prompt.", "runtime.", "skill.", "subagent.", "swarm",
@@ -41,7 +41,7 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is what an agent of Kimi Code wrote."""
     return any(
-        (one.get("type") == "context.append_message" and isinstance(mapping(one.get("message")).get("content"), list))
+        (one.get("type") == "context.append_message" and isinstance(one.object("message").get("content"), list))
         or one.get("type") == "context.append_loop_event"
         for one in first_objects(path, 20)
     )  # fmt: skip
@@ -52,17 +52,14 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("wire.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversation of one agent, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    reader = _WireReader(path, skipped)
+    reader = _WireReader(path, reading)
     made = _conversation(path)
     made.branches, made.system_prompt = reader.branches, reader.system_prompt
     parts = without_copies(made, reader.parts, reader.copied) if reader.copied and made.parent else reader.parts
-    for one in continued(made, parts):
-        if (session := one.session()) is not None:
-            yield Found(0, session, reader.position)
-    skipped.report()
+    yield from continued(made, parts)
 
 
 def _conversation(path: Path) -> Conversation:
@@ -70,14 +67,14 @@ def _conversation(path: Path) -> Conversation:
     is_placed = path.parent.parent.name == "agents"
     folder = path.parents[2] if is_placed else path.parent
     state = json_object(folder / "state.json")
-    name = text(state.get("id")) or (folder.name if is_placed else path.stem)
+    name = state.text("id") or (folder.name if is_placed else path.stem)
     made = Conversation(
-        SOURCE, name, title=text(state.get("title")), cwd=text(state.get("cwd")) or text(state.get("workDir")),
-        started_at=seconds(state.get("createdAt")), parent=text(state.get("forkedFrom")), kind="branch",
-        archived_at=seconds(state.get("updatedAt")) if state.get("archived") is True else None,
+        SOURCE, name, title=state.text("title"), cwd=state.text("cwd") or state.text("workDir"),
+        started_at=state.time("createdAt"), parent=state.text("forkedFrom"), kind="branch",
+        archived_at=state.time("updatedAt") if state.get("archived") is True else None,
     )  # fmt: skip
     if is_placed and path.parent.name != "main":
-        above = text(mapping(mapping(state.get("agents")).get(path.parent.name)).get("parentAgentId")) or "main"
+        above = state.object("agents").object(path.parent.name).text("parentAgentId") or "main"
         made.foreign_id, made.title, made.archived_at, made.started_at = f"{name}-{path.parent.name}", None, None, None
         made.parent, made.kind = name if above == "main" else f"{name}-{above}", "subagent"
     return made
@@ -86,81 +83,74 @@ def _conversation(path: Path) -> Conversation:
 class _WireReader:
     """The records of a file as messages."""
 
-    def __init__(self, path: Path, skipped: Skipped) -> None:
-        self._skipped = skipped
-        self.position = 0
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._reading = reading
         self.parts: list[list[Message]] = [[]]
         self.branches: list[tuple[str | None, list[Message]]] = []
         self.copied: set[str] = set()  # what was said before the fork
         self.system_prompt: str | None = None
         self._model: str | None = None
-        self._names: dict[str, str] = {}  # of each call, its tool
         self._steps: dict[str, Message] = {}
-        for number, line, self.position in json_lines(path, skipped):
-            self._take(str(line.get("type")), dict(line), seconds(line.get("time")), f"line-{number}")
+        for number, line in json_lines(path, reading):
+            self._take(str(line.get("type")), line, line.time("time"), f"line-{number}")
 
-    def _take(self, kind: str, line: dict[str, Any], at: float | None, name: str) -> None:
+    def _take(self, kind: str, line: Record, at: float | None, name: str) -> None:
         if kind == "context.append_message":
-            self._say(mapping(line.get("message")), at, name)
+            self._say(line.object("message"), at, name)
         elif kind == "context.append_loop_event":
-            self._step(mapping(line.get("event")), at, name)
-        elif kind == "context.apply_compaction" and text(line.get("summary")):
-            self.parts.append([message("user", line["summary"], at, name, meta={"summary": True})])
+            self._step(line.object("event"), at, name)
+        elif kind == "context.apply_compaction" and line.text("summary"):
+            self.parts.append(summary(line["summary"], at, name))
         elif kind == "context.undo":
-            self._undo(count(line.get("count")) or 0)
+            self._undo(line.count("count") or 0)
         elif kind == "forked":
             self.copied = {one["platform_message_id"] for part in self.parts for one in part}
         elif kind.startswith(_BOOKKEEPING):
-            self._model = text(line.get("model")) or text(line.get("modelAlias")) or self._model
-            self.system_prompt = self.system_prompt or text(line.get("systemPrompt"))
+            self._model = line.text("model") or line.text("modelAlias") or self._model
+            self.system_prompt = self.system_prompt or line.text("systemPrompt")
         else:
-            self._skipped.unknown[kind] += 1
+            self._reading.unknown[kind] += 1
 
-    def _say(self, told: dict[str, Any], at: float | None, name: str) -> None:
+    def _say(self, told: Record, at: float | None, name: str) -> None:
         role, content = told.get("role"), self._content(told.get("content"))
-        name = text(told.get("id")) or name
+        name = told.text("id") or name
         if role == "tool":
             self._result(told.get("toolCallId"), content, at, name)
         elif role == "assistant":
             reply = self._reply(name, at)
             reply["content"] = content
-            for part in dicts(told.get("content")):
+            for part in told.objects("content"):
                 self._think(reply, part)
-            for call in dicts(told.get("toolCalls")):
+            for call in told.objects("toolCalls"):
                 self._call(reply, call.get("id"), call.get("name"), call.get("arguments"), name)
         elif content:
-            is_injected = mapping(told.get("origin")).get("kind") == "injection"
+            is_injected = told.object("origin").get("kind") == "injection"
             self.parts[-1].append(message("system" if is_injected else str(role or "user"), content, at, name))
 
-    def _step(self, event: dict[str, Any], at: float | None, name: str) -> None:
+    def _step(self, event: Record, at: float | None, name: str) -> None:
         """One event of a reply: its beginning and end, its parts, a tool call, the result of one."""
         kind = event.get("type")
-        step = text(event.get("stepUuid")) or text(event.get("uuid")) or name
+        step = event.text("stepUuid") or event.text("uuid") or name
         if kind == "content.part":
-            reply, part = self._reply(step, at), mapping(event.get("part"))
+            reply, part = self._reply(step, at), event.object("part")
             self._think(reply, part)
             if content := self._content([part]):
                 reply["content"] = joined([*_parts(reply["content"]), *_parts(content)])
         elif kind == "tool.call":
             self._call(self._reply(step, at), event.get("toolCallId"), event.get("name"), event.get("args"), name)
         elif kind == "tool.result":
-            told = mapping(event.get("result"))
+            told = event.object("result")
             output = told.get("output")
             self._result(
                 event.get("toolCallId"), output if isinstance(output, str) else self._content(output), at, name
             )
         elif kind == "step.end" and step in self._steps:
-            used = mapping(event.get("usage"))
-            names = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
-                     "cache_write_tokens": "inputCacheCreation"}  # fmt: skip
-            self._steps[step] |= {
-                to: number for to, key in names.items() if (number := count(used.get(key))) is not None
-            }
+            self._steps[step] |= event.object("usage").counts(_TOKENS)
             ended = {"tool_use": "tool_calls", "end_turn": "stop"}
-            if finish := text(event.get("finishReason")):
+            if finish := event.text("finishReason"):
                 self._steps[step]["finish_reason"] = ended.get(finish, finish)
         elif kind not in ("step.begin", "step.end"):
-            self._skipped.unknown[f"event {kind}"] += 1
+            self._reading.unknown[f"event {kind}"] += 1
 
     def _reply(self, name: str, at: float | None) -> Message:
         if name not in self._steps:
@@ -168,19 +158,16 @@ class _WireReader:
             self.parts[-1].append(self._steps[name])
         return self._steps[name]
 
-    def _think(self, reply: Message, part: dict[str, Any]) -> None:
-        if part.get("type") == "think" and text(part.get("think")):
+    def _think(self, reply: Message, part: Record) -> None:
+        if part.get("type") == "think" and part.text("think"):
             reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), part["think"])))
 
     def _call(self, reply: Message, call: Any, tool: Any, arguments: Any, name: str) -> None:
-        call = text(call) or f"{name}-call"
-        self._names[call] = str(tool or "tool")
-        reply.setdefault("tool_calls", []).append(tool_call(call, self._names[call], arguments))
+        made = tool_call(text(call) or f"{name}-call", str(tool or "tool"), arguments)
+        reply.setdefault("tool_calls", []).append(made)
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
-        self.parts[-1].append(
-            message("tool", output, at, name, tool_call_id=text(call), tool_name=self._names.get(str(call)))
-        )
+        self.parts[-1].append(answer(output, at, name, text(call)))
 
     def _undo(self, turns: int) -> None:
         """Put the last turns of the person aside."""
@@ -193,14 +180,14 @@ class _WireReader:
 
     def _content(self, content: Any) -> Any:
         parts: list[Any] = [content] if text(content) else []
-        for part in dicts(content):
+        for part in Record.all(content):
             if part.get("type") == "text":
-                parts += [part["text"]] if text(part.get("text")) else []
+                parts.append(part.text("text"))
             elif part.get("type") == "image_url":
-                parts.append(picture(mapping(part.get("imageUrl") or part.get("image_url")).get("url")))
+                parts.append(picture(Record.of(part.get("imageUrl") or part.get("image_url")).get("url")))
             elif part.get("type") != "think":
-                self._skipped.unknown[f"part {part.get('type')}"] += 1
-        return joined(parts) if parts else None
+                self._reading.unknown[f"part {part.get('type')}"] += 1
+        return joined(parts)
 
 
 def _parts(content: Any) -> list[Any]:

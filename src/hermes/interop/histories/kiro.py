@@ -7,16 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.api_messages import ApiMessageReader
-from hermes.interop.histories.conversation import Conversation, compact, dicts, from_json, mapping, seconds, text
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.histories.conversation import (
+    Conversation,
+    compact,
+    from_json,
+    reads,
+)  # fmt: skip
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
+from hermes.interop.records import Record, seconds, text
 
 SOURCE = "kiro"
 _TABLE, _FOLDERS = "conversations_v2", "messages.jsonl"
 _KINDS = {"Prompt": "user", "AssistantMessage": "assistant", "ToolResults": "user"}
 _PAYLOADS = ("user", "assistant", "tool_call", "tool_result")
-Block = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -32,7 +36,7 @@ def sniff(path: Path) -> bool:
     if path.suffix == ".jsonl":
         return any(
             (str(one.get("kind")) in _KINDS and isinstance(one.get("data"), dict))
-            or (path.name == _FOLDERS and mapping(one.get("payload")).get("type") in _PAYLOADS)
+            or (path.name == _FOLDERS and one.object("payload").get("type") in _PAYLOADS)
             for one in first_objects(path)
         )
     return _TABLE in tables_of(path)
@@ -44,48 +48,45 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("data.sqlite3") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, or those of the database."""
-    skipped = Skipped(path, problems)
-    for made in (_session(path, skipped),) if path.suffix == ".jsonl" else _stored(path, skipped):
-        if (session := made.session()) is not None:
-            yield Found(0, session, path.stat().st_size)
-    skipped.report()
+    yield from (_session(path, reading),) if path.suffix == ".jsonl" else _stored(path, reading)
 
 
-def _session(path: Path, skipped: Skipped) -> Conversation:
+def _session(path: Path, reading: Reading) -> Conversation:
     is_folder = path.name == _FOLDERS
     about = json_object(path.with_name("session.json") if is_folder else path.with_suffix(".json"))
-    state = mapping(about.get("session_state"))
-    model = mapping(mapping(state.get("rts_model_state")).get("model_info")).get("model_id") or about.get("modelId")
-    turns = dicts(mapping(state.get("conversation_metadata")).get("user_turn_metadatas"))
+    state = about.object("session_state")
+    model = state.object("rts_model_state").object("model_info").get("model_id") or about.get("modelId")
+    turns = state.object("conversation_metadata").objects("user_turn_metadatas")
     counts = {to: sum(one.get(key) or 0 for one in turns if isinstance(one.get(key), int)) for to, key in
               (("input_tokens", "input_token_count"), ("output_tokens", "output_token_count"))}  # fmt: skip
-    named = text(about.get("session_id")) or text(about.get("id")) or (path.parent.name if is_folder else path.stem)
+    named = about.text("session_id") or about.text("id") or (path.parent.name if is_folder else path.stem)
     made = Conversation(
-        SOURCE, named, title=text(about.get("title")), cwd=text(about.get("cwd")), model=text(model), tokens=counts,
-        started_at=seconds(about.get("created_at")), parent=text(about.get("parent_session_id")), kind="subagent",
+        SOURCE, named, title=about.text("title"), cwd=about.text("cwd"), model=text(model), tokens=counts,
+        started_at=about.time("created_at"), parent=about.text("parent_session_id"), kind="subagent",
     )  # fmt: skip
-    reader = ApiMessageReader(skipped)
-    for number, line, _ in json_lines(path, skipped):
-        told, payload = mapping(line.get("data")), mapping(line.get("payload"))
-        name = text(told.get("message_id")) or text(line.get("id")) or f"line-{number}"
+    reader = ApiMessageReader(reading)
+    for number, line in json_lines(path, reading):
+        told, payload = line.object("data"), line.object("payload")
+        name = told.text("message_id") or line.text("id") or f"line-{number}"
         if (kind := str(line.get("kind"))) in _KINDS:
-            blocks = [_block(one, skipped) for one in dicts(told.get("content"))]
-            at = seconds(mapping(told.get("meta")).get("timestamp"))
+            blocks = [_block(one, reading) for one in told.objects("content")]
+            at = told.object("meta").time("timestamp")
             reader.take({"role": _KINDS[kind], "content": [one for one in blocks if one]}, name, at)
         elif payload.get("type") in _PAYLOADS:
-            _take(reader, payload, name, seconds(line.get("timestamp")))
+            _take(reader, payload, name, line.time("timestamp"))
         elif not payload:
-            skipped.unknown[kind] += 1
+            reading.unknown[kind] += 1
     made.messages = reader.parts[0]
     return made
 
 
-def _take(reader: ApiMessageReader, payload: Block, name: str, at: float | None) -> None:
+def _take(reader: ApiMessageReader, payload: Record, name: str, at: float | None) -> None:
     """An event of the newest engine."""
     kind, call = payload["type"], payload.get("toolCallId")
-    content: Block = {"type": "text", "text": payload.get("content")}
+    content: dict[str, Any] = {"type": "text", "text": payload.get("content")}
     if kind == "tool_call":
         content = {"type": "tool_use", "id": call, "name": payload.get("toolName"), "input": payload.get("args")}
     elif kind == "tool_result":
@@ -93,7 +94,7 @@ def _take(reader: ApiMessageReader, payload: Block, name: str, at: float | None)
     reader.take({"role": "assistant" if kind in ("assistant", "tool_call") else "user", "content": [content]}, name, at)
 
 
-def _block(one: Block, skipped: Skipped) -> Block | None:
+def _block(one: Record, reading: Reading) -> dict[str, Any] | None:
     """A block as the Anthropic API has it."""
     kind, told = one.get("kind"), one.get("data")
     if kind == "text":
@@ -101,54 +102,54 @@ def _block(one: Block, skipped: Skipped) -> Block | None:
     if kind == "toolUse":
         return {
             "type": "tool_use",
-            "id": mapping(told).get("toolUseId"),
-            **{key: mapping(told).get(key) for key in ("name", "input")},
+            "id": Record.of(told).get("toolUseId"),
+            **{key: Record.of(told).get(key) for key in ("name", "input")},
         }
     if kind == "toolResult":
-        return _result(mapping(told).get("toolUseId"), mapping(told).get("content"))
-    skipped.unknown[f"block {kind}"] += 1
+        return _result(Record.of(told).get("toolUseId"), Record.of(told).get("content"))
+    reading.unknown[f"block {kind}"] += 1
     return None
 
 
-def _result(call: Any, content: Any) -> Block:
-    told = [one.get("Text", one.get("data", one.get("Json"))) for one in dicts(content)]
+def _result(call: Any, content: Any) -> dict[str, Any]:
+    told = [one.get("Text", one.get("data", one.get("Json"))) for one in Record.all(content)]
     words = "\n".join(one if isinstance(one, str) else compact(one) for one in told if one is not None)
     return {"type": "tool_result", "tool_use_id": call, "content": words or content}
 
 
-def _stored(path: Path, skipped: Skipped) -> Iterator[Conversation]:
+def _stored(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of the oldest engine: a row each, whose key is the folder."""
     from hermes.store.engines.sqlite.foreign import ForeignDatabase
 
     with ForeignDatabase(path) as database:
         for row in database.rows(_TABLE, order=("created_at",)):
-            value = mapping(from_json(row.get("value")))
+            value = Record.of(from_json(row.get("value")))
             if not value:
-                skipped.damaged(0, f"conversation {row.get('conversation_id')}: not JSON")
+                reading.damaged(0, f"conversation {row.get('conversation_id')}: not JSON")
             made = Conversation(
                 SOURCE, str(row.get("conversation_id")), cwd=text(row.get("key")), started_at=seconds(row.get("created_at")),
-                model=text(mapping(value.get("model_info")).get("model_id")),
+                model=value.object("model_info").text("model_id"),
             )  # fmt: skip
-            reader = ApiMessageReader(skipped)
-            for number, turn in enumerate(dicts(value.get("history"))):
+            reader = ApiMessageReader(reading)
+            for number, turn in enumerate(value.objects("history")):
                 _take_turn(reader, turn, str(number))
             made.messages = reader.parts[0]
             yield made
 
 
-def _take_turn(reader: ApiMessageReader, turn: Block, name: str) -> None:
-    user, reply = mapping(turn.get("user")), mapping(turn.get("assistant"))
-    said, results = (mapping(mapping(user.get("content")).get(key)) for key in ("Prompt", "ToolUseResults"))
-    blocks = [_result(one.get("tool_use_id"), one.get("content")) for one in dicts(results.get("tool_use_results"))]
+def _take_turn(reader: ApiMessageReader, turn: Record, name: str) -> None:
+    user, reply = turn.object("user"), turn.object("assistant")
+    said, results = (user.object("content").object(key) for key in ("Prompt", "ToolUseResults"))
+    blocks = [_result(one.get("tool_use_id"), one.get("content")) for one in results.objects("tool_use_results")]
     reader.take(
         {"role": "user", "content": [*blocks, {"type": "text", "text": said.get("prompt")}]},
         name,
-        seconds(user.get("timestamp")),
+        user.time("timestamp"),
     )
-    told = mapping(reply.get("ToolUse")) or mapping(reply.get("Response"))
+    told = reply.object("ToolUse") or reply.object("Response")
     calls = [{"type": "tool_use", "id": one.get("id"), "name": one.get("name"), "input": one.get("args")}
-             for one in dicts(told.get("tool_uses"))]  # fmt: skip
-    at = seconds(mapping(turn.get("request_metadata")).get("stream_end_timestamp_ms"))
+             for one in told.objects("tool_uses")]  # fmt: skip
+    at = turn.object("request_metadata").time("stream_end_timestamp_ms")
     reader.take(
         {"role": "assistant", "content": [{"type": "text", "text": told.get("content")}, *calls]}, f"{name}-reply", at
     )

@@ -6,29 +6,27 @@ import base64
 import os
 import sys
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     compact,
-    count,
     from_json,
     image_part,
     joined,
-    mapping,
-    message,
-    seconds,
-    text,
+    reads,
+    spoken,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped
+from hermes.interop.json_reading import Reading
+from hermes.interop.records import Record, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "llm"
+_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 
 
 def usual_places() -> list[Path]:
@@ -53,64 +51,59 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.db") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of a log."""
-    skipped = Skipped(path, problems)
     with ForeignDatabase(path) as database:
-        for made in chain(_conversations(database), _threads(database, skipped)):
-            session = made.session()
-            if session is not None:
-                yield Found(0, session)
-    skipped.report()
+        yield from _conversations(database)
+        yield from _threads(database, reading)
 
 
 def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
     """The older schema: a response holds a prompt and what came back."""
-    for row in database.rows("conversations", order=("id",)):
-        made = Conversation(SOURCE, str(row["id"]), title=text(row.get("name")), model=text(row.get("model")))
-        for response in database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id")):
+    for row in map(Record, database.rows("conversations", order=("id",))):
+        made = Conversation(SOURCE, str(row["id"]), title=row.text("name"), model=row.text("model"))
+        for response in map(Record, database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id"))):
             made.system_prompt = made.system_prompt or _system(database, response)
             made.messages += _response(database, response)
         yield made
-    for response in database.rows("responses", {"conversation_id": None}, ("datetime_utc", "id")):
-        made = Conversation(SOURCE, str(response["id"]), model=text(response.get("model")))
+    for response in map(Record, database.rows("responses", {"conversation_id": None}, ("datetime_utc", "id"))):
+        made = Conversation(SOURCE, str(response["id"]), model=response.text("model"))
         made.system_prompt = _system(database, response)
         made.messages += _response(database, response)
         yield made
 
 
-def _response(database: ForeignDatabase, row: dict[str, Any]) -> Iterator[Message]:
-    name, asked = str(row["id"]), seconds(row.get("datetime_utc"))
+def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
+    name, asked = str(row["id"]), row.time("datetime_utc")
     answered = asked + (row.get("duration_ms") or 0) / 1000 if asked is not None else None
-    for number, result in enumerate(database.rows("tool_results", {"response_id": row["id"]}, ("id",))):
-        call = text(result.get("tool_call_id")) or f"{name}-{number}"
-        yield message("tool", text(result.get("output")) or text(result.get("exception")), asked, f"{name}-result-{number}",
-                      tool_call_id=call, tool_name=text(result.get("name")))  # fmt: skip
+    for number, result in enumerate(map(Record, database.rows("tool_results", {"response_id": row["id"]}, ("id",)))):
+        call = result.text("tool_call_id") or f"{name}-{number}"
+        output = result.text("output") or result.text("exception")
+        yield answer(output, asked, f"{name}-result-{number}", call, result.text("name"))
     parts: list[Any] = _fragments(database, "prompt_fragments", row["id"])
-    parts += [row["prompt"]] if text(row.get("prompt")) else []
-    for link in database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",)):
-        for held in database.rows("attachments", {"id": link.get("attachment_id")}):
+    parts.append(row.text("prompt"))
+    for link in map(Record, database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",))):
+        for held in map(Record, database.rows("attachments", {"id": link.get("attachment_id")})):
             parts.append(_attachment(held))
-    if parts:
-        yield message("user", joined(parts), asked, f"{name}-prompt")
+    yield from spoken("user", joined(parts), asked, f"{name}-prompt")
     calls = [
         tool_call(
-            text(call.get("tool_call_id")) or f"{name}-{number}",
+            call.text("tool_call_id") or f"{name}-{number}",
             str(call.get("name") or "tool"),
             from_json(call.get("arguments"), call.get("arguments")),
         )
-        for number, call in enumerate(database.rows("tool_calls", {"response_id": row["id"]}, ("id",)))
+        for number, call in enumerate(map(Record, database.rows("tool_calls", {"response_id": row["id"]}, ("id",))))
     ]
-    if text(row.get("response")) or calls:
-        yield message(
-            "assistant", text(row.get("response")), answered, name, tool_calls=calls or None,
-            model=text(row.get("resolved_model")) or text(row.get("model")), reasoning=text(row.get("reasoning")),
-            input_tokens=count(row.get("input_tokens")), output_tokens=count(row.get("output_tokens")),
+    if row.text("response") or calls:
+        yield from spoken(
+            "assistant", row.text("response"), answered, name, thoughts=[row.text("reasoning")], calls=calls,
+            model=row.text("resolved_model") or row.text("model"), **row.counts(_TOKENS),
         )  # fmt: skip
 
 
-def _system(database: ForeignDatabase, row: dict[str, Any]) -> str | None:
-    parts = [*_fragments(database, "system_fragments", row["id"]), text(row.get("system"))]
+def _system(database: ForeignDatabase, row: Record) -> str | None:
+    parts = [*_fragments(database, "system_fragments", row["id"]), row.text("system")]
     return "\n\n".join(filter(None, parts)) or None
 
 
@@ -121,52 +114,52 @@ def _fragments(database: ForeignDatabase, table: str, response: Any) -> list[Any
     return [row["content"] for row in held if text(row.get("content"))]
 
 
-def _attachment(row: dict[str, Any]) -> Any:
+def _attachment(row: Record) -> Any:
     data = row.get("content")
     if isinstance(data, bytes) and data:
-        return image_part(base64.b64encode(data).decode(), text(row.get("type")) or "application/octet-stream")
-    return f"[file {text(row.get('path')) or text(row.get('url')) or row.get('id')}]"
+        return image_part(base64.b64encode(data).decode(), row.text("type") or "application/octet-stream")
+    return f"[file {row.text('path') or row.text('url') or row.get('id')}]"
 
 
-def _threads(database: ForeignDatabase, skipped: Skipped) -> Iterator[Conversation]:
+def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversation]:
     """The newer schema: messages linked by hash; a thread names its last one."""
     if "threads" not in database.columns:
         return
-    for thread in database.rows("threads", order=("datetime_utc", "id")):
+    for thread in map(Record, database.rows("threads", order=("datetime_utc", "id"))):
         made = Conversation(
-            SOURCE, str(thread["id"]), title=text(thread.get("name")), started_at=seconds(thread.get("datetime_utc")),
-            parent=text(thread.get("forked_from")), kind="branch",
+            SOURCE, str(thread["id"]), title=thread.text("name"), started_at=thread.time("datetime_utc"),
+            parent=thread.text("forked_from"), kind="branch",
         )  # fmt: skip
         turns = {
-            row.get("tip_message_hash"): row for row in database.rows("turns", {"thread_id": thread["id"]}, ("id",))
+            row.get("tip_message_hash"): row
+            for row in map(Record, database.rows("turns", {"thread_id": thread["id"]}, ("id",)))
         }
         waiting: list[Message] = []
         for row in _chain(database, thread.get("tip_message_hash")):
-            waiting += _message(database, row, skipped)
+            waiting += _message(database, row, reading)
             turn = turns.get(row["hash"])
             if turn is None:
                 continue
-            at = seconds(turn.get("datetime_utc"))
+            at = turn.time("datetime_utc")
             for one in waiting:
                 one["timestamp"] = one["timestamp"] or at
                 if one["role"] == "assistant":
-                    one["model"] = text(turn.get("resolved_model")) or text(turn.get("model"))
+                    one["model"] = turn.text("resolved_model") or turn.text("model")
             last = waiting[-1] if waiting else {}
-            for key in ("input_tokens", "output_tokens"):
-                if last.get("role") == "assistant" and (used := count(turn.get(key))) is not None:
-                    last[key] = used
+            if last.get("role") == "assistant":
+                last |= turn.counts(_TOKENS)
             made.messages += waiting
             waiting = []
         made.messages += waiting
         yield made
 
 
-def _chain(database: ForeignDatabase, tip: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _chain(database: ForeignDatabase, tip: Any) -> list[Record]:
+    found: list[Record] = []
     seen: set[Any] = set()
     while tip is not None and tip not in seen:
         seen.add(tip)
-        row = next(database.rows("messages", {"hash": tip}), None)
+        row = next(map(Record, database.rows("messages", {"hash": tip})), None)
         if row is None:
             break
         found.append(row)
@@ -174,35 +167,30 @@ def _chain(database: ForeignDatabase, tip: Any) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _message(database: ForeignDatabase, row: dict[str, Any], skipped: Skipped) -> list[Message]:
+def _message(database: ForeignDatabase, row: Record, reading: Reading) -> list[Message]:
     name, role = str(row["hash"]), str(row.get("role"))
-    parts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
-    for number, part in enumerate(database.rows("parts", {"message_hash": row["hash"]}, ("position",))):
-        kind, told = str(part.get("type")), mapping(from_json(part.get("payload")))
+    parts, thoughts, calls, results = list[Any](), list[str | None](), list[Any](), list[Message]()
+    for number, part in enumerate(map(Record, database.rows("parts", {"message_hash": row["hash"]}, ("position",)))):
+        kind, told = str(part.get("type")), Record.of(from_json(part.get("payload")))
         if kind == "text":
-            parts += [part["text"]] if text(part.get("text")) else []
+            parts.append(part.text("text"))
         elif kind == "reasoning":
-            thoughts += [part["text"]] if text(part.get("text")) else []
+            thoughts.append(part.text("text"))
         elif kind == "tool_call":
-            call = text(told.get("tool_call_id")) or text(told.get("id")) or f"{name}-{number}"
+            call = told.text("tool_call_id") or told.text("id") or f"{name}-{number}"
             calls.append(tool_call(call, str(part.get("tool_name") or "tool"), told.get("arguments")))
         elif kind == "tool_result":
-            made_by = text(told.get("tool_call_id")) or text(told.get("id"))
-            output = text(part.get("text")) or told.get("output")
-            results.append(message("tool", output if isinstance(output, str) else compact(output), None, f"{name}-{number}",
-                                   tool_call_id=made_by, tool_name=text(part.get("tool_name"))))  # fmt: skip
+            made_by = told.text("tool_call_id") or told.text("id")
+            output = part.text("text") or told.get("output")
+            output = output if isinstance(output, str) else compact(output)
+            results.append(answer(output, None, f"{name}-{number}", made_by, part.text("tool_name")))
         elif kind == "attachment":
-            told = mapping(told.get("attachment")) or told  # so since 0.36
+            told = told.object("attachment") or told  # so since 0.36
             name_there = told.get("attachment_id") or told.get("id")
-            held = next(database.rows("attachments", {"id": name_there}), None) if name_there is not None else None
-            parts.append(_attachment(held if held is not None else told))
+            rows = database.rows("attachments", {"id": name_there}) if name_there is not None else ()
+            parts.append(_attachment(next(map(Record, rows), told)))
         else:
-            skipped.unknown[f"part {kind}"] += 1
-    content = joined(parts) if parts else None
+            reading.unknown[f"part {kind}"] += 1
     if role == "assistant":
-        made = message(
-            "assistant", content, None, name, reasoning="\n\n".join(thoughts) or None, tool_calls=calls or None
-        )
-        return [made, *results] if content or calls or thoughts else results
-    said = [message(role if role in ("user", "system") else "user", content, None, name)] if content else []
-    return [*results, *said]
+        return [*spoken("assistant", joined(parts), None, name, thoughts=thoughts, calls=calls), *results]
+    return [*results, *spoken(role if role in ("user", "system") else "user", joined(parts), None, name)]

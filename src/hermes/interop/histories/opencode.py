@@ -9,29 +9,25 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     compact,
     continued,
-    count,
-    dicts,
     from_json,
     joined,
-    mapping,
     message,
-    seconds,
-    text,
+    reads,
+    spoken,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, decoded, json_object
+from hermes.interop.json_reading import Reading, decoded, json_object
+from hermes.interop.records import Record, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
 _BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask"))
-Record = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -45,7 +41,7 @@ def sniff(path: Path) -> bool:
     if path.is_dir():
         return (path / "session").is_dir() and (path / "message").is_dir()
     if whole := json_object(path, "info"):
-        return str(mapping(whole.get("info")).get("id")).startswith("ses") and isinstance(whole.get("messages"), list)
+        return str(whole.object("info").get("id")).startswith("ses") and isinstance(whole.get("messages"), list)
     return {"session", "message", "part"} <= tables_of(path)
 
 
@@ -58,104 +54,100 @@ def files(folder: Path) -> Iterator[Path]:
         yield from (path for path in trees if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The sessions of a database, a tree or an export."""
-    skipped = Skipped(path, problems)
     if path.is_dir():
-        yield from _tree(path, skipped)
+        yield from _tree(path, reading)
     elif whole := json_object(path, "info"):
-        told = [(mapping(one.get("info")), dicts(one.get("parts"))) for one in dicts(whole.get("messages"))]
-        yield from _found(mapping(whole.get("info")), told, skipped)
+        told = [(one.object("info"), one.objects("parts")) for one in whole.objects("messages")]
+        yield from _found(whole.object("info"), told, reading)
     else:
         with ForeignDatabase(path) as database:
-            yield from _database(database, skipped)
-    skipped.report()
+            yield from _database(database, reading)
 
 
-def _found(info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped) -> Iterator[Found]:
+def _found(info: Record, told: list[tuple[Record, list[Record]]], reading: Reading) -> Iterator[Conversation]:
     """A session, and its continuations after each compaction."""
-    made, summaries = _conversation(info, told, skipped)
+    made, summaries = _conversation(info, told, reading)
     parts: list[list[Message]] = [[]]
     for one in made.messages:
         if one["platform_message_id"] in summaries:
             parts.append([])
             one["role"] = "user"  # as every continuation begins: the summary is sent to the model
         parts[-1].append(one)
-    for part in continued(made, parts):
-        session = part.session()
-        if session is not None:
-            yield Found(0, session)
+    yield from continued(made, parts)
 
 
-def _database(database: ForeignDatabase, skipped: Skipped) -> Iterator[Found]:
+def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversation]:
     for session in database.rows("session", order=("time_created", "id")):
         parts: dict[str, list[Record]] = {}
         for row in database.rows("part", {"session_id": session["id"]}, ("id",)):
-            if (part := _data(row, skipped)) is not None:
+            if (part := _data(row, reading)) is not None:
                 parts.setdefault(row["message_id"], []).append(part)
         told = [
             (record, parts.get(row["id"], []))
             for row in database.rows("message", {"session_id": session["id"]}, ("time_created", "id"))
-            if (record := _data(row, skipped)) is not None
+            if (record := _data(row, reading)) is not None
         ]
         info = {
             **session,
             "parentID": session.get("parent_id"),
             "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
         }
-        yield from _found(info, told, skipped)
+        yield from _found(Record(info), told, reading)
 
 
-def _data(row: Record, skipped: Skipped) -> Record | None:
+def _data(row: dict[str, Any], reading: Reading) -> Record | None:
     """The message or part in a row; None where it is damaged."""
     try:
         value = decoded(row["data"].encode() if isinstance(row["data"], str) else bytes(row["data"] or b""))
     except (ValueError, TypeError):
         value = None
     if not isinstance(value, dict):
-        skipped.damaged(0, f"{row.get('id')}: no JSON object")
+        reading.damaged(0, f"{row.get('id')}: no JSON object")
         return None
-    return {**value, "id": row["id"]}
+    return Record({**value, "id": row["id"]})
 
 
-def _tree(path: Path, skipped: Skipped) -> Iterator[Found]:
+def _tree(path: Path, reading: Reading) -> Iterator[Conversation]:
     def below(folder: Path) -> list[Record]:
         found = []
         for file in sorted(folder.glob("*.json")):
             if record := json_object(file):
                 found.append(record)
             else:
-                skipped.damaged(0, f"{file.name}: no JSON object")
+                reading.damaged(0, f"{file.name}: no JSON object")
         return found
 
     for file in sorted((path / "session").rglob("*.json")):
         info = json_object(file)
-        if not text(info.get("id")):
-            skipped.damaged(0, f"{file.name}: not a session")
+        if not info.text("id"):
+            reading.damaged(0, f"{file.name}: not a session")
             continue
         told = sorted(below(path / "message" / info["id"]), key=_created)
-        yield from _found(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], skipped)
+        yield from _found(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], reading)
 
 
 def _created(record: Record) -> tuple[float, str]:
-    return seconds(mapping(record.get("time")).get("created")) or 0.0, str(record.get("id"))
+    return record.object("time").time("created") or 0.0, str(record.get("id"))
 
 
 def _conversation(
-    info: Record, told: list[tuple[Record, list[Record]]], skipped: Skipped
+    info: Record, told: list[tuple[Record, list[Record]]], reading: Reading
 ) -> tuple[Conversation, set[str]]:
     """A session as one conversation, and the ids of the messages that are summaries made by a compaction."""
-    times = mapping(info.get("time"))
+    times = info.object("time")
     made = Conversation(
-        SOURCE, str(info.get("id")), title=text(info.get("title")), cwd=text(info.get("directory")),
-        started_at=seconds(times.get("created")), archived_at=seconds(times.get("archived")),
-        parent=text(info.get("parentID")), kind="subagent",
+        SOURCE, str(info.get("id")), title=info.text("title"), cwd=info.text("directory"),
+        started_at=times.time("created"), archived_at=times.time("archived"),
+        parent=info.text("parentID"), kind="subagent",
     )  # fmt: skip
-    cut = text(mapping(from_json(info.get("revert"))).get("messageID"))
+    cut = Record.of(from_json(info.get("revert"))).text("messageID")
     shown = made.messages
     summaries: set[str] = set()
     for record, parts in told:
-        entries = _messages(record, parts, skipped)
+        entries = _messages(record, parts, reading)
         if cut is not None and str(record.get("id")) == cut:  # taken back, but not yet written over
             shown = []
             last = made.messages[-1]["platform_message_id"] if made.messages else None
@@ -167,14 +159,12 @@ def _conversation(
     return made, summaries
 
 
-def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Message]:
-    name, at = str(record.get("id")), seconds(mapping(record.get("time")).get("created"))
+def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Message]:
+    name, at = str(record.get("id")), record.object("time").time("created")
     texts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
     kinds: dict[str, Callable[[Record], None]] = {
-        "text": lambda part: (
-            texts.append(part["text"]) if text(part.get("text")) and not part.get("synthetic") else None
-        ),
-        "reasoning": lambda part: thoughts.append(part["text"]) if text(part.get("text")) else None,
+        "text": lambda part: texts.append(part["text"]) if part.text("text") and not part.get("synthetic") else None,
+        "reasoning": lambda part: thoughts.append(part["text"]) if part.text("text") else None,
         "file": lambda part: texts.append(_file(part)),
         "compaction": lambda part: None,
     }
@@ -185,49 +175,47 @@ def _messages(record: Record, parts: list[Record], skipped: Skipped) -> list[Mes
         elif kind in kinds:
             kinds[str(kind)](part)
         elif kind not in _BOOKKEEPING:
-            skipped.unknown[f"part {kind}"] += 1
-    content = joined(texts) if texts else None
+            reading.unknown[f"part {kind}"] += 1
+    content = joined(texts)
     if record.get("role") == "user":
-        return [message("user", content, at, name)] if content else []
-    failed = mapping(record.get("error"))
+        return spoken("user", content, at, name)
+    failed = record.object("error")
     if content is None and not thoughts and not calls and not failed:
         return []
-    used = mapping(record.get("tokens"))
-    cache = mapping(used.get("cache"))
+    used = record.object("tokens")
+    cache = used.object("cache")
     reply = message(
-        "assistant", content, at, name, model=text(record.get("modelID")), tool_calls=calls or None,
-        reasoning="\n\n".join(thoughts) or None, output_tokens=count(used.get("output")),
-        input_tokens=count(used.get("input")), reasoning_tokens=count(used.get("reasoning")),
-        cache_read_tokens=count(cache.get("read")), cache_write_tokens=count(cache.get("write")),
+        "assistant", content, at, name, model=record.text("modelID"), tool_calls=calls or None,
+        reasoning="\n\n".join(thoughts) or None, output_tokens=used.count("output"),
+        input_tokens=used.count("input"), reasoning_tokens=used.count("reasoning"),
+        cache_read_tokens=cache.count("read"), cache_write_tokens=cache.count("write"),
         cost_usd=record["cost"] if isinstance(record.get("cost"), (int, float)) else None,
-        finish_reason="error" if failed else text(record.get("finish")),
+        finish_reason="error" if failed else record.text("finish"),
     )  # fmt: skip
     if failed and content is None:
-        reply["content"] = text(mapping(failed.get("data")).get("message")) or text(failed.get("name"))
+        reply["content"] = failed.object("data").text("message") or failed.text("name")
     return [reply, *results]
 
 
 def _tool(part: Record, at: float | None, calls: list[Any], results: list[Message]) -> None:
-    state = mapping(part.get("state"))
-    call, name = text(part.get("callID")) or str(part.get("id")), str(part.get("tool") or "tool")
+    state = part.object("state")
+    call, name = part.text("callID") or str(part.get("id")), str(part.get("tool") or "tool")
     calls.append(tool_call(call, name, state.get("input")))
     if state.get("status") in ("completed", "error"):
         output = state.get("output") if state.get("status") == "completed" else state.get("error")
-        if files := [_file(one) for one in dicts(state.get("attachments"))]:
-            output = joined([*([output] if text(output) else []), *files])
-        ended = seconds(mapping(state.get("time")).get("end")) or at
-        results.append(
-            message("tool", output if isinstance(output, (str, list)) else compact(output), ended, f"{call}-result",
-                    tool_call_id=call, tool_name=name, meta=FAILED if state.get("status") == "error" else None)
-        )  # fmt: skip
+        if files := [_file(one) for one in state.objects("attachments")]:
+            output = joined([text(output), *files])
+        ended = state.object("time").time("end") or at
+        output = output if isinstance(output, (str, list)) else compact(output)
+        results.append(answer(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error"))
 
 
 def _file(part: Record) -> Any:
     """A file of a message: its text where it is one (as `-f` adds it), else the bytes that the part has, else its name."""
-    url, label = text(part.get("url")) or "", text(part.get("filename"))
+    url, label = part.text("url") or "", part.text("filename")
     held = _text_of(url) if url.startswith("data:text/") else None
     if held is None:
-        told = text(mapping(mapping(part.get("source")).get("text")).get("value"))
+        told = part.object("source").object("text").text("value")
         held = (
             told if told is not None and not told.startswith("@") else None
         )  # @name: where the prompt mentions the file

@@ -6,35 +6,37 @@ Sessions are also written as files that Pi resumes.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.interop.formats import Export, Found, Problem
-from hermes.interop.histories import conversation
+from hermes.interop.formats import Export
 from hermes.interop.histories.conversation import (
-    FAILED,
     HERE,
     Conversation,
     Message,
+    answer,
     as_uuid,
     compact,
-    count,
-    dicts,
+    continued,
     from_json,
-    image_part,
     iso,
     joined,
-    mapping,
+    left,
     message,
     only_session,
-    seconds,
-    text,
+    path_to,
+    picture_in,
+    reads,
+    relink,
+    spoken,
+    summary,
     tool_call,
     written_parts,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.jsonl import encoded
+from hermes.interop.records import Record
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -90,7 +92,7 @@ def _entry(one: MessageRow, model: str | None, export: Export) -> dict[str, Any]
         if one.get("reasoning"):
             blocks.insert(0, {"type": "thinking", "thinking": one["reasoning"]})
         for call in one.get("tool_calls") or ():
-            asked = mapping(call.get("function"))
+            asked = Record.of(call.get("function"))
             given = from_json(asked.get("arguments") or "{}", {})
             blocks.append({"type": "toolCall", "id": call.get("id"), "name": asked.get("name"), "arguments": given})
         used = {"input": one.get("input_tokens") or 0, "output": one.get("output_tokens") or 0,
@@ -116,8 +118,9 @@ _SOURCES = {".openclaw": "openclaw", ".omp": "omp"}  # by the folder that a file
 _BOOKKEEPING = frozenset((
     "model_change", "thinking_level_change", "custom", "label", "session_info", "session_init", "mode_change", "ttsr_injection",
 ))  # fmt: skip
+_TOKENS = {"input_tokens": "input", "output_tokens": "output", "cache_read_tokens": "cacheRead",
+           "cache_write_tokens": "cacheWrite"}  # fmt: skip
 _BLOB = "blob:sha256:"  # Oh My Pi keeps large pictures beside the sessions
-Entry = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -137,28 +140,22 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compacted into."""
-    skipped = Skipped(path, problems)
-    header: Entry = {}
-    entries: dict[str, Entry] = {}
-    position = 0
-    for number, line, at in json_lines(path, skipped):
-        position = at
+    header = Record()
+    entries: dict[str, Record] = {}
+    for number, line in json_lines(path, reading):
         if line.get("type") == "session":
-            header = header or dict(line)
+            header = header or line
         else:
-            entries.setdefault(text(line.get("id")) or f"line-{number}", _with_blobs(dict(line), path))
-    for made in _conversations(path, header, entries, skipped):
-        session = made.session()
-        if session is not None:
-            yield Found(0, session, position)
-    skipped.report()
+            entries.setdefault(line.text("id") or f"line-{number}", _with_blobs(line, path))
+    yield from _conversations(path, header, entries, reading)
 
 
-def _with_blobs(entry: Entry, path: Path) -> Entry:
+def _with_blobs(entry: Record, path: Path) -> Record:
     """An entry with the pictures that Oh My Pi keeps as files of their own."""
-    for block in (*dicts(mapping(entry.get("message")).get("content")), *dicts(entry.get("content"))):
+    for block in (*entry.object("message").objects("content"), *entry.objects("content")):
         if isinstance(data := block.get("data"), str) and data.startswith(_BLOB):
             name = data.removeprefix(_BLOB)
             places = (above / "blobs" / name for above in path.parents) if name.isalnum() else ()
@@ -174,7 +171,7 @@ class Trail(BaseTrail):
 
     has_header = True
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: Record) -> str:
         kind, kept = record.get("type"), record.get("firstKeptEntryId")
         if kind == "session":
             return ON
@@ -184,58 +181,49 @@ class Trail(BaseTrail):
             return BREAKS
         if kind == "compaction":
             return CUTS
-        said = mapping(record.get("message")).get("role") if kind == "message" else None
+        said = record.object("message").get("role") if kind == "message" else None
         return BEGINS if said in ("user", "assistant") else ON
 
 
-def _conversations(path: Path, header: Entry, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
-    name = text(header.get("id")) or path.stem
+def _conversations(path: Path, header: Record, entries: dict[str, Record], reading: Reading) -> Iterator[Conversation]:
+    name = header.text("id") or path.stem
     # A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
-    conversation.relink(entries, lambda entry: "parentId" in entry and str(entry.get("type")) not in _BOOKKEEPING)
-    shown = conversation.path(entries)
-    on_path = set(shown)
-    named = (text(one.get("name")) for one in reversed(entries.values()) if one.get("type") == "session_info")
-    title = next(filter(None, named), None) or text(header.get("title"))
+    parents = {key: entry.get("parentId") for key, entry in entries.items()}
+    relink(parents, lambda key: "parentId" in entries[key] and str(entries[key].get("type")) not in _BOOKKEEPING)
+    shown = path_to(next(reversed(entries), None), parents.get)
+    named = (one.text("name") for one in reversed(entries.values()) if one.get("type") == "session_info")
+    title = next(filter(None, named), None) or header.text("title")
     started = next((one for one in entries.values() if one.get("type") == "session_init"), None)  # of a sub-agent
+    parent = header.text("parentSession")
+    source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
+    first = Conversation(
+        source, name, title=title, cwd=header.text("cwd"), model=header.text("modelId"), started_at=header.time("timestamp"),
+        parent=_named(Path(parent)) if parent else None, kind="subagent" if started else "branch",
+        system_prompt=(started or Record()).text("systemPrompt"), origin=header.text(SESSION),
+    )  # fmt: skip
+    told = {key: _messages(key, entry, reading) for key, entry in entries.items()}
     parts: list[list[str]] = [[]]
+    ends: dict[str | None, str | None] = {}  # of each entry, the last message up to it
+    last = None
     for key in shown:
-        if entries[key].get("type") == "compaction" and parts[-1]:
+        last = ends[key] = key if told[key] else last
+        if entries[key].get("type") == "compaction":
             parts.append([])
         parts[-1].append(key)
-    left = list(conversation.left(entries, on_path))
-    source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
+    for fork, branch in left(entries, set(shown), parents.get):
+        if any(told[key] for key in branch):
+            first.branches.append((ends.get(fork), [one for key in branch for one in told[key]]))
+    parts = [part for part in parts if any(told[key] for key in part)]
     earlier: list[Conversation] = []
-    for number, part in enumerate(parts, 1):
-        parent = text(header.get("parentSession"))
-        made = Conversation(
-            source, name if number == 1 else f"{name}.{number}", title=title,
-            cwd=text(header.get("cwd")), model=text(header.get("modelId")),
-            started_at=seconds(header.get("timestamp")) if number == 1 else None,
-            parent=(_named(Path(parent)) if parent else None) if number == 1 else name if number == 2 else f"{name}.{number - 1}",
-            kind=("subagent" if started else "branch") if number == 1 else "compression",
-            system_prompt=text((started or {}).get("systemPrompt")),
-            origin=text(header.get(SESSION)),
-        )  # fmt: skip
-        if number < len(parts):
-            made.end_reason = "compression"
-        made.messages = [one for key in part for one in _messages(key, entries[key], skipped)]
-        stored = {one["platform_message_id"] for one in made.messages}
-        if number > 1:
-            made.carry(earlier, set(_kept(entries, shown, part[0])), part[0] if part[0] in stored else None)
+    for number, made in enumerate(continued(first, [[one for key in part for one in told[key]] for part in parts])):
+        if number:
+            summary_id = parts[number][0]
+            made.carry(earlier, set(_kept(entries, shown, summary_id)), summary_id if told[summary_id] else None)
         earlier.append(made)
-        said: dict[str | None, str | None] = {}  # of each entry, the last message up to it
-        last = None
-        for key in part:
-            last = said[key] = key if key in stored else last
-        for fork, branch in left:
-            if fork in said or (fork is None and number == 1):
-                told = [one for key in branch for one in _messages(key, entries[key], skipped)]
-                if told:
-                    made.branches.append((said.get(fork), told))
         yield made
 
 
-def _kept(entries: dict[str, Entry], shown: list[str], compaction: str) -> list[str]:
+def _kept(entries: dict[str, Record], shown: list[str], compaction: str) -> list[str]:
     """The entries before a compaction that stay in the context: from the first one it names on."""
     entry, before = entries[compaction], shown[: shown.index(compaction)]
     first, place = entry.get("firstKeptEntryId"), entry.get("firstKeptEntryIndex")
@@ -247,68 +235,56 @@ def _kept(entries: dict[str, Entry], shown: list[str], compaction: str) -> list[
 def _named(path: Path) -> str:
     """The id of the session in a file: its header has it, and its name `<time>_<id>.jsonl` where the file is gone."""
     first = first_objects(path, 1)
-    return (text(first[0].get("id")) if first else None) or path.stem.rpartition("_")[2]
+    return (first[0].text("id") if first else None) or path.stem.rpartition("_")[2]
 
 
-def _messages(key: str, entry: Entry, skipped: Skipped) -> list[Message]:
-    kind, at = entry.get("type"), seconds(entry.get("timestamp"))
+def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
+    kind, at = entry.get("type"), entry.time("timestamp")
     if kind == "message":
-        told = _message(key, mapping(entry.get("message")), at, skipped)
+        told = _message(key, entry.object("message"), at, reading)
         return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
-    if kind in ("compaction", "branch_summary") and text(entry.get("summary")):
-        return [message("user", entry["summary"], at, key, meta={"summary": True})]
+    if kind in ("compaction", "branch_summary") and entry.text("summary"):
+        return summary(entry["summary"], at, key)
     if kind == "custom_message" and (content := _content(entry.get("content"))):
         here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
         return [message("system", content, at, key, **here)]
     if kind not in (*_BOOKKEEPING, "compaction", "branch_summary", "custom_message"):
-        skipped.unknown[str(kind)] += 1
+        reading.unknown[str(kind)] += 1
     return []
 
 
-def _message(key: str, told: Entry, at: float | None, skipped: Skipped) -> list[Message]:
+def _message(key: str, told: Record, at: float | None, reading: Reading) -> list[Message]:
     role = told.get("role")
-    at = seconds(told.get("timestamp")) or at
+    at = told.time("timestamp") or at
     content = _content(told.get("content"))
     if role == "user":
-        return [message("user", content, at, key)] if content else []
+        return spoken("user", content, at, key)
     if role == "toolResult":
-        return [
-            message(
-                "tool",
-                content,
-                at,
-                key,
-                tool_call_id=text(told.get("toolCallId")),
-                tool_name=text(told.get("toolName")),
-                meta=FAILED if told.get("isError") is True else None,
-            )
-        ]
+        failed = told.get("isError") is True
+        return [answer(content, at, key, told.text("toolCallId"), told.text("toolName"), failed=failed)]
     if role in ("bashExecution", "pythonExecution"):
         typed = f"$ {told.get('command')}" if role == "bashExecution" else f">>> {told.get('code')}"
         return [message("user", f"{typed}\n{told.get('output') or ''}", at, key)]
     if role in ("custom", "hookMessage", "developer"):
-        return [message("system", content, at, key)] if content else []
+        return spoken("system", content, at, key)
     if role != "assistant":
-        skipped.unknown[f"message {role}"] += 1
+        reading.unknown[f"message {role}"] += 1
         return []
-    blocks = dicts(told.get("content"))
+    blocks = told.objects("content")
     calls = [
         tool_call(str(block.get("id")), str(block.get("name") or "tool"), block.get("arguments"))
         for block in blocks
         if block.get("type") == "toolCall"
     ]
-    thoughts = [b["thinking"] for b in blocks if b.get("type") == "thinking" and text(b.get("thinking"))]
-    used = mapping(told.get("usage"))
-    cost = mapping(used.get("cost")).get("total")
-    fresh, cached, written = (count(used.get(name)) for name in ("input", "cacheRead", "cacheWrite"))
+    thoughts = [b["thinking"] for b in blocks if b.get("type") == "thinking" and b.text("thinking")]
+    cost = told.object("usage").object("cost").get("total")
     finish = {"toolUse": "tool_calls", "aborted": "interrupted"}.get(
-        str(told.get("stopReason")), text(told.get("stopReason"))
+        str(told.get("stopReason")), told.text("stopReason")
     )
     return [message(
-        "assistant", content or text(told.get("errorMessage")), at, key, model=text(told.get("model")), tool_calls=calls or None,
-        reasoning="\n\n".join(thoughts) or None, finish_reason=finish, output_tokens=count(used.get("output")),
-        input_tokens=fresh, cache_read_tokens=cached,
-        cache_write_tokens=written, cost_usd=cost if isinstance(cost, (int, float)) else None,
+        "assistant", content or told.text("errorMessage"), at, key, model=told.text("model"), tool_calls=calls or None,
+        reasoning="\n\n".join(thoughts) or None, finish_reason=finish, **told.object("usage").counts(_TOKENS),
+        cost_usd=cost if isinstance(cost, (int, float)) else None,
     )]  # fmt: skip
 
 
@@ -316,11 +292,11 @@ def _content(content: Any) -> Any:
     if isinstance(content, str):
         return content or None
     parts: list[Any] = []
-    for block in dicts(content):
-        if block.get("type") == "text" and text(block.get("text")):
+    for block in Record.all(content):
+        if block.get("type") == "text" and block.text("text"):
             parts.append(block["text"])
-        elif block.get("type") == "image" and isinstance(block.get("data"), str):
-            parts.append(image_part(block["data"], str(block.get("mimeType") or "image/png")))
+        elif block.get("type") == "image" and (shown := picture_in(block)):
+            parts.append(shown)
         elif block.get("type") not in ("text", "thinking", "toolCall"):
             parts.append(compact(block))
-    return joined(parts) if parts else None
+    return joined(parts)

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from hermes.interop.formats import Found, Problem
-from hermes.interop.histories import conversation
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
+    answer,
     compact,
     continued,
-    count,
-    dicts,
-    mapping,
-    message,
-    seconds,
-    text,
+    left,
+    path_to,
+    reads,
+    relink,
+    spoken,
+    summary,
     tool_call,
-    without_cached,
 )  # fmt: skip
 from hermes.interop.histories.gemini import content_of, output_of
-from hermes.interop.json_reading import Skipped, first_objects, json_lines
+from hermes.interop.json_reading import Reading, first_objects, json_lines
+from hermes.interop.records import Record
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "qwen"
+_TOKENS = {"input_tokens": "promptTokenCount", "output_tokens": "candidatesTokenCount",
+           "cache_read_tokens": "cachedContentTokenCount", "reasoning_tokens": "thoughtsTokenCount"}  # fmt: skip
 _KINDS = ("user", "assistant", "tool_result", "system")
-Entry = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -40,7 +39,7 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Qwen Code."""
     return any(
-        "sessionId" in one and one.get("type") in _KINDS and isinstance(mapping(one.get("message")).get("parts"), list)
+        "sessionId" in one and one.get("type") in _KINDS and isinstance(one.object("message").get("parts"), list)
         for one in first_objects(path, 10)
     )
 
@@ -50,27 +49,22 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*.jsonl") if path.parent.name == "chats")
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compressed into."""
-    skipped = Skipped(path, problems)
-    entries: dict[str, Entry] = {}
-    position = 0
-    for number, line, at in json_lines(path, skipped):
-        position = at
+    entries: dict[str, Record] = {}
+    for number, line in json_lines(path, reading):
         if line.get("type") in _KINDS:
-            entries.setdefault(text(line.get("uuid")) or f"line-{number}", {**line, "parentId": line.get("parentUuid")})
+            entries.setdefault(line.text("uuid") or f"line-{number}", line)
         else:
-            skipped.unknown[str(line.get("type"))] += 1
-    for made in _conversations(path, entries, skipped):
-        if (session := made.session()) is not None:
-            yield Found(0, session, position)
-    skipped.report()
+            reading.unknown[str(line.get("type"))] += 1
+    yield from _conversations(path, entries, reading)
 
 
 class Trail(BaseTrail):
     """A window can begin with each prompt and each reply."""
 
-    def take(self, record: Mapping[str, Any]) -> str:
+    def take(self, record: Record) -> str:
         if not self.follows(record.get("uuid"), record.get("parentUuid")):
             return BREAKS
         if record.get("subtype") == "chat_compression":
@@ -78,86 +72,74 @@ class Trail(BaseTrail):
         return BEGINS if record.get("type") in ("user", "assistant") else ON
 
 
-def _conversations(path: Path, entries: dict[str, Entry], skipped: Skipped) -> Iterator[Conversation]:
+def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> Iterator[Conversation]:
     def last(key: str) -> str | None:
-        return next((found for one in reversed(entries.values()) if (found := text(one.get(key)))), None)
+        return next((found for one in reversed(entries.values()) if (found := one.text(key))), None)
 
-    conversation.relink(entries, lambda entry: False)
-    shown = conversation.path(entries)
-    cwd = next((found for one in entries.values() if (found := text(one.get("cwd")))), None)
+    parents = {key: entry.get("parentUuid") for key, entry in entries.items()}
+    relink(parents)
+    shown = path_to(next(reversed(entries), None), parents.get)
+    cwd = next((found for one in entries.values() if (found := one.text("cwd"))), None)
     made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
     if branch := last("gitBranch"):
         made.meta["git_branch"] = branch
     parts: list[list[Message]] = [[]]
     said: dict[str, str | None] = {}  # of each entry, the last message up to it
-    names: dict[str, str] = {}
     end: str | None = None
     for key in shown:
         if entries[key].get("subtype") == "chat_compression":
             parts.append([])
-        told = _messages(key, entries[key], names, skipped)
+        told = _messages(key, entries[key], reading)
         parts[-1] += told
         end = said[key] = told[-1]["platform_message_id"] if told else end
-    for fork, branch_keys in conversation.left(entries, set(shown)):
-        told = [one for key in branch_keys for one in _messages(key, entries[key], names, skipped)]
+    for fork, branch_keys in left(entries, set(shown), parents.get):
+        told = [one for key in branch_keys for one in _messages(key, entries[key], reading)]
         if told:
             made.branches.append((said.get(fork or ""), told))
     yield from continued(made, parts)
 
 
-def _title(entries: dict[str, Entry]) -> str | None:
-    titles = (text(mapping(one.get("systemPayload")).get("customTitle")) for one in reversed(entries.values()))
+def _title(entries: dict[str, Record]) -> str | None:
+    titles = (one.object("systemPayload").text("customTitle") for one in reversed(entries.values()))
     return next(filter(None, titles), None)
 
 
-def _messages(key: str, entry: Entry, names: dict[str, str], skipped: Skipped) -> list[Message]:
-    kind, at = entry.get("type"), seconds(entry.get("timestamp"))
-    parts = mapping(entry.get("message")).get("parts")
+def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
+    kind, at = entry.get("type"), entry.time("timestamp")
+    parts = entry.object("message").get("parts")
     if kind == "system":
-        return _summary(key, entry, at, skipped)
+        return _summary(key, entry, at, reading)
     if kind == "tool_result":
-        return _results(key, entry, at, names)
-    content = content_of(parts, skipped)
+        return _results(key, entry, at)
+    content = content_of(parts, reading)
     if kind == "user":
-        return [message("user", content, at, key)] if content else []
+        return spoken("user", content, at, key)
     calls = []
-    for number, part in enumerate(dicts(parts)):
-        if asked := mapping(part.get("functionCall")):
-            call = text(asked.get("id")) or f"{key}-{number}"
-            names[call] = str(asked.get("name") or "tool")
-            calls.append(tool_call(call, names[call], asked.get("args")))
-    thoughts = [part["text"] for part in dicts(parts) if part.get("thought") and text(part.get("text"))]
-    if not content and not calls and not thoughts:
-        return []
-    used = mapping(entry.get("usageMetadata"))
-    cached = used.get("cachedContentTokenCount")
-    return [message(
-        "assistant", content, at, key, model=text(entry.get("model")), reasoning="\n\n".join(thoughts) or None,
-        tool_calls=calls or None, input_tokens=without_cached(used.get("promptTokenCount"), cached),
-        cache_read_tokens=count(cached), output_tokens=count(used.get("candidatesTokenCount")),
-        reasoning_tokens=count(used.get("thoughtsTokenCount")),
-    )]  # fmt: skip
+    for number, part in enumerate(Record.all(parts)):
+        if asked := part.object("functionCall"):
+            call = asked.text("id") or f"{key}-{number}"
+            calls.append(tool_call(call, str(asked.get("name") or "tool"), asked.get("args")))
+    thoughts = [part.text("text") for part in Record.all(parts) if part.get("thought")]
+    used = entry.object("usageMetadata").counts(_TOKENS, with_cached=True)
+    return spoken("assistant", content, at, key, thoughts=thoughts, calls=calls, model=entry.text("model"), **used)
 
 
-def _results(key: str, entry: Entry, at: float | None, names: dict[str, str]) -> list[Message]:
+def _results(key: str, entry: Record, at: float | None) -> list[Message]:
     """Each result of a line, joined to its call; the line names the call where the result does not."""
-    beside = mapping(entry.get("toolCallResult"))
+    beside = entry.object("toolCallResult")
     made = []
-    for number, part in enumerate(dicts(mapping(entry.get("message")).get("parts"))):
-        if answer := mapping(part.get("functionResponse")):
-            call = text(answer.get("id")) or text(beside.get("callId"))
-            output = output_of([part]) or text(beside.get("resultDisplay")) or compact(answer.get("response"))
-            name = text(answer.get("name")) or names.get(call or "")
-            made.append(
-                message("tool", output, at, key if not number else f"{key}-{number}", tool_call_id=call, tool_name=name)
-            )
+    for number, part in enumerate(entry.object("message").objects("parts")):
+        if told := part.object("functionResponse"):
+            call = told.text("id") or beside.text("callId")
+            output = output_of([part]) or beside.text("resultDisplay") or compact(told.get("response"))
+            made.append(answer(output, at, key if not number else f"{key}-{number}", call, told.text("name")))
     return made
 
 
-def _summary(key: str, entry: Entry, at: float | None, skipped: Skipped) -> list[Message]:
+def _summary(key: str, entry: Record, at: float | None, reading: Reading) -> list[Message]:
     """The first message of a compressed context: the summary. Other records of the program itself say nothing."""
     if entry.get("subtype") != "chat_compression":
         return []
-    history = dicts(mapping(entry.get("systemPayload")).get("compressedHistory"))
-    content = content_of(history[0].get("parts"), skipped) if history else None
-    return [message("user", content, at, key, meta={"summary": True})] if content else []
+    history = entry.object("systemPayload").objects("compressedHistory")
+    content = content_of(history[0].get("parts"), reading) if history else None
+    return summary(content, at, key)

@@ -12,25 +12,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
     Conversation,
     Message,
-    count,
-    dicts,
+    answer,
     from_json,
     image_part,
     joined,
     local_path,
-    mapping,
     message,
     opened_folder,
-    seconds,
-    text,
+    reads,
+    spoken,
     tool_call,
     user_folders,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, first_objects, json_lines, json_object
+from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
+from hermes.interop.records import Record, count, text
 
 SOURCE = "vscode-copilot"
 _MARK = "responderUsername"
@@ -40,7 +38,6 @@ _BOOKKEEPING = (
     "progressTask", "confirmation", "elicitation", "elicitationSerialized", "command", "commandButton", "treeData", "extensions",
     "multiDiffData", "pullRequest", "notebookEditGroup", "questionCarousel", "references", "hook", "warning",
 )  # fmt: skip
-Record = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -63,11 +60,11 @@ def sniff(path: Path) -> bool:
     """Whether a file is a chat of VS Code."""
     if path.suffix == ".jsonl":
         first = first_objects(path, 1)
-        whole = mapping(first[0].get("v")) if first and first[0].get("kind") == 0 else {}
+        whole = first[0].object("v") if first and first[0].get("kind") == 0 else {}
         return isinstance(whole.get("requests"), list)
     whole = _object(path)
     return isinstance(whole.get("requests"), list) and any(
-        _MARK in whole or {"message", "response"} <= one.keys() for one in dicts(whole["requests"]) or [{}]
+        _MARK in whole or {"message", "response"} <= one.keys() for one in Record.all(whole["requests"]) or [Record()]
     )
 
 
@@ -77,27 +74,25 @@ def files(folder: Path) -> Iterator[Path]:
     yield from (path for path in found if path.suffix == ".jsonl" or path.with_suffix(".jsonl") not in found)
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The chat of one file."""
-    skipped = Skipped(path, problems)
-    whole, every = _replayed(path, skipped)
-    name = text(whole.get("sessionId")) or next(iter(every), path.stem)
+    whole, every = _replayed(path, reading)
+    name = whole.text("sessionId") or next(iter(every), path.stem)
     made = Conversation(
-        SOURCE, name, title=text(whole.get("customTitle")), cwd=opened_folder(path.parent.parent),
-        started_at=seconds(whole.get("creationDate")),
+        SOURCE, name, title=whole.text("customTitle"), cwd=opened_folder(path.parent.parent),
+        started_at=whole.time("creationDate"),
     )  # fmt: skip
     shown = _requests(whole)
     for key, request in every.items():
-        told = _messages(key, request, skipped)
+        told = _messages(key, request, reading)
         if key not in shown or request.get("isHidden") or request.get("shouldBeRemovedOnSend"):  # undone, or asked anew
             after = made.messages[-1]["platform_message_id"] if made.messages else None
             made.branches += [(after, told)] if told else []
         else:
             made.messages += told
         made.cwd = made.cwd or local_path(_metadata(request).get("cacheKey"))
-    if (session := made.session()) is not None:
-        yield Found(0, session)
-    skipped.report()
+    yield made
 
 
 def _object(path: Path) -> Record:
@@ -106,27 +101,27 @@ def _object(path: Path) -> Record:
 
 def _requests(whole: Record) -> dict[str, Record]:
     """The requests of a chat by their ids; one without an id has its place for one."""
-    return {text(one.get("requestId")) or f"request-{n}": one for n, one in enumerate(dicts(whole.get("requests")))}
+    return {one.text("requestId") or f"request-{n}": one for n, one in enumerate(whole.objects("requests"))}
 
 
-def _replayed(path: Path, skipped: Skipped) -> tuple[Record, dict[str, Record]]:
+def _replayed(path: Path, reading: Reading) -> tuple[Record, dict[str, Record]]:
     """The chat as it is now, and every request that it has had, in order."""
-    whole: Record = {}
+    whole = Record()
     every: dict[str, Record] = {}
     if path.suffix != ".jsonl":
         whole = _object(path)
         return whole, _requests(whole)
-    for number, line, _ in json_lines(path, skipped):
+    for number, line in json_lines(path, reading):
         keys = line.get("k")
         if line.get("kind") == 0:
-            whole = mapping(line.get("v"))
+            whole = line.object("v")
         elif line.get("kind") in (1, 2, 3) and isinstance(keys, list) and keys:
             try:
-                _change(whole, keys, dict(line))
+                _change(whole, keys, line)
             except (LookupError, TypeError, AttributeError):
-                skipped.damaged(number, "changes something that is not there")
+                reading.damaged(number, "changes something that is not there")
         else:
-            skipped.unknown[f"kind {line.get('kind')}"] += 1
+            reading.unknown[f"kind {line.get('kind')}"] += 1
         every |= _requests(whole)
     return whole, every
 
@@ -150,20 +145,20 @@ def _change(whole: Record, keys: list[Any], line: Record) -> None:
 
 
 def _metadata(request: Record) -> Record:
-    return mapping(mapping(request.get("result")).get("metadata"))
+    return request.object("result").object("metadata")
 
 
-def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
-    at, asked = seconds(request.get("timestamp")), request.get("message")
-    said = text(asked) or text(mapping(asked).get("text"))
-    parts = [*([said] if said else []), *_attached(mapping(request.get("variableData")))]
-    made = [message("user", joined(parts), at, name)] if parts else []
-    metadata, used = _metadata(request), {**request, **mapping(request.get("usage"))}
-    model = text(metadata.get("resolvedModel")) or (text(request.get("modelId")) or "").rpartition("/")[2]
-    failed = text(mapping(mapping(request.get("result")).get("errorDetails")).get("message"))
+def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
+    at, asked = request.time("timestamp"), request.get("message")
+    said = text(asked) or Record.of(asked).text("text")
+    parts = [*([said] if said else []), *_attached(request.object("variableData"))]
+    made = spoken("user", joined(parts), at, name)
+    metadata, used = _metadata(request), {**request, **request.object("usage")}
+    model = metadata.text("resolvedModel") or (request.text("modelId") or "").rpartition("/")[2]
+    failed = request.object("result").object("errorDetails").text("message")
     rounds = [
         one
-        for one in _rounds(metadata, dicts(request.get("response")), skipped)
+        for one in _rounds(metadata, request.objects("response"), reading)
         if one.said.strip() or one.thoughts or one.calls
     ]
     if failed and not rounds:
@@ -179,35 +174,33 @@ def _messages(name: str, request: Record, skipped: Skipped) -> list[Message]:
             output_tokens=count(metadata.get("outputTokens") or used.get("completionTokens")) if is_last else None,
         ))  # fmt: skip
         made += [
-            message("tool", result, one.at or at, f"{call}-result", tool_call_id=call, tool_name=tool)
-            for call, tool, _, result in calls
-            if result
+            answer(result, one.at or at, f"{call}-result", call, tool) for call, tool, _, result in calls if result
         ]
     return made
 
 
 def _attached(data: Record) -> Iterator[Any]:
     """Pictures that were given to a request, and the names of files."""
-    for one in dicts(data.get("variables")):
-        value = mapping(one.get("value"))
+    for one in data.objects("variables"):
+        value = one.object("value")
         if one.get("kind") == "image" and value:
             held = bytes(byte for byte in value.values() if isinstance(byte, int) and 0 <= byte < 256)  # older versions
-            encoded = text(value.get("$base64")) or base64.b64encode(held).decode()
+            encoded = value.text("$base64") or base64.b64encode(held).decode()
             yield image_part(encoded, str(one.get("mimeType") or "image/png"))
         elif one.get("kind") in ("file", "directory", "image"):
-            yield f"[file {text(one.get('name')) or local_path(value)}]"
+            yield f"[file {one.text('name') or local_path(value)}]"
 
 
-def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[_Round]:
+def _rounds(metadata: Record, response: list[Record], reading: Reading) -> list[_Round]:
     """The replies to a request: as the model gave them, with what only the editor shows of them."""
-    shown = _shown(response, skipped)
-    results = mapping(metadata.get("toolCallResults"))
+    shown = _shown(response, reading)
+    results = metadata.object("toolCallResults")
     found = []
-    for one in dicts(metadata.get("toolCallRounds")):
-        thoughts = _texts(mapping(one.get("thinking")).get("text"))
-        made = _Round(seconds(one.get("timestamp")), text(one.get("response")) or "", thoughts)
-        for asked in dicts(one.get("toolCalls")):
-            call, tool = text(asked.get("id")) or "", str(asked.get("name") or "tool")
+    for one in metadata.objects("toolCallRounds"):
+        thoughts = _texts(one.object("thinking").get("text"))
+        made = _Round(one.time("timestamp"), one.text("response") or "", thoughts)
+        for asked in one.objects("toolCalls"):
+            call, tool = asked.text("id") or "", str(asked.get("name") or "tool")
             made.calls.append((call, tool, asked.get("arguments"), _result(results.get(call))))
         found.append(made)
     if not any(one.calls for one in found) and any(one.calls for one in shown):
@@ -217,16 +210,16 @@ def _rounds(metadata: Record, response: list[Record], skipped: Skipped) -> list[
     return found or shown
 
 
-def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
+def _shown(response: list[Record], reading: Reading) -> list[_Round]:
     """The replies as the editor shows them; words after a tool's call begin another one."""
     rounds = [_Round()]
     for part in response:
         kind, value = part.get("kind"), part.get("value")
-        words = text(value) or text(mapping(value).get("value")) or ""
+        words = text(value) or Record.of(value).text("value") or ""
         if kind == "inlineReference":
-            named = mapping(part.get("inlineReference"))
+            named = part.object("inlineReference")
             file = local_path(named.get("uri") or named) or ""
-            kind, words = None, text(part.get("name")) or file.rpartition("/")[2]
+            kind, words = None, part.text("name") or file.rpartition("/")[2]
         if kind in (*_TEXTS, "thinking") and rounds[-1].calls:
             rounds.append(_Round())
         if kind in _TEXTS:
@@ -238,13 +231,13 @@ def _shown(response: list[Record], skipped: Skipped) -> list[_Round]:
         elif kind == "textEditGroup":
             held = part.get("edits")
             groups = held if isinstance(held, list) else []
-            edits = [edit for some in groups for edit in dicts(some if isinstance(some, list) else [some])]
+            edits = [edit for some in groups for edit in Record.all(some if isinstance(some, list) else [some])]
             changes = [{"newText": edit.get("text"), "range": edit.get("range")} for edit in edits]
             rounds[-1].calls.append(
                 ("", "edit_file", {"filePath": local_path(part.get("uri")), "edits": changes}, None)
             )
         elif kind not in _BOOKKEEPING:
-            skipped.unknown[f"part {kind}"] += 1
+            reading.unknown[f"part {kind}"] += 1
     return rounds
 
 
@@ -254,31 +247,31 @@ def _texts(value: Any) -> list[str]:
 
 
 def _invocation(part: Record) -> tuple[str, str, Any, Any]:
-    details, about = mapping(part.get("resultDetails")), mapping(part.get("toolSpecificData"))
+    details, about = part.object("resultDetails"), part.object("toolSpecificData")
     arguments = from_json(details.get("input")) or about.get("rawInput") or about
-    output = [str(one["value"]) for one in dicts(details.get("output")) if text(one.get("value"))]
+    output = [str(one["value"]) for one in details.objects("output") if one.text("value")]
     told = part.get("pastTenseMessage")
-    result = "\n".join(output) or text(about.get("result")) or text(told) or text(mapping(told).get("value"))
-    return text(part.get("toolCallId")) or "", str(part.get("toolId") or "tool"), arguments, result
+    result = "\n".join(output) or about.text("result") or text(told) or Record.of(told).text("value")
+    return part.text("toolCallId") or "", str(part.get("toolId") or "tool"), arguments, result
 
 
 def _result(result: Any) -> Any:
     """The result of a tool: texts, pictures, or a tree of texts."""
     parts: list[Any] = []
-    for one in dicts(mapping(result).get("content")):
+    for one in Record.of(result).objects("content"):
         value = one.get("value")
-        if text(mapping(one.get("data")).get("$base64")):
+        if one.object("data").text("$base64"):
             parts.append(image_part(one["data"]["$base64"], str(one.get("mimeType") or "image/png")))
-        elif told := value if isinstance(value, str) else _leaves(mapping(value).get("node")):
+        elif told := value if isinstance(value, str) else _leaves(Record.of(value).get("node")):
             parts.append(told)
-    return joined(parts) if parts else None
+    return joined(parts)
 
 
 def _leaves(node: Any) -> str:
     """The texts of a tree, a line break where the tree has one."""
     words, waiting = "", [node]
     while waiting:
-        one = mapping(waiting.pop())
-        words += ("\n" if one.get("lineBreakBefore") else "") + (text(one.get("text")) or "")
-        waiting += reversed(dicts(one.get("children")))
+        one = Record.of(waiting.pop())
+        words += ("\n" if one.get("lineBreakBefore") else "") + (one.text("text") or "")
+        waiting += reversed(one.objects("children"))
     return words

@@ -7,24 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import (
-    FAILED,
     Conversation,
     Message,
+    answer,
     changed_lines,
     compact,
-    count,
-    dicts,
     image_part,
     joined,
-    mapping,
-    message,
-    seconds,
-    text,
+    reads,
+    spoken,
     tool_call,
 )  # fmt: skip
-from hermes.interop.json_reading import Skipped, decoded, unpacked
+from hermes.interop.json_reading import Reading, decoded, unpacked
+from hermes.interop.records import Record, seconds, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "zed"
@@ -32,7 +28,6 @@ _TOKENS = {
     "input_tokens": "input_tokens", "output_tokens": "output_tokens", "cache_read_tokens": "cache_read_input_tokens",
     "cache_write_tokens": "cache_creation_input_tokens",
 }  # fmt: skip
-Record = dict[str, Any]
 
 
 def usual_places() -> list[Path]:
@@ -54,126 +49,117 @@ def files(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("threads*.db") if path.is_file())
 
 
-def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
+@reads
+def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversations of a database."""
-    skipped = Skipped(path, problems)
     with ForeignDatabase(path) as database:
         for row in database.rows("threads", order=("updated_at", "id")):
             data = row["data"].encode() if isinstance(row["data"], str) else bytes(row["data"] or b"")
             try:
                 whole = decoded(unpacked(data) if row["data_type"] == "zstd" else data)
             except ValueError as error:
-                skipped.damaged(0, f"thread {row['id']}: {error}")
+                reading.damaged(0, f"thread {row['id']}: {error}")
                 continue
-            if (session := _conversation(row, mapping(whole), skipped).session()) is not None:
-                yield Found(0, session)
-    skipped.report()
+            yield _conversation(Record(row), Record.of(whole), reading)
 
 
-def _conversation(row: Record, whole: Record, skipped: Skipped) -> Conversation:
+def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     """A row's conversation. Only two times are known: when it was first saved, and when something was said last."""
     first, last = seconds(row.get("created_at")), seconds(row.get("updated_at"))
-    trees = dicts(mapping(whole.get("initial_project_snapshot")).get("worktree_snapshots"))
+    trees = whole.object("initial_project_snapshot").objects("worktree_snapshots")
     folder = (text(row.get("folder_paths")) or "").partition("\n")[0]
     made = Conversation(
-        SOURCE, str(row["id"]), title=text(row.get("summary")) or text(whole.get("title")) or text(whole.get("summary")),
-        cwd=folder or next((found for tree in trees if (found := text(tree.get("worktree_path")))), None),
-        model=text(mapping(whole.get("model")).get("model")), started_at=first or last,
+        SOURCE, str(row["id"]), title=text(row.get("summary")) or whole.text("title") or whole.text("summary"),
+        cwd=folder or next((found for tree in trees if (found := tree.text("worktree_path"))), None),
+        model=whole.object("model").text("model"), started_at=first or last,
         parent=text(row.get("parent_id")), kind="subagent",
     )  # fmt: skip
-    used = mapping(whole.get("cumulative_token_usage"))
-    made.tokens = {name: number for name, key in _TOKENS.items() if (number := count(used.get(key)))}
+    used = whole.object("cumulative_token_usage")
+    made.tokens = used.counts(_TOKENS)
     asked, replies = "thread", 0
     for one in whole["messages"] if isinstance(whole.get("messages"), list) else ():
-        kind, told = next(iter(_newer(one).items()), ("nothing", None))
-        if kind == "User" and isinstance(told, dict):
-            asked, replies = text(told.get("id")) or f"{asked}+", 0
-            content = joined([_user_part(part, skipped) for part in dicts(told.get("content"))])
-            made.messages += [message("user", content, None, asked)] if content else []
-        elif kind == "Agent" and isinstance(told, dict):
+        kind, value = next(iter(_newer(one).items()), ("nothing", None))
+        told = Record.of(value)
+        if kind == "User" and told:
+            asked, replies = told.text("id") or f"{asked}+", 0
+            content = joined([_user_part(part, reading) for part in told.objects("content")])
+            made.messages += spoken("user", content, None, asked)
+        elif kind == "Agent" and told:
             replies += 1
-            made.messages += _reply(told, f"{asked}-{replies}", skipped)
+            made.messages += _reply(told, f"{asked}-{replies}", reading)
         elif kind not in ("Resume", "System"):  # a button that lets the model go on; the program's own words
-            skipped.unknown[f"message {kind}"] += 1
+            reading.unknown[f"message {kind}"] += 1
     for later in made.messages[1:]:
         later["timestamp"] = last
     return made
 
 
-def _user_part(part: Record, skipped: Skipped) -> Any:
+def _user_part(part: Record, reading: Reading) -> Any:
     """A part of a question: words, a picture, or a file (or alike) that it mentions, with its text."""
-    if text(part.get("Text")):
+    if part.text("Text"):
         return part["Text"]
     if picture := _picture(part):
         return picture
-    mention = mapping(part.get("Mention"))
-    kind, about = next(iter(mapping(mention.get("uri")).items()), ("Text", {}))
-    label = next((found for found in mapping(about).values() if text(found)), kind)
+    mention = part.object("Mention")
+    kind, about = next(iter(mention.object("uri").items()), ("Text", {}))
+    label = next((found for found in Record.of(about).values() if text(found)), kind)
     if not mention and "Text" not in part:
-        skipped.unknown[f"content {next(iter(part), None)}"] += 1
+        reading.unknown[f"content {next(iter(part), None)}"] += 1
     return f"[{kind.lower()} {label}]\n{mention.get('content') or ''}".strip() if mention else ""
 
 
 def _picture(part: Record) -> Any:
-    source = text(mapping(part.get("Image")).get("source"))
+    source = part.object("Image").text("source")
     return image_part(source, "image/png") if source else None
 
 
-def _reply(agent: Record, name: str, skipped: Skipped) -> list[Message]:
+def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     """A reply, and what its tools gave back."""
-    texts, thoughts, calls = list[str](), list[str](), dict[str, str]()
-    asked = []
-    results = mapping(agent.get("tool_results"))
-    for part in dicts(agent.get("content")):
-        if text(part.get("Text")):
+    texts, thoughts, calls = list[Any](), list[str](), list[Any]()
+    results = agent.object("tool_results")
+    for part in agent.objects("content"):
+        if part.text("Text"):
             texts.append(part["Text"])
-        elif thought := text(mapping(part.get("Thinking")).get("text")):
+        elif thought := part.object("Thinking").text("text"):
             thoughts.append(thought)
-        elif used := mapping(part.get("ToolUse")):
+        elif used := part.object("ToolUse"):
             call = str(used.get("id"))
-            calls[call] = str(used.get("name") or "tool")
-            asked.append(
-                tool_call(call, calls[call], _arguments(used.get("input"), mapping(results.get(call)).get("output")))
-            )
+            arguments = _arguments(used.get("input"), results.object(call).get("output"))
+            calls.append(tool_call(call, str(used.get("name") or "tool"), arguments))
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
-            skipped.unknown[f"content {next(iter(part), None)}"] += 1
-    said, thought = "\n\n".join(texts) or None, "\n\n".join(thoughts) or None
-    made = (
-        [message("assistant", said, None, name, reasoning=thought, tool_calls=asked or None)]
-        if said or thought or asked
-        else []
-    )
-    for call, result in results.items():
-        tool = text(mapping(result).get("tool_name")) or calls.get(call)
-        content = _output(mapping(result).get("content"))
-        failed = FAILED if mapping(result).get("is_error") is True else None
-        made.append(message("tool", content, None, f"{call}-result", tool_call_id=call, tool_name=tool, meta=failed))
+            reading.unknown[f"content {next(iter(part), None)}"] += 1
+    made = spoken("assistant", joined(texts), None, name, thoughts=thoughts, calls=calls)
+    for call in results:
+        result = results.object(call)
+        tool, failed = result.text("tool_name"), result.get("is_error") is True
+        made.append(answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed))
     return made
 
 
 def _arguments(given: Any, output: Any) -> Any:
     """The arguments of a call. Those of an edit may name the file alone: its result has the texts."""
-    before, after = mapping(output).get("old_text"), mapping(output).get("new_text")
+    before, after = Record.of(output).get("old_text"), Record.of(output).get("new_text")
     if isinstance(given, dict) and isinstance(before, str) and isinstance(after, str) and "edits" not in given:
         return {**given, **changed_lines(before, after)}
     return given
 
 
-def _newer(one: Any) -> Record:
+def _newer(one: Any) -> dict[str, Any]:
     """A message in the form of 0.3.0: older ones have a role and segments."""
     if not isinstance(one, dict) or "role" not in one:
         return one if isinstance(one, dict) else {str(one): None}
-    parts: list[Record] = []
-    for part in dicts(one.get("segments")):
+    parts: list[dict[str, Any]] = []
+    one = Record(one)
+    for part in one.objects("segments"):
         parts.append({"Thinking": part} if part.get("type") == "thinking" else {"Text": part.get("text")})
     if one["role"] != "assistant":
         content = parts or [{"Text": one.get("context")}]
         return {"User" if one["role"] == "user" else "System": {"id": f"message-{one.get('id')}", "content": content}}
-    parts += [{"ToolUse": used} for used in dicts(one.get("tool_uses"))]
+    parts += [{"ToolUse": used} for used in one.objects("tool_uses")]
     return {
         "Agent": {
             "content": parts,
-            "tool_results": {str(r.get("tool_use_id")): r for r in dicts(one.get("tool_results"))},
+            "tool_results": {str(r.get("tool_use_id")): r for r in one.objects("tool_results")},
         }
     }
 
@@ -182,7 +168,7 @@ def _output(content: Any) -> Any:
     """The result of a tool: a text, a picture, or several of them."""
     parts = content if isinstance(content, list) else [content]
     told = [
-        part if isinstance(part, str) else mapping(part).get("Text") or _picture(mapping(part)) or compact(part)
+        part if isinstance(part, str) else Record.of(part).get("Text") or _picture(Record.of(part)) or compact(part)
         for part in parts
     ]
     return joined(told)

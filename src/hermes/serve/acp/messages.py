@@ -232,12 +232,21 @@ def _picture_part(data: bytes, name: str) -> dict[str, Any]:
 
 def _linked(uri: str, cwd: Path) -> dict[str, Any]:
     """A file that the editor refers to: its text, the picture it is, or its name when it is neither or can't be read."""
-    parts = urlsplit(uri)
-    data = _read(cwd / unquote(parts.path), _LARGEST_PICTURE) if parts.scheme in ("file", "") else None
+    path = _local_path(uri)
+    data = _read(cwd / path, _LARGEST_PICTURE) if path else None
     if data is not None and mime_of(data) in _PICTURES:
-        return _picture_part(data, unquote(parts.path))
+        return _picture_part(data, path)
     text = None if data is None or b"\0" in data[:8000] else data.decode("utf-8", "replace")
     return {"type": "text", "text": _file(uri, text)}
+
+
+def _local_path(uri: str) -> str:
+    """The path that a file's address names; "" for other addresses."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return ""
+    return unquote(parts.path) if parts.scheme in ("file", "") else ""
 
 
 def _read(path: Path, most: int) -> bytes | None:
@@ -252,7 +261,7 @@ def _read(path: Path, most: int) -> bytes | None:
 
 
 def _file(uri: str, text: str | None) -> str:
-    name = unquote(urlsplit(uri).path) or uri
+    name = _local_path(uri) or uri
     if text is None:
         return f"[file {name}]"
     cut = "" if len(text) <= _LARGEST_FILE else "\n[cut here]"

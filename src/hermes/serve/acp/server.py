@@ -114,8 +114,9 @@ class EditorAgent:
             return await self._router(method, params, is_notification)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "its parameters"
-            raise refusal(f"{method}: {place} is {'missing' if first['type'] == 'missing' else 'not valid'}") from None
+            place = ".".join(map(str, first["loc"]))
+            wrong = f"{place} is {'missing' if first['type'] == 'missing' else 'not valid'}"
+            raise refusal(f"{method}: {wrong if place else 'the parameters are not valid'}") from None
         except HermesError as error:
             raise refusal(str(error), -32602 if isinstance(error, InvalidInput) else -32603) from None
 
@@ -213,6 +214,8 @@ class EditorAgent:
         """The conversations of the record, the latest first; with `cwd` those of that folder."""
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
             raise refusal(f"{cursor!r} is not a cursor of this agent")
+        if cwd is not None:
+            _folder(cwd)
         offset = int(cursor or 0)
         rows = await asyncio.to_thread(
             self._db.list_sessions_rich, limit=_PAGE, offset=offset, order_by_last_active=True, cwd=cwd, automated=False

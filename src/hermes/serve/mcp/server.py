@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _SMALLEST, _BUDGET, _LARGEST = 200, 4_000, 50_000
 _TITLE = 40  # tokens of a title
+_ROLES = ("user", "assistant", "tool", "system")
 _LISTED = 50  # conversations in the list of resources
 _SOURCES = 40  # sources that are counted one by one
 _COUNTED = 200  # hits, or further conversations of a list, among which what is left out is counted
@@ -209,6 +210,8 @@ class Record:
             role_filter=[role] if role else None, model=model, tag=tag, tool=tool, cwd=self._folder(folder),
             since=_moment(since, 0), until=_moment(until, 1), visible_to=self._user,
         )  # fmt: skip
+        if role not in (None, *_ROLES) and not every:  # other programs may have stored more roles; then they are found
+            raise InvalidInput(f"role: expected {', '.join(_ROLES[:-1])} or {_ROLES[-1]}, got {role!r}")
         found = dict(list(every.items())[:limit])
         head = {"note": NOTE, "query": shortened_line(query, 60)}
         if found and all(hit["confidence"] == "weak" for hits in found.values() for hit in hits):

@@ -26,8 +26,7 @@ from hermes.serve.web.conversation_view import ConversationView
 from hermes.serve.web.finding import PageLists, number
 from hermes.serve.web.talking import PageTurn, Said, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
-from hermes.serve.web.watching import PageEvents
-from hermes.store.coordination.leases import is_gone, is_ours, source_of
+from hermes.serve.web.watching import PageWatch
 from hermes.texts import one_line
 from hermes.times import zone_of
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
 
+_PAGES = ("/", "/s/{session_id:path}", "/new", "/trash", "/insights")
 _STATIC = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
 
 
@@ -46,8 +46,8 @@ def app(
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = PageLists(db, zone), Talks(db, config)
-    reading, changing = ConversationView(db, finding, talks.asked, zone), ConversationChanges(db)
-    talking, watching = _TalkRoutes(db, config, talks, reading), PageEvents(db, talks)
+    reading, changing = ConversationView(db, finding, talks, zone), ConversationChanges(db)
+    talking, watching = _TalkRoutes(db, config, talks, reading), PageWatch(db, talks)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -57,11 +57,7 @@ def app(
         await ready
 
     routes = [
-        Route("/", index),
-        Route("/s/{session_id:path}", index),
-        Route("/new", index),
-        Route("/trash", index),
-        Route("/insights", index),
+        *(Route(path, index) for path in _PAGES),
         Route("/static/{name}", static),
         Route("/attachment/{message_id:int}/{digest}", reading.attachment),
         Route("/text/{message_id:int}", reading.text),
@@ -76,7 +72,6 @@ def app(
         Route("/api/compressed/{session_id:path}", reading.compressed),
         Route("/api/undone/{session_id:path}", reading.undone),
         Route("/api/events", watching.events),
-        Route("/api/running/{session_id:path}", talking.running),
         Route("/api/models", talking.models),
         Route("/api/models/{session_id:path}", talking.models, methods=["GET", "POST"]),
         Route("/api/talk", talking.talk, methods=["POST"]),
@@ -130,17 +125,6 @@ class _TalkRoutes:
         self._db, self._talks, self._reading = db, talks, reading
         self._most = int(config.gateway.media.max_mb * 1_000_000)
 
-    async def running(self, request: Request) -> Response:
-        """The turn of this page that runs in a conversation, and which other process is answering there."""
-        session_id, _ = await run_in_threadpool(self._reading.found, request)
-        turn = await self._talks.running_in(session_id)
-        holder = await run_in_threadpool(lambda: self._db.turn_holder(self._db.get_compression_tip(session_id)))
-        other = holder is not None and not is_ours(holder) and not is_gone(holder)
-        return AsciiJson({
-            "turn": None if turn is None or visitor_of(request).read_only else turn.id,
-            "other": source_of(holder) if other else None,
-        })  # fmt: skip
-
     async def talk(self, request: Request) -> Response:
         """Begin a turn: in a new conversation, or in the one that is named."""
         told = await told_in(request, self._most * 3 // 2)  # base64 takes four bytes for three
@@ -167,7 +151,7 @@ class _TalkRoutes:
         """The session that a request names; None for a new one."""
         if "session_id" not in request.path_params:
             return None
-        return (await run_in_threadpool(self._reading.found, request))[0]
+        return (await run_in_threadpool(self._reading.found, request))["id"]
 
     def _files(self, told: Any) -> list[AttachedFile]:
         """The files in a request; HTTPException when they are malformed or too large."""

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from hermes.agent.conversations import new_session_id
 from hermes.errors import SessionNotFound
 from hermes.serve.api.requests import parse_json, read_body
 from hermes.serve.event_stream import AsciiJson
@@ -90,6 +91,4 @@ class ConversationChanges:
             self._db.release_lease(session_lease(tip), token)
 
     def _branch(self, session_id: str, at_message: Any) -> str:
-        from hermes.agent.conversations import new_session_id
-
         return self._db.branch_session(session_id, new_session_id(), at_message=number(at_message) or None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,14 +16,16 @@ from hermes.serve.event_stream import AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.visitors import visitor_of
-from hermes.store.coordination.leases import is_gone
+from hermes.store.coordination.leases import is_gone, is_ours, source_of
 from hermes.texts import content_text, encodable, one_line
 from hermes.why import files_changed
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
+    from hermes.serve.web.talking import Talks
     from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.rows import SessionRow
     from hermes.store.records.visibility import User
 
 _EXPORTS = {"jsonl": "application/x-ndjson", "markdown": "text/markdown", "html": "application/octet-stream"}
@@ -33,22 +35,25 @@ Row = dict[str, Any]
 class ConversationView:
     """Conversations as the page shows them."""
 
-    def __init__(self, db: SessionDB, finding: PageLists, asked: Callable[[str], str], zone: tzinfo | None) -> None:
-        """`asked` gives the question that a turn of the page waits for in a session, or ""."""
-        self._db, self._finding, self._asked, self._zone = db, finding, asked, zone
+    def __init__(self, db: SessionDB, finding: PageLists, talks: Talks, zone: tzinfo | None) -> None:
+        self._db, self._finding, self._talks, self._zone = db, finding, talks, zone
         self._renderer = message_html.HtmlRenderer(self._type_of)
 
-    def found(self, request: Request) -> tuple[str, User | None]:
-        """The session that a request names, and who asks; SessionNotFound when they may not see it."""
-        session_id, user = str(request.path_params["session_id"]), visitor_of(request).user
-        if self._db.get_session(session_id, visible_to=user) is None:
+    def found(self, request: Request) -> SessionRow:
+        """The session that a request names; SessionNotFound when its sender may not see it."""
+        session_id = str(request.path_params["session_id"])
+        row = self._db.get_session(session_id, visible_to=visitor_of(request).user)
+        if row is None:
             raise SessionNotFound(session_id)
-        return session_id, user
+        return row
 
     def session(self, request: Request) -> Response:
-        """One conversation: its columns, and what comes before and after it in its lineage."""
-        session_id, user = self.found(request)
-        row = dict(self._db.get_session(session_id, visible_to=user) or {})
+        """One conversation: its columns, its lineage, its turn that runs here, and which other process is answering."""
+        row, user = self.found(request), visitor_of(request).user
+        session_id = row["id"]
+        turn = None if visitor_of(request).read_only else self._talks.running_in(session_id)
+        holder = self._db.turn_holder(self._db.get_compression_tip(session_id))
+        is_other = holder is not None and not is_ours(holder) and not is_gone(holder)
         family = self._db.get_family(session_id, visible_to=user)
         known = {one["id"] for one in family}
         chain = [one for one in self._db.get_compression_chain(session_id) if one in known] or [session_id]
@@ -58,12 +63,13 @@ class ConversationView:
         for one in family:
             one["title"], one["preview"] = one_line(one["title"]), one_line(one["preview"])[:120]
         return AsciiJson({
-            **self._finding.headline(row, user), "started_at": row["started_at"], "ended_at": row["ended_at"],
+            **self._finding.headlines([row], user)[0], "started_at": row["started_at"], "ended_at": row["ended_at"],
             "cost": row["actual_cost_usd"] if row["actual_cost_usd"] is not None else row["estimated_cost_usd"],
             "input_tokens": row["input_tokens"], "output_tokens": row["output_tokens"],
             "parent": row["parent_session_id"] if row["parent_session_id"] in known else None,
             "previous": chain[place - 1] if place else None, "next": chain[place + 1] if place + 1 < len(chain) else None,
             "part": [place + 1, len(chain)], "family": family, "compressed": len(left_out),
+            "turn": None if turn is None else turn.id, "other": source_of(holder) if is_other else None,
             "summary": next(iter(own), None), "files": files_changed(self._db, session_id, visible_to=user),
         })  # fmt: skip
 
@@ -71,22 +77,25 @@ class ConversationView:
 
     def messages(self, request: Request) -> Response:
         """A page of messages: from a place, around a message, or the last ones."""
-        session_id, user = self.found(request)
-        holder = self._db.turn_holder(session_id)
-        asked = None if holder is None or is_gone(holder) else self._asked(session_id)
+        session_id, user = self.found(request)["id"], visitor_of(request).user
+        holder, waiting = self._db.turn_holder(session_id), None
+        if holder is not None and not is_gone(holder):
+            turn = self._talks.running_in(session_id)
+            asked = None if turn is None else turn.request
+            waiting = "" if asked is None else asked.call_id
         undone = len(self._db.get_undone_messages(session_id, visible_to=user))
-        return self._piece(request, self._rows(session_id, user), asked, undone)
+        return self._piece(request, self._rows(session_id, user), waiting, undone)
 
     def compressed(self, request: Request) -> Response:
         """The messages of the part before that this part shows only as a summary."""
-        session_id, user = self.found(request)
+        session_id, user = self.found(request)["id"], visitor_of(request).user
         chain = self._db.get_compression_chain(session_id)
         place = chain.index(session_id) if session_id in chain else 0
         return self._piece(request, self._left_out(session_id, chain, place, user))
 
     def undone(self, request: Request) -> Response:
         """The messages that were undone last and can be brought back."""
-        session_id, user = self.found(request)
+        session_id, user = self.found(request)["id"], visitor_of(request).user
         return self._piece(request, self._undone_rows(session_id, user))
 
     def _undone_rows(self, session_id: str, user: User | None) -> list[Row]:
@@ -102,7 +111,7 @@ class ConversationView:
         shown = {row["id"] for row in self._rows(session_id, user)}
         return [row for row in self._rows(chain[place - 1], user) if row["id"] not in shown]
 
-    def _piece(self, request: Request, rows: list[Row], asked: str | None = None, undone: int = 0) -> Response:
+    def _piece(self, request: Request, rows: list[Row], waiting: str | None = None, undone: int = 0) -> Response:
         entries, results, place_of = _entries(rows)
         query = request.query_params
         if "around" in query:
@@ -112,7 +121,9 @@ class ConversationView:
         else:
             start = number(query["from"]) if "from" in query else max(0, len(entries) - PAGE)
         some = [
-            self._renderer.message(row, results, asked if row is entries[-1] else None)  # only the last one's calls run
+            self._renderer.message(
+                row, results, waiting if row is entries[-1] else None
+            )  # only the last one's calls run
             for row in entries[start : start + PAGE]
         ]
         return AsciiJson(
@@ -121,7 +132,7 @@ class ConversationView:
 
     # ------------------------------------------------------------------------------------------ files
 
-    def _message(self, request: Request) -> tuple[Row, User | None]:
+    def _message(self, request: Request) -> Row:
         user, message_id = visitor_of(request).user, number(request.path_params["message_id"])
         if "undone_in" in request.query_params:
             rows = self._undone_rows(request.query_params["undone_in"], user)
@@ -131,14 +142,14 @@ class ConversationView:
         row = next((one for one in rows if one["id"] == message_id), None)
         if row is None:
             raise HTTPException(404, "no such message")
-        return row, user
+        return row
 
     def attachment(self, request: Request) -> Response:
         """A picture or recording that a browser may show, or a file to download. Other types never run in the page.
 
         Only as part of a message that the visitor may see.
         """
-        row, _ = self._message(request)
+        row = self._message(request)
         digest = str(request.path_params["digest"])
         if len(digest) != 64 or f"attachment:sha256:{digest}" not in str(row["content"]):
             raise HTTPException(404, "no such attachment")
@@ -167,7 +178,7 @@ class ConversationView:
 
     def text(self, request: Request) -> Response:
         """The whole text of a message, to download; with `?said` what was written there alone: to copy, or to edit."""
-        row, _ = self._message(request)
+        row = self._message(request)
         content = row["content"]
         is_whole = "said" not in request.query_params
         told = [row.get("reasoning"), content_text(content)] if is_whole else [separated(content)[0]]
@@ -179,18 +190,18 @@ class ConversationView:
         """The conversation as a file to download: jsonl, markdown or html."""
         from hermes.interop import formats
 
-        session_id, user = self.found(request)
+        row, user = self.found(request), visitor_of(request).user
         form = str(request.path_params["form"])
         if form not in _EXPORTS:
             raise HTTPException(404, f"no such format; there are {', '.join(_EXPORTS)}")
         chosen = formats.writers()[form]
 
         def sessions() -> Iterator[Any]:
-            found = self._db.export_session(session_id, visible_to=user)
+            found = self._db.export_session(row["id"], visible_to=user)
             if found is not None:
                 yield found
 
-        title = self._db.get_session_title(session_id, visible_to=user) or session_id
+        title = row["title"] or row["id"]
         export = formats.Export(
             sessions=sessions(), title=title, zone=self._zone, attachments=self._db.read_attachment, contents=iter(())
         )

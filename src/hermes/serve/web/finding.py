@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -61,27 +62,24 @@ class PageLists:
         if not pinned and words is None:
             above = self._db.list_sessions_rich(**narrowed, pinned=True) if not offset else []
             rows = [*above, *(row for row in page if not row["pinned_at"])]
-        counts = message_counts(self._db, rows)
-        tags = self._db.tags_of([row["id"] for row in rows], visible_to=user)
-        told = [self.headline(dict(row), user, shown, tags[row["id"]]) for row, shown in zip(rows, counts, strict=True)]
-        return AsciiJson({"sessions": told, "next": offset + PAGE if len(page) == PAGE else None})
+        return AsciiJson({"sessions": self.headlines(rows, user), "next": offset + PAGE if len(page) == PAGE else None})
 
     def _of_file(self, path: str, user: User | None) -> Response:
         """The conversations that changed a file, the latest change first."""
         ids = sessions_that_changed(self._db, Path(path), visible_to=user, is_local=False)[:PAGE]
         rows = self._db.get_sessions(ids, visible_to=user)
-        told = [self.headline(dict(rows[one]), user) for one in ids if one in rows]
-        return AsciiJson({"sessions": told, "next": None})
+        return AsciiJson({"sessions": self.headlines([rows[one] for one in ids if one in rows], user), "next": None})
 
-    def headline(
-        self, row: dict[str, Any], user: User | None, shown: int | None = None, tags: list[str] | None = None
-    ) -> dict[str, Any]:
-        """The facts of a line about a session; `shown` is how many messages it shows; that and its tags may be known already."""
-        told = {name: row.get(name) for name in HEADLINE}
-        if row.get("kind"):
-            told["message_count"] = message_counts(self._db, [cast("SessionRow", row)])[0] if shown is None else shown
-        told["title"], told["preview"] = one_line(told["title"]), one_line(told["preview"])[:300]
-        return {**told, "tags": self._db.get_tags(row["id"], visible_to=user) if tags is None else tags}
+    def headlines(self, rows: Sequence[SessionRow], user: User | None) -> list[dict[str, Any]]:
+        """The facts of a line about each session."""
+        tags = self._db.tags_of([row["id"] for row in rows], visible_to=user)
+        told = []
+        for row, shown in zip(rows, message_counts(self._db, rows), strict=True):
+            line = {name: row.get(name) for name in HEADLINE}
+            line |= {"message_count": shown, "tags": tags[row["id"]]}
+            line |= {"title": one_line(row["title"]), "preview": one_line(row.get("preview"))[:300]}
+            told.append(line)
+        return told
 
     def search(self, request: Request) -> Response:
         """Hits grouped by conversation, in the order of the best of each; `not` names conversations to leave out."""
@@ -100,25 +98,19 @@ class PageLists:
             since=since, until=until, session_ids=within,
             exclude_sessions=query.getlist("not")[:_MOST_LEFT_OUT] or None, visible_to=user,
         )  # fmt: skip
+        rows = self._db.get_sessions([*dict.fromkeys(hit["session_id"] for hit in hits)], visible_to=user)
+        lines = {line["id"]: line for line in self.headlines([*rows.values()], user)}
         groups: dict[str, dict[str, Any]] = {}
-        ids = list(dict.fromkeys(hit["session_id"] for hit in hits))
-        rows = self._db.get_sessions(ids, visible_to=user)
-        tags = self._db.tags_of(ids, visible_to=user)
-        counts = dict(zip(rows, message_counts(self._db, list(rows.values())), strict=True))
         for hit in hits:
-            if hit["session_id"] not in groups:
-                row = dict(rows.get(hit["session_id"]) or {"id": hit["session_id"]})
-                headline = self.headline(row, user, counts.get(hit["session_id"]), tags[hit["session_id"]])
-                groups[hit["session_id"]] = {"session": headline, "hits": []}
-            groups[hit["session_id"]]["hits"].append(
-                {
-                    "id": hit["id"], "role": hit["role"], "tool": hit["tool_name"], "at": hit["timestamp"],
-                    "html": message_html.marked(hit["snippet"]),
-                }
-            )  # fmt: skip
+            if hit["session_id"] not in lines:
+                continue  # it was put in the trash meanwhile
+            group = groups.setdefault(hit["session_id"], {"session": lines[hit["session_id"]], "hits": []})
+            group["hits"].append({
+                "id": hit["id"], "role": hit["role"], "tool": hit["tool_name"], "at": hit["timestamp"],
+                "html": message_html.marked(hit["snippet"]),
+            })  # fmt: skip
         weak = bool(hits) and all(hit["confidence"] == "weak" for hit in hits)
-        told = {"groups": list(groups.values()), "full": len(hits) == _HITS, "note": NEAREST if weak else ""}
-        return AsciiJson(told)
+        return AsciiJson({"groups": [*groups.values()], "full": len(hits) == _HITS, "note": NEAREST if weak else ""})
 
     def facets(self, request: Request) -> Response:
         """The values that the chips offer; a little old if that saves looking through the store for every page."""

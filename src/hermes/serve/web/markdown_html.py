@@ -184,16 +184,5 @@ def _mathml(element: Any) -> str:
         for name, value in element.attrib.items()
         if name in _MATH_ATTRIBUTES and _MATH_VALUE.fullmatch(value)
     )
-    inner, tags = [*map(_mathml, element)], [one.tag for one in element]
-    for at in range(len(inner) - 2, 0, -1):  # the library forgets the row around a matrix and its brackets
-        if (
-            tags[at] == "mtable"
-            and tags[at - 1] == tags[at + 1] == "mo"
-            and _is_fence(element[at - 1], element[at + 1])
-        ):
-            inner[at - 1 : at + 2] = [f"<mrow>{''.join(inner[at - 1 : at + 2])}</mrow>"]
-    return f"<{tag}{given}>{escape(unescape(element.text or ''))}{''.join(inner)}</{tag}>"
-
-
-def _is_fence(*operators: Any) -> bool:
-    return all(unescape(one.text or "") in "()[]{}|‖∣∥" for one in operators)
+    inner = "".join(map(_mathml, element))
+    return f"<{tag}{given}>{escape(unescape(element.text or ''))}{inner}</{tag}>"

@@ -12,12 +12,15 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from hermes.agent.attached_files import NOTE
 from hermes.serve.web import markdown_html
 from hermes.texts import counted, encodable, harmless, one_line
 
 _REFERENCE = re.compile(r"attachment:sha256:([0-9a-f]{64})")
 _EXIT = re.compile(r"\[(?:.*; )?exit status (-?\d+)[^\]\n]*\]\s*$")
+_TELLING = ("command", "query", "path", "file_path", "url", "pattern")  # arguments that say what a call is about
 _LONGEST = 100_000  # characters of one text that are in the page; the rest is behind a link
 _DECLINED = ("the user declined", "refused, since", "not run: permissions", "not done: permissions")
 
@@ -61,11 +64,11 @@ class HtmlRenderer:
         self._type_of = type_of
 
     def message(
-        self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], asked: str | None = None
+        self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], waiting: str | None = None
     ) -> dict[str, Any]:
         """A message as the page shows it: who, when, and its body as HTML. `results` are tools' messages by their call.
 
-        `asked` is given while a turn runs: the question that it waits for, or "".
+        `waiting` is given while a turn runs: the id of the call that waits for permission, or "".
         """
         return {
             "id": row["id"],
@@ -75,18 +78,18 @@ class HtmlRenderer:
             "tokens": [row.get(f"{name}_tokens") for name in ("input", "output", "cache_read", "cache_write")],
             "cost": row.get("cost_usd"),
             "ended": row.get("finish_reason"),
-            "html": self._body(row, results, asked),
+            "html": self._body(row, results, waiting),
             "said": place_of(row, "text"),
         }
 
-    def _body(self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], asked: str | None) -> str:
+    def _body(self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], waiting: str | None) -> str:
         parts: list[str] = []
         thought = row.get("reasoning") or row.get("reasoning_content")
         if thought:
             parts.append(f"<details class=reasoning><summary>Reasoning</summary>{_pre(str(thought), row)}</details>")
         parts += self._content(row)
         for call in row.get("tool_calls") or ():
-            parts.append(self._call(call, results, asked))
+            parts.append(self._call(call, results, waiting))
         return "".join(parts) or '<p class="dim">(empty)</p>'
 
     def _content(self, row: Mapping[str, Any]) -> list[str]:
@@ -138,16 +141,14 @@ class HtmlRenderer:
             return f'<{family} class=attachment controls preload=metadata src="{place}" aria-label="{told}"></{family}>'
         return f'<p class=attachment><a href="{place}" download="{told}">{told}</a></p>'
 
-    def _call(self, call: Any, results: Mapping[str, Mapping[str, Any]], asked: str | None) -> str:
+    def _call(self, call: Any, results: Mapping[str, Mapping[str, Any]], waiting: str | None) -> str:
         function = call.get("function") if isinstance(call, dict) else None
         told = function if isinstance(function, dict) else {}
         name, given = str(told.get("name") or "tool"), _clean(str(told.get("arguments") or "")[:_LONGEST])
         result = results.get(str(call.get("id"))) if isinstance(call, dict) else None
         word, state = status(result)
-        if result is None and asked is not None:
-            about = _gist(told.get("arguments"))
-            waits = about != "" and about in one_line(asked)
-            word, state = ("waits for permission", "bad") if waits else ("running", "")
+        if result is None and waiting is not None:
+            word, state = ("waits for permission", "bad") if call.get("id") == waiting else ("running", "")
         output = (
             ""
             if result is None
@@ -192,17 +193,14 @@ def _name_of(part: Any) -> str:
 
 
 def _gist(arguments: Any) -> str:
-    """Summarise a call on one line: the command, the question, else all arguments."""
-    import msgspec
-
+    """Summarise a call on one line: the command, the file …, else all arguments."""
     text = str(encodable(str(arguments or "")))
     try:
         given = msgspec.json.decode(text) if len(text) < _LONGEST else None
     except msgspec.DecodeError:
         given = None
     if isinstance(given, dict):
-        found = given.get("command") or given.get("query")
-        text = found if isinstance(found, str) else text
+        text = next((given[name] for name in _TELLING if isinstance(given.get(name), str)), text)
     return one_line(text[:300])[:160]
 
 

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.attached_files import MOST_TEXT, AttachedFile, Reader, joined, separated
 from hermes.agent.conversations import Conversations, folder_of, new_session_id
+from hermes.agent.loop import Agent
+from hermes.agent.models.choice import choose_model, model_of_choice
+from hermes.agent.tools.permission import Question
 from hermes.agent.tools.toolbox import Toolbox
 from hermes.agent.turn import (
     Done,
@@ -41,7 +44,6 @@ from hermes.store.records.sessions import CONFIGURED
 from hermes.texts import encodable, shortened
 
 if TYPE_CHECKING:
-    from hermes.agent.loop import Agent
     from hermes.agent.models.model import Model
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
@@ -73,6 +75,7 @@ class PageTurn:
     """One turn: its events so far, and those who follow them."""
 
     turn: Turn  # known when `begin` has returned
+    task: asyncio.Task[None]  # which runs it
 
     def __init__(self, session_id: str, by: str) -> None:
         self.id = secrets.token_urlsafe(12)
@@ -80,26 +83,12 @@ class PageTurn:
         self.over = False
         self.stored = asyncio.Event()  # the session and the user's message are in the record, or the turn is over
         self.request: PermissionRequest | None = None  # the question that is asked
-        self._part = 0  # counts the texts that were begun
-        self._text: list[str] = []  # the pieces of the one that is being written
-        self._drawn: tuple[int, int, list[str]] = (0, 0, [])  # of which part, how many pieces of it, and their blocks
         self._events: list[dict[str, Any]] = []
         self._news = asyncio.Event()
-
-    async def drawn(self) -> tuple[int, list[str]]:
-        """The text that is being written: its number, and its blocks as HTML; rendered once for all who follow."""
-        part, pieces = self._part, len(self._text)
-        if self._drawn[:2] != (part, pieces):
-            self._drawn = part, pieces, await asyncio.to_thread(written, "".join(self._text))
-        return self._drawn[0], self._drawn[2]
 
     def post(self, **event: Any) -> None:
         """Add an event, with its number `n`: a browser that was connected again knows which ones it has had."""
         self._events.append({**encodable(event), "n": len(self._events)})
-        if event["kind"] == "tool" or event.get("anew"):
-            self._part, self._text = self._part + 1, []
-        if event["kind"] == "text":
-            self._text.append(event["text"])
         if event["kind"] in ("done", "error"):
             self.over = True
             self.stored.set()
@@ -122,17 +111,20 @@ class PageTurn:
     async def told(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """The events from the beginning; after pieces of text also the reply so far, as HTML: the blocks from the first one
         on that has changed. These have no number: a browser takes the newest."""
-        part, shown, now = 0, list[str](), asyncio.get_running_loop().time
+        text, shown, now = "", list[str](), asyncio.get_running_loop().time
         async with aclosing(self.follow()) as events:
             async for some in events:
                 begun = now()
+                for event in some:
+                    if event["kind"] == "tool" or event.get("anew"):
+                        text, shown = "", []
+                    if event["kind"] == "text":
+                        text += event["text"]
                 if not self.over:
-                    number_of, drawn = await self.drawn()
-                    if number_of != part:
-                        part, shown = number_of, []
-                    pairs = enumerate(zip(shown, drawn, strict=False))
-                    same = next((at for at, (old, new) in pairs if old != new), min(len(shown), len(drawn)))
+                    drawn = await asyncio.to_thread(written, text)
                     if drawn != shown:
+                        pairs = enumerate(zip(shown, drawn, strict=False))
+                        same = next((at for at, (old, new) in pairs if old != new), min(len(shown), len(drawn)))
                         some.append({"kind": "html", "from": same, "blocks": drawn[same:]})
                         shown = drawn
                 yield some
@@ -148,7 +140,6 @@ class Talks:
         self._conversations: Conversations[Agent] = Conversations(idle_seconds=IDLE_SECONDS)
         self._running: dict[str, PageTurn] = {}  # by the first session of the conversation
         self._turns: dict[str, PageTurn] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._known_models: Models | None = None
         self._toolbox = Toolbox(config)
 
@@ -156,14 +147,9 @@ class Talks:
         """A turn that runs, or was over a short time ago."""
         return self._turns.get(turn_id)
 
-    async def running_in(self, session_id: str) -> PageTurn | None:
-        """The turn of this page that runs in a session's conversation."""
-        return self._running.get(await asyncio.to_thread(self._name, session_id))
-
-    def asked(self, session_id: str) -> str:
-        """The question that a turn of this page waits for in a session's conversation, or "". In a thread."""
-        page = self._running.get(self._name(session_id))
-        return "" if page is None or page.request is None else page.request.question
+    def running_in(self, session_id: str) -> PageTurn | None:
+        """The turn of this page that runs in a session's conversation. In a thread."""
+        return self._running.get(self._name(session_id))
 
     async def models(self, session_id: str | None) -> dict[str, Any]:
         """The models that can be chosen for a conversation, and the one that answers there."""
@@ -220,9 +206,7 @@ class Talks:
         self._turns[page.id] = page
         if len(self._turns) > _REMEMBERED and (oldest := next(iter(self._turns.values()))).over:
             del self._turns[oldest.id]
-        task = asyncio.create_task(self._run(name, page, agent))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        page.task = asyncio.create_task(self._run(name, page, agent))
         if session_id is None:
             await page.stored.wait()  # the page opens the session next
         return page
@@ -286,7 +270,8 @@ class Talks:
                 page.post(kind="followed", session=event.session_id)
             case PermissionRequest():
                 page.request = event
-                page.post(kind="question", id=event.id, text=event.question)
+                detail = event.question.detail if isinstance(event.question, Question) else ""
+                page.post(kind="question", id=event.id, text=event.question, detail=detail[:_SHOWN])
             case PermissionDecided():
                 if page.request is not None:  # nobody has answered
                     page.request = None
@@ -338,20 +323,14 @@ class Talks:
 
     def _model_for(self, session_id: str) -> Model:
         """The model chosen for a conversation, in whatever place; else the configured one."""
-        from hermes.agent.models.choice import model_of_choice
-
         return model_of_choice(self._config, self._db.chosen_model(session_id), self._models().main)
 
     def _models(self) -> Models:
-        from hermes.agent.models.choice import choose_model
-
         if self._known_models is None:
             self._known_models = Models(choose_model(self._config, self._db))
         return self._known_models
 
     def _agent(self, session_id: str) -> Agent:
-        from hermes.agent.loop import Agent
-
         cwd = folder_of(self._db, session_id)
         return Agent(self._db, self._config, self._model_for(session_id), session_id=session_id, source=SOURCE, cwd=cwd)
 

@@ -33,7 +33,6 @@ from hermes.serve.api.errors import ApiError
 from hermes.serve.api.requests import read_body
 from hermes.serve.authorization import SHORTEST, check_reach, from_elsewhere
 from hermes.serve.event_stream import AsciiJson
-from hermes.serve.http import is_loopback
 
 if TYPE_CHECKING:
     from hermes.config.settings_schema import WebSettings
@@ -54,7 +53,7 @@ _HEADERS = (
     (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with no-referrer, the form of the password is sent without its origin
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
@@ -68,7 +67,8 @@ _BY_LINK = """<p role="alert">{problem}</p><p>Run <code>hermes web</code> on the
 it prints. <code>hermes web --install</code> keeps the page there, under a link that stays.</p>"""
 _LOGIN = """<form method="post" action="/login"><label for="password">Password</label>
 <input id="password" name="password" type="password" autocomplete="current-password" autofocus>
-<input type="hidden" name="next" value="{next}"><button class="primary">Open</button><p role="alert">{problem}</p></form>"""
+<input type="hidden" name="next" value="{next}"><button class="primary">Open</button>
+<p role="alert" class="problem">{problem}</p></form>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +295,3 @@ def _path(scope: Scope) -> str:
 def _cookie_name(scope: Scope) -> str:
     """Browsers give a cookie to every port of a machine: each page has its own."""
     return f"{COOKIE}_{(scope.get('server') or ('', ''))[1]}"
-
-
-__all__ = ["Visitor", "VisitorsOnly", "check_settings", "is_loopback", "user_named", "visitor_of"]

@@ -33,11 +33,11 @@ _log = logging.getLogger("hermes.web")
 Watched = tuple[str | None, "User | None"]  # a session; or None and whose list
 
 
-class SessionWatch:
-    """Looks at what someone watches, twice a second; idle while nothing is watched."""
+class PageWatch:
+    """Looks at what pages watch, twice a second; idle while nothing is watched."""
 
-    def __init__(self, db: SessionDB) -> None:
-        self._db = db
+    def __init__(self, db: SessionDB, talks: Talks) -> None:
+        self._db, self._talks = db, talks
         self._watched: Counter[Watched] = Counter()
         self._states: dict[Watched, int] = {}
         self._changed = asyncio.Condition()
@@ -83,26 +83,19 @@ class SessionWatch:
                 )
                 shown = [[row.get(name) for name in HEADLINE] for row in rows]
                 found[None, user] = hash(repr((shown, self._db.tags_of([row["id"] for row in rows], visible_to=user))))
-            elif session_id in states:
-                found[session_id, user] = hash(states[session_id])
+            else:  # one that is gone has a state, too: its page is told, and finds out
+                found[session_id, user] = hash(states.get(session_id))
         return found
-
-
-class PageEvents:
-    """The route of the stream."""
-
-    def __init__(self, db: SessionDB, talks: Talks) -> None:
-        self._db, self._talks, self._watch = db, talks, SessionWatch(db)
 
     async def events(self, request: Request) -> Response:
         """Server-sent events of the topics asked for: `list`, `session=ID`, `turn=ID`, each as often as tabs show one."""
         query, visitor = request.query_params, visitor_of(request)
         there = await run_in_threadpool(self._db.get_sessions, query.getlist("session"), visible_to=visitor.user)
         topics: dict[str, AsyncGenerator[Any] | None] = (
-            {"list": self._watch.changes(None, visitor.user)} if "list" in query else {}
+            {"list": self.changes(None, visitor.user)} if "list" in query else {}
         )
         for one in query.getlist("session"):
-            topics[f"session={one}"] = self._watch.changes(one) if one in there else None
+            topics[f"session={one}"] = self.changes(one) if one in there else None
         for one in query.getlist("turn"):
             turn = None if visitor.read_only else self._talks.turn(one)
             topics[f"turn={one}"] = turn.told() if turn is not None else None

@@ -14,7 +14,7 @@ from hermes.store.engines.base import Tx
 from hermes.store.records import codec, events, file_changes, lineage, message_reading, messages, sessions
 from hermes.store.records import usage as _usage
 from hermes.store.records.attachments import references
-from hermes.store.records.message_values import Ready
+from hermes.store.records.message_values import EncodedMessage
 from hermes.store.records.visibility import User
 from hermes.store.upkeep import retention
 
@@ -73,10 +73,10 @@ class MessageCalls(OpenStore):
         message = locals()  # a message is read by the names of its columns; the other arguments do no harm
         counts = _usage.checked(usage)
         message["meta"] = meta if meta is None else dict(meta)
-        return self._append(session_id, self._ready(message), counts)
+        return self._append(session_id, self._encoded(message), counts)
 
     def _append(
-        self, session_id: str, ready: Ready, counts: Mapping[str, Any] | None = None, also: Also | None = None
+        self, session_id: str, ready: EncodedMessage, counts: Mapping[str, Any] | None = None, also: Also | None = None
     ) -> int:
         """Store a prepared message; `also`, given its id, writes related rows in the same transaction.
 
@@ -87,7 +87,7 @@ class MessageCalls(OpenStore):
         self._transcripts.look_first(session_id)
         while True:
             try:
-                with self._writing(session_id, alone=bool(ready.lifted), storing=True) as tx:
+                with self._writing(session_id, exclusive=bool(ready.lifted), storing=True) as tx:
                     self._attachments.secure(tx, ready.lifted)
                     message_id = messages.append(tx, session_id, ready)
                     if counts:
@@ -117,13 +117,13 @@ class MessageCalls(OpenStore):
 
     def replace_messages(self, session_id: str, messages: Iterable[Mapping[str, Any]]) -> None:
         """Replace a session's own messages with others: all of them or none, in one transaction."""
-        self._replace(session_id, [self._ready(message) for message in messages], "replace")
+        self._replace(session_id, [self._encoded(message) for message in messages], "replace")
 
     def clear_messages(self, session_id: str) -> None:
         """Remove a session's messages and keep the session. An unknown session is ignored."""
         self._replace(session_id, [], "clear")
 
-    def _replace(self, session_id: str, ready: Sequence[Ready], action: str) -> None:
+    def _replace(self, session_id: str, ready: Sequence[EncodedMessage], action: str) -> None:
         with self._writing(session_id) as tx:
             if action == "replace":
                 sessions.require(tx, session_id)
@@ -164,7 +164,7 @@ class MessageCalls(OpenStore):
         if place is None:
             return False
         role = self._read(lambda tx: tx.value("SELECT role FROM messages WHERE id = ?", (message_id,)))
-        ready = self._ready({"role": codec.restored(role), "content": content})
+        ready = self._encoded({"role": codec.restored(role), "content": content})
         with self._writing(*place.sessions) as tx:
             place = messages.home_of(tx, message_id)
             if place is None:
@@ -243,7 +243,6 @@ class MessageCalls(OpenStore):
         """
         if not isinstance(kind, str) or not kind:
             raise InvalidInput("an event has a kind, which is a text")
-        events.prepare(self._engine)
         with self._writing(session_id) as tx:
             if sessions.get(tx, session_id, None) is None:
                 return False
@@ -333,7 +332,7 @@ class MessageCalls(OpenStore):
 
         def asked(tx: Tx) -> list[FileChangeRow]:
             scope = scope_of(tx, Filters(session_ids=None if session_id is None else [session_id]), visible_to)
-            return file_changes.changes(tx, given, session_id, visible_to, scope)
+            return file_changes.changes(self._engine, tx, given, session_id, visible_to, scope)
 
         return self._read(asked)
 

@@ -17,7 +17,7 @@ from hermes.store.api.arguments import checked_number, checked_text
 from hermes.store.coordination import leases
 from hermes.store.engines import file_of, open_engine
 from hermes.store.engines.base import Tx
-from hermes.store.records import file_changes, lineage, message_reading, message_values, sessions
+from hermes.store.records import lineage, message_reading, message_values, sessions
 from hermes.store.records.attachments import DIGEST, Attachments, TableAttachments
 from hermes.store.search.meaning.vector_indexer import VectorIndexer
 from hermes.store.transcripts.writer import TranscriptWriter
@@ -129,8 +129,6 @@ class OpenStore:
         self._engine.on_parts = self._lift_parts
         self._transcripts.complete_marked()
         self._engine.start_background()
-        self._backfill = file_changes.Backfill(self._engine)
-        self._backfill.start()
 
     def _keeps_everything_inside(self) -> bool:
         """Whether the file is encrypted; then it has tables for what lies in files beside a plain one."""
@@ -195,7 +193,6 @@ class OpenStore:
         """Close the store. May be called twice; any other call afterwards raises StoreClosed."""
         if self._process == os.getpid():
             self._meaning.stop()
-            self._backfill.stop()
             self._stop_pruning()
             self._transcripts.settle()
         self._engine.close()
@@ -206,7 +203,7 @@ class OpenStore:
         """Let another process go on with the automatic clean-up, if this one runs it."""
         token, self._pruning = self._pruning, None
         if token is not None:
-            with suppress(StoreError), self._engine.write(alone=False, lasting=False) as tx:
+            with suppress(StoreError), self._engine.write(exclusive=False, durable=False) as tx:
                 leases.release(tx, leases.AUTO_PRUNE, token)
 
     @read_again
@@ -235,17 +232,17 @@ class OpenStore:
 
     def _look_up(self, ask: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function that lists sessions or looks for a title, after rows of other programs were adopted."""
-        self._engine.take_in()
+        self._engine.adopt_foreign_rows()
         return self._read(ask, *args, **kwargs)
 
     @contextmanager
     def _writing(
-        self, *session_ids: str, alone: bool = True, storing: bool = False, lasting: bool = True
+        self, *session_ids: str, exclusive: bool = True, storing: bool = False, durable: bool = True
     ) -> Iterator[Tx]:
         """A write transaction that commits only while this thread's fences hold. The transcripts of these sessions follow."""
         fences: tuple[tuple[str, int], ...] = getattr(self._fences, "held", ())
         storing = storing and not fences
-        with self._engine.write(holding=session_ids, alone=alone, storing=storing, lasting=lasting) as tx:
+        with self._engine.write(lock=session_ids, exclusive=exclusive, storing=storing, durable=durable) as tx:
             if fences:
                 for session_id in sorted(set(session_ids)):  # before the leases: see leases.py
                     tx.hold(session_id)
@@ -256,15 +253,15 @@ class OpenStore:
 
     def _write(self, change: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function that writes single rows beside sessions, each statement of it correct in any interleaving."""
-        with self._writing(alone=False) as tx:
+        with self._writing(exclusive=False) as tx:
             return change(tx, *args, **kwargs)
 
-    def _change(self, what: Sequence[str], change: Callable[[Tx], R], *session_ids: str, alone: bool = True) -> R:
+    def _change(self, what: Sequence[str], change: Callable[[Tx], R], *session_ids: str, exclusive: bool = True) -> R:
         """Change sessions; a line in the transcript of each follows: `what` has its name and the columns of the session.
 
         `change` returns a list of those that it changed; another result that is true stands for all of them.
         """
-        with self._writing(*session_ids, alone=alone) as tx:
+        with self._writing(*session_ids, exclusive=exclusive) as tx:
             done = change(tx)
             if isinstance(done, list):
                 self._transcripts.mark(tx, done)
@@ -324,8 +321,8 @@ class OpenStore:
             self._maskings.count = self.secrets_masked + 1
         return masked
 
-    def _ready(self, message: Mapping[str, Any]) -> message_values.Ready:
-        return message_values.make_ready(message, mask=self._mask, lift=self._attachments.lift)
+    def _encoded(self, message: Mapping[str, Any]) -> message_values.EncodedMessage:
+        return message_values.encode_message(message, mask=self._mask, lift=self._attachments.lift)
 
     def get_compression_chain(self, session_id: str) -> list[str]:
         """The sessions of one compressed conversation, the oldest first; only the id itself when it

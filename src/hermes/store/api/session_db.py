@@ -20,7 +20,7 @@ from hermes.store.api.sessions import SessionCalls
 from hermes.store.api.upkeep import UpkeepCalls
 from hermes.store.exchange import ingest
 from hermes.store.exchange.ingest import Ingested
-from hermes.store.records import codec, events, message_reading
+from hermes.store.records import codec, message_reading
 from hermes.store.records.attachments import Attachments, Read, note
 from hermes.store.records.title_rules import MAX_TITLE
 from hermes.store.records.usage import checked
@@ -87,8 +87,6 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         done = Ingested()
         if not known or policy != "keep":
             told = ingest.prepared(data, self._attachments, self._mask)
-            if told["events"]:
-                events.prepare(self._engine)
             with self._writing(session_id) as tx:
                 done = ingest.ingest(self._engine, tx, told, policy, ids)
                 self._transcripts.mark(tx, done.touched)
@@ -170,8 +168,9 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
     def foreign_message_ids(self, session_id: str) -> set[str]:
         """The ids that a session's messages had on their platform or in the program they come from."""
         sql = "SELECT platform_message_id FROM messages WHERE session_id = ? AND platform_message_id IS NOT NULL"
-        rows = self._read(lambda tx: tx.rows(sql, (codec.storable(session_id),)))
-        return {str(codec.restored(row[0])) for row in rows}
+        return {
+            str(codec.restored(one)) for one in self._read(lambda tx: tx.column(sql, (codec.storable(session_id),)))
+        }
 
     def import_database(
         self, path: Path | str, *, again: bool = True, only: Callable[[Mapping[str, Any]], bool] | None = None
@@ -229,7 +228,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         from hermes.store.upkeep.check import check
 
         with suppress(StoreError):  # if they can't be, the check finds out why
-            self._engine.take_in()
+            self._engine.adopt_foreign_rows()
         return check(self._engine, self._transcripts, self._attachments, progress)
 
     def repair(self, *, rebuild_index: bool = False) -> list[str]:
@@ -290,4 +289,4 @@ class Transactions:
         from hermes.tokens import estimate_tokens
 
         message = {**message, "token_count": message.get("token_count") or estimate_tokens((message,))}
-        return self._db._append(session_id, self._db._ready(message), checked(usage), also)
+        return self._db._append(session_id, self._db._encoded(message), checked(usage), also)

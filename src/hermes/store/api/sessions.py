@@ -60,7 +60,7 @@ class SessionCalls(OpenStore):
             "user_id": checked_text(user_id, "user_id"), "transcript": self._transcripts.wanted(source) or None,
             "parent_session_id": parent_session_id, "started_at": started_at, "kind": kind, "cwd": checked_text(cwd, "cwd"),
         }  # fmt: skip
-        with self._writing(session_id, alone=system_prompt is not None or parent_session_id is not None) as tx:
+        with self._writing(session_id, exclusive=system_prompt is not None or parent_session_id is not None) as tx:
             made = sessions.create(tx, session_id, source, columns)
         if made:
             self._transcripts.opened(session_id, source)
@@ -81,11 +81,11 @@ class SessionCalls(OpenStore):
     def end_session(self, session_id: str, end_reason: str | None) -> None:
         """End a session; the first end reason stays until the session is reopened."""
         reason = self._masked(end_reason)
-        self._change(END, lambda tx: sessions.end(tx, session_id, reason), session_id, alone=False)
+        self._change(END, lambda tx: sessions.end(tx, session_id, reason), session_id, exclusive=False)
 
     def reopen_session(self, session_id: str) -> None:
         """Reopen a session: clear its end time and end reason."""
-        self._change(_REOPEN, lambda tx: sessions.reopen(tx, session_id), session_id, alone=False)
+        self._change(_REOPEN, lambda tx: sessions.reopen(tx, session_id), session_id, exclusive=False)
 
     def update_system_prompt(self, session_id: str, system_prompt: str | None) -> None:
         """Replace a session's system prompt."""
@@ -122,7 +122,7 @@ class SessionCalls(OpenStore):
         values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
         values = _usage.checked(values)
         values["billing_base_url"] = self._masked(values["billing_base_url"])
-        with self._writing(session_id, alone=False) as tx:
+        with self._writing(session_id, exclusive=False) as tx:
             changed = _usage.update(tx, session_id, values, absolute=absolute)
         if changed:
             self._transcripts.changed(session_id, "usage", *changed)
@@ -139,7 +139,7 @@ class SessionCalls(OpenStore):
         tokens = {"input_tokens": input_tokens, "output_tokens": output_tokens}
         used = {name: int(checked_number(count, name, "INTEGER")) for name, count in tokens.items()}
         cost = None if cost_usd is None else checked_number(cost_usd, "cost_usd", "REAL")
-        with self._writing(alone=False) as tx:
+        with self._writing(exclusive=False) as tx:
             if sessions.is_shown(tx, session_id, None):
                 _usage.add_side(tx, session_id, cost_usd=cost, **used)
 
@@ -269,7 +269,7 @@ class SessionCalls(OpenStore):
         words = self._masked(title)
 
         def change(tx: Tx) -> bool:
-            titles.take_in(tx)
+            titles.adopt_foreign_titles(tx)
             return titles.set_title(tx, session_id, words, only_if_untitled=only_if_untitled)
 
         return self._change(_TITLE, change, session_id)
@@ -383,7 +383,7 @@ class SessionCalls(OpenStore):
         ones by reference. Its title is the old title with the next number.
         """
         sessions.checked_id(new_session_id)
-        ready = self._ready({"role": summary_role, "content": summary})
+        ready = self._encoded({"role": summary_role, "content": summary})
         with self._writing(session_id, new_session_id) as tx:
             lineage.compress(tx, session_id, new_session_id, ready, head_until, tail_from)
         self._transcripts.rewritten(new_session_id)

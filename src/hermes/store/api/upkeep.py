@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate
 
@@ -63,14 +63,12 @@ class UpkeepCalls(OpenStore):
         dry_run: bool = False,
         whole: bool = False,
         by: str = "prune",
-        by_source: Mapping[str, float] | None = None,
     ) -> int:
         """Remove ended sessions whose last activity is older than this; returns how many. Never pinned or live ones.
 
         With `whole`, the parts of a compressed conversation are removed together, and only if all of them qualify.
-        `by_source` has other days for the sessions of some sources: {"cron": 7}.
         """
-        ids = self.prunable_sessions(older_than_days, source, whole=whole, by_source=by_source)
+        ids = self.prunable_sessions(older_than_days, source, whole=whole)
         if whole:
             ids = [part for session_id in ids for part in self.get_compression_chain(session_id)]
         if dry_run:
@@ -81,15 +79,10 @@ class UpkeepCalls(OpenStore):
         return sum(self.delete_session(session_id, sessions_dir, by=by) for session_id in ids)
 
     def prunable_sessions(
-        self,
-        older_than_days: float = 90,
-        source: str | None = None,
-        *,
-        whole: bool = False,
-        by_source: Mapping[str, float] | None = None,
+        self, older_than_days: float = 90, source: str | None = None, *, whole: bool = False
     ) -> list[str]:
         """The ids that prune_sessions would remove; with `whole`, the newest part of each conversation."""
-        return self._read(retention.prunable, older_than_days, source, whole, by_source)
+        return self._read(retention.prunable, older_than_days, source, whole)
 
     def trash_session(self, session_id: str, *, by: str = "", whole: bool = False) -> bool:
         """Put a session in the trash: it is neither listed nor found, its title is free, and it can be restored.
@@ -156,12 +149,10 @@ class UpkeepCalls(OpenStore):
         min_interval_hours: float = 24,
         vacuum: bool = True,
         sessions_dir: Path | str | None = None,
-        *,
-        retention_by_source: Mapping[str, float] | None = None,
     ) -> MaintenanceResult:
-        """Prune, at most once per interval over all processes; never raises. `retention_by_source` has other days for
-        the sessions of some sources: {"cron": 7}. The interval begins when a run is finished; one that is cut off (the store
-        is closed, the process killed) goes on with the next call, on another host than the killed one's within an hour.
+        """Prune, at most once per interval over all processes; never raises. The interval begins when a run is finished;
+        one that is cut off (the store is closed, the process killed) goes on with the next call, on another host than the
+        killed one's within an hour.
 
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
@@ -177,7 +168,7 @@ class UpkeepCalls(OpenStore):
                 return result
             self._pruning = token
             retention.finish_deletions(self._engine, self._transcripts)
-            for session_id in self.prunable_sessions(retention_days, whole=True, by_source=retention_by_source):
+            for session_id in self.prunable_sessions(retention_days, whole=True):
                 for part in self.get_compression_chain(session_id):
                     result["pruned"] += self.delete_session(part, sessions_dir, by="auto_prune")
             self.end_abandoned_sessions()
@@ -224,7 +215,7 @@ class UpkeepCalls(OpenStore):
 
     def _lease(self, change: Callable[Concatenate[Tx, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Change leases: a crash may lose that, and no fence stops it."""
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._engine.write(exclusive=False, durable=False) as tx:
             return change(tx, *args, **kwargs)
 
     def lease_holder(self, name: str) -> str | None:
@@ -234,7 +225,7 @@ class UpkeepCalls(OpenStore):
     def hold_session(self, session_id: str, holder: str, ttl: float = 120.0) -> int | None:
         """Make a session live: open in a running process, never pruned. The token of the lease "session:<id>", to renew and
         release; None while another process holds it."""
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._engine.write(exclusive=False, durable=False) as tx:
             sessions.require(tx, session_id)
             return leases.acquire(tx, leases.session_lease(session_id), holder, ttl, leases.OPEN)
 
@@ -245,7 +236,7 @@ class UpkeepCalls(OpenStore):
         SessionBusy while another process answers there or compresses it, or while it is being handed over to another platform
         than the holder's (its name ends with `:<platform>`).
         """
-        with self._engine.write(alone=False, lasting=False) as tx:
+        with self._engine.write(exclusive=False, durable=False) as tx:
             return leases.take_turn(tx, session_id, holder, ttl, reason)
 
     def turn_is_free(self, session_id: str, holder: str) -> int:
@@ -318,4 +309,4 @@ class UpkeepCalls(OpenStore):
         )
 
     def _handoff(self, session_id: str, step: Callable[[Tx], R]) -> R:
-        return self._change(_HANDOFF, step, session_id, alone=False)
+        return self._change(_HANDOFF, step, session_id, exclusive=False)

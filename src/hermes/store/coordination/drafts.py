@@ -5,9 +5,8 @@ that a process killed in the middle of a reply loses at most the last word that 
 holds the session for its turn (leases.py): a draft of a session that no process answers in was left behind. Of an encrypted
 store the text is in the table `drafts`.
 
-Secrets are masked in it as well. A secret may arrive in several pieces, so the text is masked again with each of them (of a
-long one what is far behind no more, once no secret reaches over that line break), and its last word waits as long as it may
-be the beginning of a secret: `ghp_abc`, or what follows `password: `.
+Secrets are masked in it as well. A secret may arrive in several pieces, so the text is masked again with each of them, and its
+last word waits as long as it may be the beginning of a secret: `ghp_abc`, or what follows `password: `.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from hermes.store.coordination.leases import OPEN, is_gone, session_lease
 from hermes.store.engines.base import Engine
 from hermes.store.records.codec import Blob
 
-_MASKED_AGAIN = 2_000  # characters, about
 _REACH = 500  # characters before the end of a text in which the name of a secret is searched
 _ENDING = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a1B2c3D4e5F6g7H8i9J0"
 _ENDINGS = (_ENDING, f"{_ENDING}'", f'{_ENDING}"')  # with them behind its beginning, masking recognises a secret
@@ -101,7 +99,7 @@ class Drafts:
         if data is None or not data.startswith(head):
             return
         if self.inside:
-            with contextlib.suppress(StoreError), self._engine.write(alone=False) as tx:
+            with contextlib.suppress(StoreError), self._engine.write(exclusive=False) as tx:
                 tx.run("DELETE FROM drafts WHERE name = ?", (path.name,))
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
@@ -117,7 +115,7 @@ class Drafts:
     def _all(self) -> Iterator[bytes]:
         if self.inside:
             with self._engine.read() as tx:
-                yield from [bytes(row[0]) for row in tx.rows("SELECT data FROM drafts ORDER BY name")]
+                yield from map(bytes, tx.column("SELECT data FROM drafts ORDER BY name"))
             return
         with contextlib.suppress(OSError):
             for path in sorted(self.folder.iterdir()):
@@ -128,7 +126,7 @@ class Drafts:
         """Put this in place of a session's draft; it survives the death of the process."""
         path = self.path(session_id)
         if self.inside:
-            with self._engine.write(alone=False, lasting=False) as tx:
+            with self._engine.write(exclusive=False, durable=False) as tx:
                 sql = "INSERT INTO drafts(name, data) VALUES(?, ?) ON CONFLICT(name) DO UPDATE SET data = excluded.data"
                 tx.run(sql, (path.name, Blob(data)))
             return
@@ -146,8 +144,7 @@ class Draft:
 
     def __init__(self, drafts: Drafts, session_id: str, head: bytes, mask: Callable[[str], str]) -> None:
         self._drafts, self._session_id, self._head, self._mask = drafts, session_id, head, mask
-        self._done = ""  # masked
-        self._text = ""  # what follows it, as it came
+        self._text = ""  # as it came
         self._useless = False
         self._stale = False
 
@@ -156,18 +153,13 @@ class Draft:
         if self._useless or not text:
             return
         if self._stale:
-            self._done, self._text, self._stale = "", "", False
+            self._text, self._stale = "", False
         self._text += text
-        if len(self._text) > _MASKED_AGAIN:
-            cut = self._text.rfind("\n", 0, -_MASKED_AGAIN // 2) + 1
-            done, rest = self._mask(self._text[:cut]), self._text[cut:]
-            if done + self._mask(rest) == self._mask(self._text):
-                self._done, self._text = self._done + done, rest
         self._save(_certain(self._mask, self._text))
 
     def _save(self, masked: str) -> None:
         try:
-            self._drafts.save(self._session_id, self._head + (self._done + masked).encode(errors="replace"))
+            self._drafts.save(self._session_id, self._head + masked.encode(errors="replace"))
         except (OSError, StoreError):  # a full disk must not stop the reply; the message itself is what matters
             self._useless = True
 

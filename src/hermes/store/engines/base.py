@@ -3,7 +3,7 @@
 The modules above hold portable SQL (`?` for parameters, names in lower case) and reach the data only through a
 `Tx`, given by `Engine.read()` and `Engine.write()`. What differs between databases (full text, vacuum,
 locks, copies) is a method here. A write transaction is atomic and exclusive (one writer at a time), unless it
-is opened with alone=False.
+is opened with exclusive=False.
 """
 
 from __future__ import annotations
@@ -105,6 +105,9 @@ class Tx(Protocol):
 
     def value(self, sql: str, params: Params = ()) -> Any:
         """The first column of the first row, or None."""
+
+    def column(self, sql: str, params: Params = ()) -> list[Any]:
+        """The first column of all rows."""
 
     def dicts(self, sql: str, params: Params = ()) -> list[Any]:
         """All rows as dicts keyed by column name; the caller, who names the columns, says which TypedDict that is."""
@@ -239,13 +242,13 @@ class Engine(Protocol):
         """A consistent view for a search, which finds every message stored so far."""
 
     def write(
-        self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
+        self, *, lock: Sequence[str] = (), exclusive: bool = True, storing: bool = False, durable: bool = True
     ) -> AbstractContextManager[Tx]:
         """A transaction that commits at the end of the block and rolls back when the block raises.
 
-        The sessions named in `holding` are locked (see Tx.hold) from the beginning. Transactions that are not `alone` may
+        The sessions named in `lock` are locked (see Tx.hold) from the beginning. Transactions that are not `exclusive` may
         run concurrently: each of their statements must be correct in any interleaving. `storing` says that a message will
-        be stored in it (Tx.store_message). A write that is not `lasting` may be lost in a power failure of this machine:
+        be stored in it (Tx.store_message). A write that is not `durable` may be lost in a power failure of this machine:
         a lease, since no process that held one survives that.
         """
 
@@ -255,7 +258,7 @@ class Engine(Protocol):
     def size(self) -> int:
         """How many bytes the store takes."""
 
-    def take_in(self) -> None:
+    def adopt_foreign_rows(self) -> None:
         """Adopt rows that another program wrote: called before a list or a title look-up."""
 
     def catch_up(self, *, progress: Callable[[int, int], None] | None = None) -> int:

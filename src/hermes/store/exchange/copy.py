@@ -21,9 +21,8 @@ from hermes.store.engines.sqlite.connection import Connection
 from hermes.store.engines.sqlite.schema import TABLES
 from hermes.store.exchange.ingest import OWN_KEYS
 from hermes.store.exchange.sync import tables as sync_tables
-from hermes.store.gateway.tables import TABLES as GATEWAY_TABLES
-from hermes.store.gateway.tables import statements as gateway_statements
-from hermes.store.records import codec, events
+from hermes.store.gateway import tables as gateway_tables
+from hermes.store.records import codec
 from hermes.store.records.codec import Blob
 from hermes.store.search.meaning import vectors
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 _NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")
-_VECTORS = "message_vectors"  # no part of the proof: they are made in the background all the time
 Key = tuple[Any, ...]
 Progress = Callable[[int, int], None]
 
@@ -76,11 +74,10 @@ class CopyResult:
 
 # Tables that a store has once it needs them: one of them, their declarations, how a store gets them.
 _LATER: tuple[tuple[str, Sequence[str], Callable[[Engine], object]], ...] = (
-    ("gateway_aliases", GATEWAY_TABLES, lambda here: here.make_tables(gateway_statements(shared=here.shared))),
-    ("session_events", events.TABLES, events.prepare),
+    ("gateway_aliases", gateway_tables.TABLES, lambda here: here.make_tables(gateway_tables.STATEMENTS)),
     ("cron_runs", cron.TABLES, lambda here: here.make_tables(cron.TABLES)),
     ("sync_seen", sync_tables.TABLES, sync_tables.prepare),
-    (_VECTORS, vectors.TABLES, vectors.prepare),
+    ("message_vectors", vectors.TABLES, vectors.prepare),
 )
 
 
@@ -130,17 +127,15 @@ def move(source: SessionDB, target: SessionDB, progress: Progress | None = None)
         moved.rounds += 1
         before = moved.written + moved.removed
         with there.read() as tx:
-            for table in (one for one in tables if one.name != _VECTORS):
+            for table in tables:
                 _Copy(there, here, table, moved, progress).run()
             is_same = moved.written + moved.removed == before
-            for table in (one for one in tables if one.name == _VECTORS and is_same):
-                _Copy(there, here, table, moved).run()
-            hashes = [row[0] for row in tx.rows("SELECT DISTINCT hash FROM attachments")]
+            hashes = tx.column("SELECT DISTINCT hash FROM attachments")
     moved.attachments = sum(target._attachments.take_over(source.read_attachment, digest) for digest in hashes)
     target.catch_up()
     if not here.shared:  # next to a file, each session has its transcript: write those that were written elsewhere
         kept = "SELECT id FROM sessions WHERE transcript IS NOT NULL AND purged IS NULL"
-        ids = [row[0] for row in target._read(lambda tx: tx.rows(kept))]
+        ids = target._read(lambda tx: tx.column(kept))
         target._transcripts.complete(one for one in ids if not target._transcripts.files.exists(one))
     moved.sessions, moved.messages = target.session_count(), target.message_count()
     return moved

@@ -21,8 +21,8 @@ from hermes.store.records import codec, lineage, message_reading, messages, sess
 from hermes.store.records import events as session_events
 from hermes.store.records.attachments import ABSENT, Attachments, listed, references
 from hermes.store.records.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
-from hermes.store.records.message_values import Mask, Ready, count_calls, make_ready, masked_session
-from hermes.store.records.titles import next_title, set_title, take_in
+from hermes.store.records.message_values import EncodedMessage, Mask, count_calls, encode_message, masked_session
+from hermes.store.records.titles import adopt_foreign_titles, next_title, set_title
 from hermes.store.records.visibility import User, session_clause
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.replay import SessionState
@@ -49,9 +49,9 @@ class OutOfPlace(InvalidInput):
     """A part of a session does not follow what is here: the session has to be brought in as a whole."""
 
 
-def ready(told: Told) -> Ready:
+def ready(told: Told) -> EncodedMessage:
     """A message that was masked and lifted before, in the shape of its row."""
-    return make_ready(told, mask=None, lift=None)
+    return encode_message(told, mask=None, lift=None)
 
 
 class Ingest:
@@ -65,7 +65,7 @@ class Ingest:
 
     # ------------------------------------------------------------------------------------------ messages
 
-    def add(self, owner: str, message: Ready, number: int | None = None, hidden: int | None = None) -> int:
+    def add(self, owner: str, message: EncodedMessage, number: int | None = None, hidden: int | None = None) -> int:
         """Store a message; its id."""
         number = messages.insert(self.tx, owner, message, number)
         if hidden is not None:
@@ -385,8 +385,8 @@ class _Follow:
             self.done.hides = True
         if ours and self.done.revised:
             lineage.drop_empty_rewinds(self.tx, self.id)
-            there = self.tx.rows("SELECT batch FROM session_rewinds WHERE session_id = ?", (self.id,))
-            self._record(hidden=sorted({row[0] for row in there}.intersection(ours)))
+            there = self.tx.column("SELECT batch FROM session_rewinds WHERE session_id = ?", (self.id,))
+            self._record(hidden=sorted({*there}.intersection(ours)))
         self._columns()
         if self.done:
             more = self.done.added, self.calls, self.latest, self.preview
@@ -456,7 +456,7 @@ class _Follow:
         if self.source is None or told is None or told == (known := self.source.get("title")):
             return
         if (title is None and known is None) or (title is not None and known in (title, base)):
-            take_in(self.tx)
+            adopt_foreign_titles(self.tx)
             self.into.set_title(self.id, told)
             self._record(title=told)
             self.done.revised += 1
@@ -491,8 +491,7 @@ class _Follow:
 
 # Keys in which a store records its own index, changes and tables.
 OWN_KEYS = (
-    "fts_indexed_to", "fts_form", "words_removed", "adopted_to", "session_events", "sync_store",
-    "meaning", "file_changes_below",
+    "fts_indexed_to", "fts_form", "words_removed", "adopted_to", "sync_store", "meaning",
 )  # fmt: skip
 _SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it still has to shred
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when

@@ -16,12 +16,12 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypedDict, TypeVar
 
 from hermes.store.api.session_db import Transactions
-from hermes.store.engines.base import REDACTED, Tx
+from hermes.store.engines.base import REDACTED, Tx, get_meta, note_meta
 from hermes.store.gateway import approvals, inbox, outbox, routes
 from hermes.store.gateway.inbox import IncomingEvent, Received, ReceiveResult, SourceEvent
 from hermes.store.gateway.outbox import Outgoing, PendingNotice, ReplyPart
 from hermes.store.gateway.routes import Route
-from hermes.store.gateway.tables import first_waiting, insert, replacing, statements
+from hermes.store.gateway.tables import STATEMENTS, insert, replacing
 from hermes.store.records import lineage, sessions
 from hermes.store.records.attachments import references
 from hermes.store.transcripts import replay
@@ -74,9 +74,8 @@ class GatewayDB:
     def __init__(self, db: SessionDB, *, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
         self._store = Transactions(db)
-        self._first_part = 0  # of a file: no row of the outbox below this waits
         if not db.read_only and not self.is_there():
-            self._store.make_tables(statements(shared=db.is_shared))
+            self._store.make_tables(STATEMENTS)
 
     def is_there(self) -> bool:
         """Whether a gateway has ever used this store."""
@@ -95,14 +94,14 @@ class GatewayDB:
 
     def write_unsynced(self, change: Callable[Concatenate[Tx, float, P], R], /, *given: P.args, **named: P.kwargs) -> R:
         """Like `write`, for a change that may be lost if the power fails."""
-        with self._store.write(lasting=False) as tx:
+        with self._store.write(durable=False) as tx:
             return change(tx, self.clock(), *given, **named)
 
     def identity(self) -> str:
         """A unique name of this store's gateway, for naming messages on platforms."""
         with self._store.write() as tx:
-            insert(tx, "state_meta", "ON CONFLICT(key) DO NOTHING", key=IDENTITY, value=secrets.token_hex(4))
-            return str(tx.value("SELECT value FROM state_meta WHERE key = ?", (IDENTITY,)))
+            note_meta(tx, IDENTITY, secrets.token_hex(4))
+            return str(get_meta(tx, IDENTITY))
 
     # ------------------------------------------------------------------------------------------ routes
 
@@ -139,9 +138,7 @@ class GatewayDB:
     def parts_of_others(self, platforms: Sequence[str], known: Collection[int], seconds: float) -> list[Outgoing]:
         """Parts for these platforms, not among the known ones, that wait for so long: other processes have queued them."""
         with self._store.read() as tx:
-            if not self.db.is_shared:
-                self._first_part = first_waiting(tx, "gateway_outbox", outbox.WAITS, self._first_part)
-            waiting = outbox.waiting_for(tx, platforms, self.clock() - seconds, self._first_part)
+            waiting = outbox.waiting_for(tx, platforms, self.clock() - seconds)
             new = [number for number in waiting if number not in known]
             return outbox.unsent(tx, *tx.among("id", new)) if new else []
 
@@ -216,7 +213,7 @@ class GatewayDB:
         This alone is not synced to the disk. The next send is: if its platform can't recognise a repetition, the
         send is recorded and synced before it is made. If the power fails in between, the event is answered from the store.
         """
-        with self._store.write(lasting=False) as tx:
+        with self._store.write(durable=False) as tx:
             return self.finish_in(tx, inbox_id, platform, chat, parts)
 
     def finish_in(self, tx: Tx, inbox_id: int, platform: str, chat: str, parts: Sequence[ReplyPart]) -> list[Outgoing]:

@@ -19,7 +19,6 @@ from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.gateway.routes import Route
 from hermes.store.gateway.tables import insert, update
 
-_EARLY = "early:"  # prefix of the id of an event that was edited before it arrived
 WAITS = "finished_at IS NULL"
 
 
@@ -91,7 +90,6 @@ class Revised(StoreError):
 
 def receive(tx: Tx, now: float, platform: str, event_id: str, key: str, event: str) -> int | None:
     """Store an event; returns its number, also when it is already stored and waits. None when it was already answered."""
-    event = _as_edited(tx, platform, event_id, event)
     made = insert(
         tx, "gateway_inbox", "ON CONFLICT(platform, event_id) DO NOTHING RETURNING id", platform=platform,
         event_id=event_id, key=key, event=event, received_at=now,
@@ -102,27 +100,11 @@ def receive(tx: Tx, now: float, platform: str, event_id: str, key: str, event: s
     return known[0].id if known else None
 
 
-def _as_edited(tx: Tx, platform: str, event_id: str, event: str) -> str:
-    """An event with the text of its newest edit, where that arrived before it and is by the same sender."""
-    sql = "SELECT event FROM gateway_inbox WHERE platform = ? AND event_id = ?"
-    early = tx.value(sql, (platform, _EARLY + event_id))
-    if early is None:
-        return event
-    first, edited = json.loads(event), json.loads(early)
-    senders = [one.get("sender", {}) for one in (first, edited)]
-    one, other = (sender.get("stable_id") or sender.get("user_id") for sender in senders)
-    return json.dumps({**first, "text": edited.get("text", "")}) if one == other else event
-
-
-def keep_early(tx: Tx, now: float, platform: str, revision_id: str, event_id: str, edited: str | None) -> bool:
-    """Record an edit (to this event) or a deletion (None) of an event that has not arrived yet: `receive` applies it.
-
-    False when the event has arrived meanwhile.
-    """
+def keep_deletion(tx: Tx, now: float, platform: str, event_id: str) -> bool:
+    """Record that an event that has not arrived yet was deleted: it counts as answered. False when it has arrived meanwhile."""
     if find_said(tx, platform, event_id) is not None:
         return False
-    note(tx, now, platform, event_id if edited is None else _EARLY + event_id, event=edited)  # deleted: as if answered
-    note(tx, now, platform, revision_id)
+    note(tx, now, platform, event_id)
     return True
 
 
@@ -168,11 +150,10 @@ def find_said(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
     )
     inbox_id, event, message_id, finished_at = row or (None, None, None, None)
     known = "platform_message_id = ?" if message_id is None else "(platform_message_id = ? OR id = ?)"
-    stored = tx.rows(
+    ids = tx.column(
         f"SELECT id FROM messages WHERE {known} AND role = 'user' AND (hidden IS NULL OR hidden > {REDACTED}) ORDER BY id",
         (event_id,) if message_id is None else (event_id, message_id),
     )
-    ids = [int(one[0]) for one in stored]
     if inbox_id is not None and finished_at is None:
         return KnownEvent(int(inbox_id), event, ids)
     return KnownEvent(None, None, ids) if ids else None
@@ -190,14 +171,11 @@ def is_noted(tx: Tx, platform: str, event_id: str) -> bool:
     return tx.row(sql, (platform, event_id)) is not None
 
 
-def note(
-    tx: Tx, now: float, platform: str, event_id: str, message_id: int | None = None, *, event: str | None = None
-) -> None:
+def note(tx: Tx, now: float, platform: str, event_id: str, message_id: int | None = None) -> None:
     """Record that an event without an answer was handled (on this message): a redelivery is recognised."""
     insert(
-        tx, "gateway_inbox",
-        "ON CONFLICT(platform, event_id) DO UPDATE SET event = excluded.event WHERE excluded.event IS NOT NULL",
-        platform=platform, event_id=event_id, key="", event=event, message_id=message_id, received_at=now, finished_at=now,
+        tx, "gateway_inbox", "ON CONFLICT(platform, event_id) DO NOTHING",
+        platform=platform, event_id=event_id, key="", message_id=message_id, received_at=now, finished_at=now,
     )  # fmt: skip
 
 

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple, NotRequired, TypedDict
 
 from hermes.store.coordination import leases
-from hermes.store.engines.base import Tx
+from hermes.store.engines.base import Tx, meta_names, note_meta
 from hermes.store.gateway.tables import insert, update
 
 OWN_ID = "handoff:"  # how the ids of the gateway's own events begin
 CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat
 FILE, CHOICES = "file", "choices"  # in the latter: the file that is sent, the buttons
 SESSION = "session"  # in the latter: the session whose words it holds, if it is not part of a reply
-TRIES = "tries"  # in the latter: how often it failed to be sent, and when it first did
-_PASSING = (CONTEXT, FILE, CHOICES, SESSION, TRIES)  # not needed once it is sent
+_PASSING = (CONTEXT, FILE, CHOICES, SESSION)  # not needed once it is sent
 _SENT_FILE = "sent_file:"  # prefix of keys of state_meta, followed by a session and a hash: a file made of that session
 QUESTION = "-q"  # contained in the nonces of questions only
 WAITS = "sent_at IS NULL AND error IS NULL"
@@ -87,23 +86,21 @@ def is_waiting(tx: Tx, outbox_id: int) -> bool:
     return bool(unsent(tx, "id = ?", (outbox_id,)))
 
 
-def waiting_for(tx: Tx, platforms: Sequence[str], before: float, least: int = 0) -> list[int]:
-    """The numbers, from this least one on, of parts for these platforms that wait since before this time, in order."""
+def waiting_for(tx: Tx, platforms: Sequence[str], before: float) -> list[int]:
+    """The numbers of parts for these platforms that wait since before this time, in order."""
     which, values = tx.among("platform", platforms)
-    sql = f"SELECT id FROM gateway_outbox WHERE {WAITS} AND id >= ? AND created_at < ? AND {which} ORDER BY id"
-    return [int(row[0]) for row in tx.rows(sql, (least, before, *values))]
+    sql = f"SELECT id FROM gateway_outbox WHERE {WAITS} AND created_at < ? AND {which} ORDER BY id"
+    return tx.column(sql, (before, *values))
 
 
 def note_file(tx: Tx, session_id: str, digest: str) -> None:
     """Record that a file holds words of a session: it is shredded with it, although no message refers to it."""
-    insert(tx, "state_meta", "ON CONFLICT DO NOTHING", key=f"{_SENT_FILE}{session_id}:{digest}", value="1")
+    note_meta(tx, f"{_SENT_FILE}{session_id}:{digest}")
 
 
 def sent_files(tx: Tx, session_id: str) -> list[str]:
     """The hashes that `note_file` recorded for a session."""
-    prefix = f"{_SENT_FILE}{session_id}:"
-    rows = tx.rows("SELECT key FROM state_meta WHERE instr(key, ?) = 1", (prefix,))
-    return [str(row[0]).removeprefix(prefix) for row in rows]
+    return meta_names(tx, f"{_SENT_FILE}{session_id}:")
 
 
 def forget_files(tx: Tx, session_id: str) -> list[str]:
@@ -145,64 +142,14 @@ def without_context(chat: str, names: Sequence[str] = _PASSING) -> str:
     return json.dumps({name: value for name, value in json.loads(chat).items() if name not in names})
 
 
-def failed_again(chat: str, now: float) -> tuple[str, int, float]:
-    """An outgoing message's chat with one more failed try: how many there were, and when the first was."""
-    found = json.loads(chat)
-    count, since = found.get(TRIES) or (0, now)
-    return json.dumps({**found, TRIES: [count + 1, since]}), count + 1, since
-
-
-def note_try(tx: Tx, now: float, outbox_id: int, chat: str) -> None:
-    """Store a part's chat with its tries: a later process goes on counting."""
-    update(tx, "gateway_outbox", "id = ?", (outbox_id,), chat=chat)
-
-
-def unsendable(tx: Tx, now: float, outbox_id: int, error: str, *, told: bool = False) -> None:
-    """Record that a part can't be sent, and why; `told`: the person knows.
+def unsendable(tx: Tx, now: float, outbox_id: int, error: str) -> None:
+    """Record that a part can't be sent, and why.
 
     The text stays for inspection, and the session it belongs to, with which it is shredded.
     """
     chat = tx.value("SELECT chat FROM gateway_outbox WHERE id = ?", (outbox_id,)) or ""
     place = without_context(chat, [CONTEXT])
-    update(
-        tx,
-        "gateway_outbox",
-        "id = ?",
-        (outbox_id,),
-        error=error,
-        begun_at=now,
-        sent_at=now if told else None,
-        chat=place,
-    )
-
-
-def untold(tx: Tx, platform: str) -> list[tuple[int, str, str]]:
-    """The parts that were given up without the person's knowledge: number, chat and nonce.
-
-    Without questions, which need no answer any more, and summaries of handoffs, which failed with them.
-    """
-    rows = tx.rows(
-        "SELECT id, chat, nonce FROM gateway_outbox o WHERE error IS NOT NULL AND sent_at IS NULL AND text IS NOT NULL"
-        " AND platform = ? AND instr(nonce, ?) = 0 AND NOT EXISTS"
-        " (SELECT 1 FROM gateway_inbox i WHERE i.id = o.inbox_id AND i.event_id LIKE ?) ORDER BY id",
-        (platform, QUESTION, f"{OWN_ID}%"),
-    )
-    return [(int(number), str(chat), str(nonce)) for number, chat, nonce in rows]
-
-
-def told(tx: Tx, now: float, outbox_ids: Sequence[int]) -> None:
-    """Record that the person knows of parts that were given up."""
-    which, values = tx.among("id", outbox_ids)
-    update(tx, "gateway_outbox", which, values, sent_at=now)
-
-
-def is_question(tx: Tx, platform: str, chat_id: str, message_id: str, since: float) -> bool:
-    """Whether a platform's message of a chat is a question that was asked since then."""
-    rows = tx.rows(
-        "SELECT chat FROM gateway_outbox WHERE platform = ? AND message_id = ? AND created_at >= ? AND instr(nonce, ?) > 0",
-        (platform, message_id, since, QUESTION),
-    )
-    return any(json.loads(row[0]).get("chat_id") == chat_id for row in rows)
+    update(tx, "gateway_outbox", "id = ?", (outbox_id,), error=error, begun_at=now, chat=place)
 
 
 def cancel_questions(tx: Tx, now: float, platform: str) -> None:

@@ -4,7 +4,7 @@ They are created when a gateway first opens the store; a store without one has n
 
 Every page that a message changes is written to the disk, so the queues have as few as possible. Their ids only grow because
 the row with the highest one is never removed (GatewayDB.forget_mail): that needs no AUTOINCREMENT, whose counters take a page of
-their own. Waiting rows in a queue of a file are found by reading it from the oldest row that may wait (`first_waiting`).
+their own.
 """
 
 from __future__ import annotations
@@ -45,18 +45,11 @@ TABLES: tuple[str, ...] = (
 INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_routes_session ON gateway_routes(session_id) WHERE session_id IS NOT NULL",
     "CREATE INDEX IF NOT EXISTS idx_outbox_failed ON gateway_outbox(inbox_id) WHERE error IS NOT NULL",
-)
-
-# A server finds waiting rows by these; in a file, `first_waiting` costs less than writing them.
-SHARED_INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_inbox_open ON gateway_inbox(platform) WHERE finished_at IS NULL",
     "CREATE INDEX IF NOT EXISTS idx_outbox_open ON gateway_outbox(inbox_id) WHERE sent_at IS NULL AND error IS NULL",
 )
 
-
-def statements(*, shared: bool) -> tuple[str, ...]:
-    """The statements that create the tables of a store: of a server that many processes share, or of a file."""
-    return (*TABLES, *INDEXES, *(SHARED_INDEXES if shared else ()))
+STATEMENTS = (*TABLES, *INDEXES)
 
 
 def insert(tx: Tx, table: str, otherwise: str = "", /, **columns: object) -> list[Row]:
@@ -74,13 +67,3 @@ def update(tx: Tx, table: str, which: str, values: Sequence[object], /, **column
     """Set these columns of the rows that a condition selects; returns how many."""
     changes = ", ".join(f"{name} = ?" for name in columns)
     return tx.run(f"UPDATE {table} SET {changes} WHERE {which}", (*columns.values(), *values))
-
-
-def first_waiting(tx: Tx, box: str, waits: str, least: int) -> int:
-    """The lowest number, from this least one on, that may wait in a queue of a file: each finished row is passed once.
-
-    Numbers only grow, so the rows below it are finished for good. An index would have to be written twice for each message.
-    A server, where rows may appear out of order, has such indexes.
-    """
-    first = f"SELECT id FROM {box} WHERE id >= ? AND {waits} ORDER BY id LIMIT 1"
-    return int(tx.value(f"SELECT coalesce(({first}), (SELECT max(id) + 1 FROM {box}), 0)", (least,)))

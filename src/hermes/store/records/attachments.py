@@ -70,7 +70,6 @@ def mime_of(data: bytes) -> str:
 
 
 GONE, _DAMAGED = "is gone", "is damaged: its bytes are not those that were stored"
-_NEWEST = 32  # attachments whose bytes a process has at hand until the message that refers to them is stored
 ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: messages were imported without these bytes
 
 
@@ -249,7 +248,6 @@ class TableAttachments(Attachments):
     def __init__(self, engine: Engine, folder: Path) -> None:
         super().__init__(folder)
         self._engine = engine
-        self._newest: dict[str, bytes] = {}  # what this process has stored and no message may refer to yet
 
     def file(self, digest: str) -> Path | None:
         """Of a shared store, a file of this host with these bytes; None in an encrypted one."""
@@ -261,10 +259,8 @@ class TableAttachments(Attachments):
 
     def read(self, digest: str) -> bytes:
         """The bytes with this SHA-256; OSError when they are not there."""
-        data: Any = self._newest.get(digest)
-        if data is None:
-            with self._engine.read() as tx:
-                data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
+        with self._engine.read() as tx:
+            data = tx.value("SELECT data FROM attachment_data WHERE hash = ?", (digest,))
         if data is None:
             raise FileNotFoundError(f"the attachment {digest} is gone")
         return bytes(data)
@@ -272,32 +268,17 @@ class TableAttachments(Attachments):
     def keep(self, data: bytes) -> str:
         """Store bytes once; returns their hash."""
         digest = _hash(data)
-        self._newest[digest] = data
-        for one in list(self._newest)[:-_NEWEST]:
-            self._newest.pop(one, None)
-        with self._engine.write(alone=False) as tx:
-            self._put(tx, digest)
+        if not self.has(digest):
+            sql = "INSERT INTO attachment_data(hash, data) VALUES(?, ?) ON CONFLICT DO NOTHING"
+            with self._engine.write(exclusive=False) as tx:
+                tx.run(sql, (digest, Blob(data)))
         return digest
 
     def size(self, digest: str) -> int | None:
         """The size of the bytes stored under this hash; None when there are none."""
-        if digest in self._newest:  # a tenant sees only what a message refers to
-            return len(self._newest[digest])
         with self._engine.read() as tx:
             length = tx.value("SELECT length(data) FROM attachment_data WHERE hash = ?", (digest,))
         return None if length is None else int(length)
-
-    def _put(self, tx: Tx, digest: str) -> None:
-        if digest in self._newest and tx.row("SELECT 1 FROM attachment_data WHERE hash = ?", (digest,)) is None:
-            data = Blob(self._newest[digest])
-            tx.run("INSERT INTO attachment_data(hash, data) VALUES(?, ?) ON CONFLICT DO NOTHING", (digest, data))
-
-    def secure(self, tx: Tx, lifted: Lifted) -> None:
-        """Store again what another process has just removed because no message referred to it then."""
-        for digest, _, _ in lifted:
-            self._put(tx, digest)
-            self._newest.pop(digest, None)
-        super().secure(tx, lifted)
 
     def forget(self, digests: Iterable[str]) -> None:
         """Remove what no message refers to any more, and this host's files of it."""
@@ -307,5 +288,4 @@ class TableAttachments(Attachments):
         if gone:
             with self._engine.write() as tx:
                 for digest in gone:
-                    self._newest.pop(digest, None)
                     tx.run(f"DELETE FROM attachment_data WHERE hash = ? AND NOT EXISTS ({used})", (digest,))

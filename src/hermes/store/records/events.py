@@ -1,7 +1,7 @@
 """Session events: what happened in a session that is no message; that the model failed to answer, or what it recalled.
 
-An event stands between messages: it is never sent to a model, counted or searched. It is stored in a table of its
-own, created with the first event. An event is copied with the messages: to transcripts, exports, another store.
+An event stands between messages: it is never sent to a model, counted or searched. It is copied with the messages: to
+transcripts, exports, another store.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.store.engines.base import Engine, Tx
-from hermes.store.engines.sqlite import schema
+from hermes.store.engines.base import Tx
 from hermes.store.records import codec
 
 if TYPE_CHECKING:
@@ -21,20 +20,6 @@ if TYPE_CHECKING:
 MODEL_ERROR = "model_error"
 RECALLED = "recalled"  # its text: the ids of the messages that the model got beside the question
 MOST_CHARACTERS = 2_000  # of a text
-TABLES = schema.EVENTS
-
-
-def are_kept(tx: Tx) -> bool:
-    """Whether this store has a table of events."""
-    return tx.has_table("session_events")
-
-
-def prepare(engine: Engine) -> None:
-    """Create the table, if it does not exist. Not inside a transaction."""
-    with engine.read() as tx:
-        there = are_kept(tx)
-    if not there:
-        engine.make_tables(TABLES)
 
 
 def record(tx: Tx, session_id: str, kind: str, text: str) -> SessionEvent:
@@ -52,13 +37,13 @@ def record(tx: Tx, session_id: str, kind: str, text: str) -> SessionEvent:
 def of_session(tx: Tx, session_id: str) -> list[SessionEvent]:
     """The events of a session, oldest first."""
     sql = "SELECT at, after_id, kind, text FROM session_events WHERE session_id = ? ORDER BY ord"
-    rows = tx.rows(sql, (session_id,)) if are_kept(tx) else []
+    rows = tx.rows(sql, (session_id,))
     return [{"at": at, "after": after, "kind": codec.restored(kind), "text": codec.restored(text)}
             for at, after, kind, text in rows]  # fmt: skip
 
 
 def bring_in(tx: Tx, session_id: str, given: Iterable[Any], ids: Mapping[int, int]) -> None:
-    """Add events of a transcript or an export that are missing here (after `prepare`); `ids` has the new ids of messages."""
+    """Add events of a transcript or an export that are missing here; `ids` has the new ids of messages."""
     known = {event["at"] for event in of_session(tx, session_id)}
     fresh = [event for event in map(_checked, given) if event is not None and event["at"] not in known]
     _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
@@ -66,8 +51,7 @@ def bring_in(tx: Tx, session_id: str, given: Iterable[Any], ids: Mapping[int, in
 
 def forget(tx: Tx, session_id: str) -> None:
     """Remove the events of a session."""
-    if are_kept(tx):
-        tx.run("DELETE FROM session_events WHERE session_id = ?", (session_id,))
+    tx.run("DELETE FROM session_events WHERE session_id = ?", (session_id,))
 
 
 def told_by(entry: Mapping[str, Any]) -> SessionEvent | None:

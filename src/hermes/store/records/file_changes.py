@@ -2,40 +2,38 @@
 
 A row for each file of each tool call (file_edits.py reads the calls): the path as the call names it, its last component for
 the index, and a hash of every line that the call adds. The result of a call that failed takes its rows away again. Messages
-that a store already had when the table was made are looked through in the background, newest first; the mark in state_meta
-says how far that has come, and a question reads the messages below it itself.
+that another program stored are noted when they are indexed; until then a question reads them itself.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import StoreError
-from hermes.store.engines.base import REDACTED, Engine, Row, Scope, Tx, drop_meta, get_meta, rows_among, set_meta
-from hermes.store.engines.sqlite.migrate import META_NOTED as MARK
+from hermes.store.engines.base import REDACTED, Engine, Row, Scope, Tx, rows_among
 from hermes.store.records import codec, message_reading
 from hermes.store.records.file_edits import Noted, calls_in, is_failure, noted
 from hermes.store.records.visibility import User
 from hermes.store.text.index_text import plain_parts
 
 if TYPE_CHECKING:
-    from hermes.store.records.message_values import Ready
+    from hermes.store.records.message_values import EncodedMessage
     from hermes.store.records.rows import ChangeReason, FileChangeRow
 
-PIECE = 500  # messages that are looked through in one transaction
 _ANY = 1 << 62  # above every id
 _NEAR = 200  # ids among which the result of a call is looked for, and the call of a result
 _OF_SESSION = "session_id || '' = ?"  # an expression: the few ids are read, not the index of a long session
+_STORED = (
+    "SELECT id, session_id, tool_calls FROM messages WHERE id > ? AND tool_calls IS NOT NULL AND (hidden IS NULL OR hidden >"
+    f" {REDACTED}) ORDER BY id LIMIT 500"
+)
 _PUT = "INSERT INTO file_changes(message_id, call, path, name, kind, lines) VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 
 # ---------------------------------------------------------------------------------------------- noting
 
 
-def note(tx: Tx, session_id: str, message_id: int, ready: Ready) -> None:
+def note(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> None:
     """Note what a message that was just stored tells about files."""
     if ready.changes:
         _put(tx, message_id, ready.changes)
@@ -92,64 +90,14 @@ def _text(content: Any, rest: Any, form: Any) -> str:
     return value if isinstance(value, str) else plain_parts(value) if value else ""
 
 
-# ---------------------------------------------------------------------------------------------- older messages
-
-
-def catch_up(engine: Engine, stopped: threading.Event) -> None:
-    """Look through older messages, piece by piece, newest first."""
-    while not stopped.wait(0.01):
-        with engine.read() as tx:
-            if get_meta(tx, MARK) is None:
-                return
-        with engine.write(lasting=False) as tx:
-            below = int(get_meta(tx, MARK) or 0)
-            sql = "SELECT id FROM messages WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?"
-            first = int(tx.value(sql, (below, PIECE)) or 0)
-            sql = (
-                "SELECT id, session_id, tool_calls FROM messages WHERE id >= ? AND id < ? AND tool_calls IS NOT NULL"
-                f" AND (hidden IS NULL OR hidden > {REDACTED})"
-            )
-            note_stored(tx, tx.rows(sql, (first, below)))
-            if first:
-                set_meta(tx, MARK, str(first))
-            else:
-                drop_meta(tx, MARK)
-
-
 def note_again(engine: Engine) -> None:
     """Note the changes of all messages again, where notes may be lost or wrong."""
     with engine.write() as tx:
         tx.run("DELETE FROM file_changes")
-        set_meta(tx, MARK, str(int(tx.value("SELECT max(id) FROM messages") or 0) + 1))
-    catch_up(engine, threading.Event())
-
-
-class Backfill:
-    """The thread that looks through older messages, where there are any."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._stopped = engine, threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Start it, if the store is not looked through."""
-        if self._engine.read_only:
-            return
-        with self._engine.read() as tx:
-            if get_meta(tx, MARK) is None:
-                return
-        self._thread = threading.Thread(target=self._run, daemon=True, name="hermes-file-changes")
-        self._thread.start()
-
-    def _run(self) -> None:
-        with suppress(StoreError):  # closed, busy or full: the next opening goes on
-            catch_up(self._engine, self._stopped)
-
-    def stop(self) -> None:
-        """End it after its current piece."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+        last = 0
+        while rows := tx.rows(_STORED, (last,)):
+            note_stored(tx, rows)
+            last = rows[-1][0]
 
 
 # ---------------------------------------------------------------------------------------------- asking
@@ -159,11 +107,11 @@ _OWNER = "m.timestamp, m.session_id, s.source, s.title, s.cwd, s.trashed_at IS N
 
 
 def changes(
-    tx: Tx, names: Sequence[str] | None, session_id: str | None, visible_to: User | None, scope: Scope
+    engine: Engine, tx: Tx, names: Sequence[str] | None, session_id: str | None, visible_to: User | None, scope: Scope
 ) -> list[FileChangeRow]:
     """See SessionDB.file_changes."""
     found: list[FileChangeRow] = []
-    for message_id, path, kind, lines, at, owner, *about, is_shown in _changes(tx, names, session_id, scope):
+    for message_id, path, kind, lines, at, owner, *about, is_shown in _changes(engine, tx, names, session_id, scope):
         if visible_to is not None or not is_shown:  # the session that carries the message, if its own is not to be seen
             other = message_reading.session_of(tx, message_id, visible_to) or owner
             if other != owner:
@@ -176,8 +124,10 @@ def changes(
     return sorted(found, key=lambda one: (one["time"], one["message_id"]), reverse=True)
 
 
-def _changes(tx: Tx, names: Sequence[str] | None, session_id: str | None, scope: Scope) -> Iterator[Row]:
-    """Id, path, kind, lines and `_OWNER` of changes: noted ones, and those in messages that were not looked through yet."""
+def _changes(
+    engine: Engine, tx: Tx, names: Sequence[str] | None, session_id: str | None, scope: Scope
+) -> Iterator[Row]:
+    """Id, path, kind, lines and `_OWNER` of changes: noted ones, and those in another program's messages above the mark."""
     joined = f"JOIN sessions s ON s.id = m.session_id WHERE {{these}} AND {scope.where}"
     of_session = "TRUE" if session_id is None else "m.session_id = ?"
     params = [*([] if session_id is None else [session_id]), *scope.params]
@@ -188,14 +138,13 @@ def _changes(tx: Tx, names: Sequence[str] | None, session_id: str | None, scope:
         these, given = ("TRUE", []) if names is None else tx.among("c.name", names)
         sql = f"SELECT c.message_id, c.path, c.kind, c.lines, {_OWNER} FROM file_changes c JOIN messages m ON m.id = c.message_id"
         yield from tx.rows(f"{sql} {joined.format(these=f'{these} AND {of_session}')}", [*given, *params])
-    below = get_meta(tx, MARK) if is_noted else _ANY  # without the table: an older file, which is only read
-    if below is None:
-        return
+    # Without the table it is an older file, which is only read.
+    mark, unnoted = (engine.fulltext.mark(tx), "m.writer IS NULL") if is_noted else (0, "TRUE")
     known = [name for name in names or () if all(map(str.isascii, names or ()))]  # programs may have escaped others
     named = " OR ".join(["instr(m.tool_calls, ?) > 0"] * len(known)) or "TRUE"
-    older = f"m.id < ? AND m.tool_calls IS NOT NULL AND ({named}) AND {of_session}"
-    sql = f"SELECT m.id, m.tool_calls, {_OWNER} FROM messages m {joined.format(these=older)}"
-    for message_id, calls, *owner in tx.rows(sql, [int(below), *known, *params]):
+    others = f"m.id > ? AND {unnoted} AND m.tool_calls IS NOT NULL AND ({named}) AND {of_session}"
+    sql = f"SELECT m.id, m.tool_calls, {_OWNER} FROM messages m {joined.format(these=others)}"
+    for message_id, calls, *owner in tx.rows(sql, [mark, *known, *params]):
         for _, path, name, kind, lines in _succeeded(tx, message_id, owner[1], calls):
             if names is None or name in names:
                 yield message_id, path, kind, lines, *owner

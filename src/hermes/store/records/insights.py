@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from hermes.errors import InvalidInput
 from hermes.store.api.arguments import checked_time
 from hermes.store.engines.base import Tx, rows_among
 from hermes.store.records import codec, message_reading, message_values
+from hermes.store.records.file_edits import calls_in
 from hermes.store.records.listing import CONTINUES, OF_ITS_OWN
 from hermes.store.records.visibility import AUTOMATED, User, session_clause
 
@@ -209,38 +208,8 @@ def _read_messages(tx: Tx, talks: dict[str, _Talk], since: float, until: float) 
     sql = f"SELECT m.session_id, m.tool_calls FROM messages m{_IN_PERIOD} AND m.tool_calls IS NOT NULL"
     for session_id, calls in rows_among(tx, sql, ids, "m.session_id", period):
         tools = talks[codec.restored(session_id)].tools
-        for name in _tool_names(calls):
-            tools[name] += 1
-
-
-class _Function(msgspec.Struct):
-    name: str
-
-
-class _Call(msgspec.Struct):
-    function: _Function
-
-
-_read_calls = msgspec.json.Decoder(list[_Call]).decode
-
-
-def _tool_names(stored: Any) -> list[str]:
-    """The tools a message calls, one name for each call."""
-    try:
-        return [call.function.name or "(no name)" for call in _read_calls(stored)]
-    except (ValueError, TypeError, RecursionError):  # in the form of another program
-        calls = codec.from_json(stored)
-    listed = calls if isinstance(calls, list) else [calls] * message_values.count_calls(calls)
-    return [_tool_name(call) for call in listed]
-
-
-def _tool_name(call: Any) -> str:
-    if isinstance(call, dict):
-        function = call.get("function")
-        name = function.get("name") if isinstance(function, dict) else call.get("name")
-        if isinstance(name, str) and name:
-            return name
-    return "(no name)"
+        for _, name, _ in calls_in(codec.restored(calls)):
+            tools[name or "(no name)"] += 1
 
 
 def _whole(value: Any) -> int:

@@ -33,7 +33,7 @@ def ranges(tx: Tx, places: Sequence[Place]) -> list[tuple[str, int, int]]:
     """The smallest number of ranges (owner, first, last) that cover exactly these places."""
     neighbours: dict[str, dict[int, int]] = {}
     for owner in {owner for _, owner in places}:
-        ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? ORDER BY id", (owner,))]
+        ids = tx.column("SELECT id FROM messages WHERE session_id = ? ORDER BY id", (owner,))
         neighbours[owner] = dict(pairwise(ids))
     out: list[tuple[str, int, int]] = []
     for message_id, owner in places:
@@ -95,7 +95,12 @@ def _upto(places: Sequence[Any], message_id: int, session_id: str) -> list[Place
 
 
 def compress(
-    tx: Tx, session_id: str, new_id: str, summary: message_values.Ready, head_until: int | None, tail_from: int | None
+    tx: Tx,
+    session_id: str,
+    new_id: str,
+    summary: message_values.EncodedMessage,
+    head_until: int | None,
+    tail_from: int | None,
 ) -> int:
     """End a session by compression and open its continuation; the id of the summary message."""
     parent = sessions.require(tx, session_id)
@@ -157,8 +162,8 @@ def _hide(tx: Tx, session_id: str, after: Iterable[Place], batch: int) -> None:
     sql = "SELECT ord, from_session, first_id, last_id, after_id FROM session_refs WHERE session_id = ? AND rewound IS NULL"
     refs = tx.rows(sql, (session_id,))
     for ord_, owner, first, last, after_id in refs:
-        ids = [row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? ORDER BY id",
-                                         (owner, first, last))]  # fmt: skip
+        between = "SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? ORDER BY id"
+        ids = tx.column(between, (owner, first, last))
         if carried.isdisjoint(ids):
             continue
         tx.run("UPDATE session_refs SET rewound = ? WHERE session_id = ? AND ord = ?", (batch, session_id, ord_))
@@ -254,12 +259,11 @@ def parts(tx: Tx, session_id: str) -> list[str]:
 
 def subagents(tx: Tx, session_id: str) -> list[str]:
     """The children of kind `subagent`, the oldest first."""
-    rows = tx.rows(
+    return tx.column(
         f"SELECT c.id FROM sessions c WHERE c.parent_session_id = ? AND c.kind = 'subagent' AND {_THERE}"
         " ORDER BY c.started_at, c.id",
         (session_id,),
     )
-    return [str(row[0]) for row in rows]
 
 
 def resume_target(tx: Tx, session_id: str) -> str:
@@ -301,7 +305,7 @@ def with_ancestors(tx: Tx, session_id: str, columns: str, visible_to: User | Non
 
 def cut_children(tx: Tx, session_id: str) -> list[str]:
     """Detach a session's children from it; returns their ids."""
-    children = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE parent_session_id = ?", (session_id,))]
+    children = tx.column("SELECT id FROM sessions WHERE parent_session_id = ?", (session_id,))
     tx.run("UPDATE sessions SET parent_session_id = NULL WHERE parent_session_id = ?", (session_id,))
     return children
 

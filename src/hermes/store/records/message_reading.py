@@ -87,7 +87,7 @@ def carried_counts(tx: Tx, session_ids: Sequence[str]) -> dict[str, int]:
 def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
     """The redacted ones among a session's own messages with these ids."""
     sql = f"SELECT id FROM messages WHERE id = ? AND session_id = ? AND hidden = {REDACTED}"
-    return {row[0] for one in ids for row in tx.rows(sql, (one, session_id))}
+    return {number for one in ids for number in tx.column(sql, (one, session_id))}
 
 
 def rows_of(tx: Tx, message_id: int) -> list[Row]:
@@ -187,7 +187,7 @@ def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
 def following(tx: Tx, message_id: int, limit: int, visible_to: User | None) -> list[Row]:
     """A message and the next ones of its session, at most `limit`; [] if the caller may not see it.
 
-    One that the caller sees only in a session that carries it comes alone: what follows it elsewhere may be another user's.
+    One that the caller sees only in a session that carries it comes exclusive: what follows it elsewhere may be another user's.
     """
     shown_in = session_of(tx, message_id, visible_to)
     if shown_in is None:
@@ -251,8 +251,7 @@ def mentions(content: Any) -> bool:
 def attachments_of(tx: Tx, session_id: str) -> list[str]:
     """The hashes of the attachments a session's own messages refer to."""
     sql = "SELECT DISTINCT a.hash FROM attachments a JOIN messages m ON m.id = a.message_id WHERE m.session_id = ?"
-    rows = tx.rows(sql, (session_id,))
-    return [row[0] for row in rows]
+    return tx.column(sql, (session_id,))
 
 
 def attachments_shown(tx: Tx, session_id: str) -> list[str]:

@@ -33,7 +33,7 @@ _NUMBERS = {
 
 
 @dataclass(slots=True)
-class Ready:
+class EncodedMessage:
     """A message in the shape of its row (all but the session id), made before any lock is taken."""
 
     values: dict[str, Any]  # by the names of STORED, in their order, as they are stored: see codec.storable
@@ -60,7 +60,7 @@ def preview_of(text: str | None) -> str:
     return line if len(line) <= PREVIEW else line[:PREVIEW] + "..."
 
 
-def make_ready(message: Mapping[str, Any], *, mask: Mask | None, lift: Lift | None) -> Ready:
+def encode_message(message: Mapping[str, Any], *, mask: Mask | None, lift: Lift | None) -> EncodedMessage:
     """Check, mask and encode one message given as a mapping of append_message's arguments."""
     if not isinstance(message, Mapping):
         raise InvalidInput(f"a message is a dict with a role, not {type(message).__name__}")
@@ -111,7 +111,7 @@ def make_ready(message: Mapping[str, Any], *, mask: Mask | None, lift: Lift | No
     made = get("tool_calls")
     changes = noted(made) if made and role == "assistant" else ()
     failed = role == "tool" and is_failure(shown, get("meta"))
-    return Ready(values, count_calls(made), timestamp, preview or None, size, whole, lifted, changes, failed)
+    return EncodedMessage(values, count_calls(made), timestamp, preview or None, size, whole, lifted, changes, failed)
 
 
 def count_calls(calls: Any) -> int:

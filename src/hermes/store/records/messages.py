@@ -13,7 +13,7 @@ from hermes.errors import SessionNotFound
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Document, Engine, Tx
 from hermes.store.records import codec, file_changes
 from hermes.store.records.message_reading import NEEDED, UNSETTLED, refer, shown_rows
-from hermes.store.records.message_values import STORED, Ready, count_calls, preview_of
+from hermes.store.records.message_values import STORED, EncodedMessage, count_calls, preview_of
 from hermes.store.text.index_text import plain_parts
 
 _MARKS = ", ".join("?" * (1 + len(STORED)))
@@ -27,7 +27,7 @@ _COUNT = (
 )
 
 
-def append(tx: Tx, session_id: str, ready: Ready) -> int:
+def append(tx: Tx, session_id: str, ready: EncodedMessage) -> int:
     """Store one message and count it on its session."""
     stamp, preview = ready.timestamp, None if ready.preview is None else codec.storable(ready.preview)
     counted = _COUNT, (1, ready.calls, stamp, stamp, preview, session_id)
@@ -38,19 +38,19 @@ def append(tx: Tx, session_id: str, ready: Ready) -> int:
     return message_id
 
 
-def _stored(tx: Tx, session_id: str, message_id: int, ready: Ready) -> None:
+def _stored(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> None:
     """Record what belongs to a message that was just stored."""
     refer(tx, message_id, ready.lifted)
     if ready.changes or ready.failed:
         file_changes.note(tx, session_id, message_id, ready)
 
 
-def _document(ready: Ready) -> Document:
+def _document(ready: EncodedMessage) -> Document:
     values = ready.values
     return ready.text, values["content_format"], values["tool_name"], values["tool_calls"]
 
 
-def insert(tx: Tx, session_id: str, ready: Ready, message_id: int | None) -> int:
+def insert(tx: Tx, session_id: str, ready: EncodedMessage, message_id: int | None) -> int:
     """Store a message (under a given id) without updating counters: imports and rebuilds recount afterwards."""
     if message_id is None:
         message_id = tx.insert(_INSERT, (session_id, *ready.values.values()))
@@ -66,7 +66,7 @@ _CONTENT = ("content", "content_format", "content_rest")
 _ALL_BUT_WRITER = tuple(name for name in STORED if name != "writer")
 
 
-def set_values(tx: Tx, message_id: int, ready: Ready, *, only_content: bool = False) -> None:
+def set_values(tx: Tx, message_id: int, ready: EncodedMessage, *, only_content: bool = False) -> None:
     """Replace a message's row (or only its content) with another version; its id, session and storage time stay."""
     names = _CONTENT if only_content else _ALL_BUT_WRITER
     sets = ", ".join(f"{name} = ?" for name in names)
@@ -155,7 +155,7 @@ def home_of(tx: Tx, message_id: int) -> MessageHome | None:
     )
     if row is None or row[1] in (REDACTED, REPLACED):
         return None
-    carriers = tx.rows(
+    carriers = tx.column(
         "SELECT DISTINCT session_id FROM session_refs WHERE from_session = ? AND ? BETWEEN first_id AND last_id AND"
         " session_id <> ? ORDER BY session_id",
         (row[0], message_id, row[0]),
@@ -163,7 +163,7 @@ def home_of(tx: Tx, message_id: int) -> MessageHome | None:
     deleted = row[2] is not None
     if deleted and not carriers:
         return None
-    return MessageHome(row[0], tuple(one[0] for one in carriers), deleted)
+    return MessageHome(row[0], tuple(carriers), deleted)
 
 
 def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
@@ -174,7 +174,7 @@ def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
         recount(tx, session_id)
 
 
-def edit(engine: Engine, tx: Tx, message_id: int, ready: Ready, place: MessageHome) -> tuple[int, str]:
+def edit(engine: Engine, tx: Tx, message_id: int, ready: EncodedMessage, place: MessageHome) -> tuple[int, str]:
     """Replace a message's content; returns the row with the earlier version, and its owner."""
     version = replace(engine, tx, message_id, ready, place.keeper, only_content=True)
     for session_id in place.sessions:
@@ -182,7 +182,9 @@ def edit(engine: Engine, tx: Tx, message_id: int, ready: Ready, place: MessageHo
     return version, place.keeper
 
 
-def replace(engine: Engine, tx: Tx, message_id: int, ready: Ready, keeper: str, *, only_content: bool = False) -> int:
+def replace(
+    engine: Engine, tx: Tx, message_id: int, ready: EncodedMessage, keeper: str, *, only_content: bool = False
+) -> int:
     """Store another version of a message; the earlier one moves to a row of `keeper`, which is returned."""
     version = tx.insert(_COPY, (keeper, message_id))
     attached = "SELECT hash, ?, mime, bytes FROM attachments WHERE message_id = ?"
@@ -192,7 +194,7 @@ def replace(engine: Engine, tx: Tx, message_id: int, ready: Ready, keeper: str, 
     return version
 
 
-def same_content(tx: Tx, message_id: int, ready: Ready) -> bool:
+def same_content(tx: Tx, message_id: int, ready: EncodedMessage) -> bool:
     """Whether a message already has this content."""
     row = tx.row("SELECT content, content_rest, content_format FROM messages WHERE id = ?", (message_id,))
     return row is not None and (codec.joined(row[0], row[1]), row[2]) == (ready.text, ready.form)

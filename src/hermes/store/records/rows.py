@@ -238,7 +238,7 @@ class ShredResult(TypedDict):
     """The result of `shred_session`.
 
     `parts` are the sessions it was made of, `messages` how many they owned. `shared_with` names sessions that still show
-    messages the conversation showed without owning them; `copies` are files and places that still hold it; `unfinished`
+    messages the conversation showed without owning them; `copies` are files and places that may still hold it; `unfinished`
     has a line for whatever could not be done: shred again after doing what it says.
     """
 

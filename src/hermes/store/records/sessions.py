@@ -192,12 +192,11 @@ def with_prefix(tx: Tx, prefix: str, visible_to: User | None, limit: int) -> lis
     if not prefix or codec.storable(prefix) is not prefix:
         return []
     where, params = session_clause(visible_to)
-    rows = tx.rows(
+    return tx.column(
         f"SELECT s.id FROM sessions s WHERE s.id >= ? AND s.id < ? AND {where}"
         " ORDER BY s.id <> ?, s.started_at DESC, s.id DESC LIMIT ?",
         [prefix, prefix + "\U0010ffff", *params, prefix, limit],
     )
-    return [row[0] for row in rows]
 
 
 def count(tx: Tx, source: str | None, visible_to: User | None) -> int:

@@ -30,10 +30,8 @@ def family_of(tx: Tx, title: str, session_id: str | None = None) -> tuple[str, i
         "SELECT p.title_base FROM sessions s JOIN sessions p ON p.id = s.parent_session_id WHERE s.id = ?",
         (session_id,),
     )
-    like = tx.rows(
-        "SELECT DISTINCT title_base FROM sessions WHERE title_base >= ? AND title_base < ?", (base, base + "\U0010ffff")
-    )
-    for whole in (parent, *(row[0] for row in like)):
+    like = "SELECT DISTINCT title_base FROM sessions WHERE title_base >= ? AND title_base < ?"
+    for whole in (parent, *tx.column(like, (base, base + "\U0010ffff"))):
         if whole is not None and len(whole) > len(base) and shown_title(whole, number) == title:
             return whole, number
     return base, number
@@ -136,7 +134,7 @@ def meant(tx: Tx, words: str, visible_to: User | None) -> list[str]:
     return [session_id for _, session_id in sorted((same or containing).values(), reverse=True)]
 
 
-def take_in(tx: Tx) -> None:
+def adopt_foreign_titles(tx: Tx) -> None:
     """Give families to titles that another program set."""
     for session_id, title in tx.rows("SELECT id, title FROM sessions WHERE title IS DISTINCT FROM title_seen"):
         if not isinstance(title, str | None):  # a damaged row: `check` names it

@@ -114,7 +114,9 @@ def holds(tree: Node, text: str, literal: Collection[str], *, inside: bool = Fal
 
 def text_test(query: str) -> Callable[[str], bool]:
     """A test of short texts: whether one matches a query, whatever its case and accents."""
-    tree = parse(query).tree
+    tree, signs = parse(query).tree, fold(query).strip()
+    if not runs(signs):  # punctuation alone
+        return lambda text: signs != "" and signs in fold(text)
     return lambda text: tree is not None and holds(tree, fold(text), ())
 
 

@@ -27,7 +27,7 @@ GROUPS = 24  # words of a question that are searched
 OF_A_TIME = 10  # sessions of the time a question names, where nothing else of that time was found
 TIMES = 2  # of those that a question names, the first: a month without a year is one of many years
 # The share of a question's words, by how rare they are, that the best session must hold for there to be an answer at all.
-# Where it is less, a message must be nearer than chance by so much. Alternatives are compared in docs/benchmarks.md.
+# Where it is less, a message must be nearer than chance by so much. Alternatives are compared in docs/recall.md.
 WORDS_ALONE, WITH_MEANING, NEARER = 0.12, 0.27, 0.5
 _ASKING = "什么 怎么 怎样 哪 谁 吗 呢 几 多少 为何 为什 何 誰 どこ どう いつ なぜ どの 무엇 어디 언제 누가 누구 어떻게 왜".split()
 

@@ -111,8 +111,6 @@ def _read_transcripts(engine: Engine, files: Iterable[Path], unread: list[str], 
             session = replay.read_transcript(path)
             if session.is_none(path):
                 continue
-            if session.events:
-                events.prepare(engine)
             with engine.write() as tx:
                 one = _merge(engine, tx, session, path, is_lost)
             if one is not None:
@@ -179,7 +177,7 @@ def _identity(entry: Entry) -> tuple[Any, ...]:
 
 def _trash_unknown(tx: Tx, folder: Path) -> list[str]:
     """Of a database that lost its newest changes: sessions that had a transcript and have none now were deleted since."""
-    known = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript IS NOT NULL AND trashed_at IS NULL")]
+    known = tx.column("SELECT id FROM sessions WHERE transcript IS NOT NULL AND trashed_at IS NULL")
     unknown = [one for one in known if not (folder / file_name(one)).exists()]
     gone = [session_id for session_id in unknown if retention.trash(tx, session_id, "rebuild")]
     return [f"moved {len(gone)} sessions without a transcript to the trash"] if gone else []

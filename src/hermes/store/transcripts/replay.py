@@ -74,13 +74,13 @@ def session_state(tx: Tx, session_id: str) -> SessionState:
 def owners(tx: Tx, session_id: str) -> list[str]:
     """The sessions whose messages a session refers to."""
     sql = "SELECT DISTINCT from_session FROM session_refs WHERE session_id = ? AND from_session <> ?"
-    return [row[0] for row in tx.rows(sql, (session_id, session_id))]
+    return tx.column(sql, (session_id, session_id))
 
 
 def successors(tx: Tx, session_id: str, end_reason: str | None) -> dict[str, str | list[str]]:
     """The sessions in which a conversation continues: the one that continues it, and its branches."""
     sql = "SELECT id FROM sessions WHERE parent_session_id = ? AND kind = ? AND purged IS NULL ORDER BY started_at, id"
-    continued, branches = ([row[0] for row in tx.rows(sql, (session_id, kind))] for kind in ("compression", "branch"))
+    continued, branches = (tx.column(sql, (session_id, kind)) for kind in ("compression", "branch"))
     found: dict[str, str | list[str]] = {"branches": branches} if branches else {}
     return {"continued_in": continued[-1], **found} if continued and end_reason == "compression" else found
 

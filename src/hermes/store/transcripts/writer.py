@@ -19,7 +19,7 @@ from hermes.errors import StoreClosed, StoreError, StoreUnreachable
 from hermes.store.engines.base import Engine, Tx, get_meta, note_meta
 from hermes.store.records import codec, message_reading
 from hermes.store.records.attachments import Attachments, listed
-from hermes.store.records.message_values import Ready
+from hermes.store.records.message_values import EncodedMessage
 from hermes.store.transcripts import lines as transcript
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.lines import Entry, TranscriptFile, TranscriptFolder, event, line
@@ -78,7 +78,7 @@ class TranscriptWriter:
     def settle(self) -> None:
         """Clear the marks before the store is closed."""
         if self._written:
-            with suppress(StoreError), self._engine.write(alone=False, lasting=False) as tx:
+            with suppress(StoreError), self._engine.write(exclusive=False, durable=False) as tx:
                 self.mark(tx, ())
 
     def complete_marked(self) -> None:
@@ -87,7 +87,7 @@ class TranscriptWriter:
             return
         with self._engine.read() as tx:
             active = {one: number or 0 for one, number in tx.rows(_ACTIVE, (32 if self._engine.shared else 8,))}
-            marked = [row[0] for row in tx.rows("SELECT id FROM sessions WHERE transcript = 0")]
+            marked = tx.column("SELECT id FROM sessions WHERE transcript = 0")
         if self._engine.shared:
             told = {
                 one: transcript.highest_id(transcript.tail(self.files.path(one)))
@@ -153,7 +153,7 @@ class TranscriptWriter:
                 self._note_lost()
 
     def message_stored(
-        self, session_id: str, message_id: int, ready: Ready, used: Mapping[str, Any] | None = None
+        self, session_id: str, message_id: int, ready: EncodedMessage, used: Mapping[str, Any] | None = None
     ) -> None:
         """A message was stored; `used` are the usage columns of its session that changed with it."""
         usage = [event("usage", set=used)] if used else []
@@ -293,7 +293,7 @@ class TranscriptWriter:
         self._behind.discard(session_id)
         if row[0] is None:  # it has one from now on: if it goes missing, check() reports that
             self._kept[session_id] = True
-            with suppress(StoreError), self._engine.write(alone=False) as tx:
+            with suppress(StoreError), self._engine.write(exclusive=False) as tx:
                 tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,))
         for owner in owners:  # the messages it refers to are in their files
             if not self.files.exists(owner):
@@ -302,7 +302,7 @@ class TranscriptWriter:
 
     def _has_more(self, tx: Tx, session_id: str, told: replay.ReplayedSession, written: float) -> bool:
         """Whether a transcript has messages that the rows lack, though none were removed since it was written."""
-        stored = {row[0] for row in tx.rows("SELECT id FROM messages WHERE session_id = ?", (session_id,))}
+        stored = set(tx.column("SELECT id FROM messages WHERE session_id = ?", (session_id,)))
         is_more = bool(told.loose or told.messages.keys() - stored)
         return is_more and tx.row(_REMOVED, (session_id, written)) is None
 
@@ -324,7 +324,7 @@ class TranscriptWriter:
                 )
 
 
-def _entry(message_id: int, ready: Ready) -> Entry:
+def _entry(message_id: int, ready: EncodedMessage) -> Entry:
     """A stored message as its transcript line, without reading it back."""
     named = {**ready.values, "id": message_id, "session_id": "", "content": ready.text}
     row = (*(named[name] for name in message_reading.SHOWN), ready.form, None)

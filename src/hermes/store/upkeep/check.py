@@ -9,7 +9,6 @@ and transcripts that differ are written again (the old file is set aside). A dam
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -43,7 +42,6 @@ _LOST = "its newest messages were lost, the transcripts have them; `hermes sessi
 DELETED = "its session was deleted, the transcript was not"
 TABLES = ("session_refs", "session_tags", "session_members", "session_rewinds")  # whose rows belong to a session
 _NOT_HERE = frozenset(("attachment", "half-shredded"))  # nothing that a repair could do
-_PROMPT = f"SELECT {sessions.PROMPT} FROM sessions s WHERE s.id = ?"
 T = TypeVar("T")
 
 
@@ -58,7 +56,7 @@ def check(
         if not DAMAGED.isdisjoint(one["kind"] for one in found):
             return found
         with engine.read() as tx:
-            found += [*_orphans(tx), *_counters(tx), *_prompts(tx), *_noted(tx)]
+            found += [*_orphans(tx), *_counters(tx), *_noted(tx)]
             is_empty = tx.row("SELECT 1 FROM sessions LIMIT 1") is None
         found += _confirmed(engine, lambda: _half_deleted(engine))
         found += _attachments(engine, attachments, progress)
@@ -112,16 +110,6 @@ def _noted(tx: Tx) -> Iterator[Finding]:
         yield finding("half-shredded", f"session {session_id}", hint)
 
 
-def _prompts(tx: Tx) -> Iterator[Finding]:
-    for session_id, digest, text in tx.rows(
-        f"SELECT s.id, s.system_prompt_hash, {sessions.PROMPT} FROM sessions s WHERE s.system_prompt_hash IS NOT NULL"
-        " AND s.system_prompt IS NULL"
-    ):
-        raw = text if isinstance(text, bytes) else (text or "").encode("utf-8", "surrogatepass")
-        if hashlib.sha256(raw).hexdigest() != digest:
-            yield finding("prompt", f"session {session_id}", "its system prompt is not the one that was stored")
-
-
 def _counters(tx: Tx) -> Iterator[Finding]:
     """Sessions whose counters are not those of the messages they show."""
     sql = "SELECT session_id, count(*), 0, max(timestamp) FROM messages WHERE hidden IS NULL GROUP BY session_id"
@@ -169,7 +157,7 @@ def _transcripts(engine: Engine, transcripts: TranscriptWriter, progress: Progre
     if transcripts.which == "off" or engine.shared or not transcripts.files.folder.is_dir():
         return []  # of a shared store each host has the transcripts of the sessions it served: copies
     with engine.read() as tx:
-        ids = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY id")]
+        ids = tx.column("SELECT id FROM sessions ORDER BY id")
     found = _differing(engine, transcripts, ids, progress)
     if found:
         found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found]))
@@ -270,11 +258,10 @@ def repair(
         done.append(f"finished {finish_deletions(engine, transcripts)} deletions that had been interrupted")
     with engine.write() as tx:
         done += mend_orphans(tx)
-        for session_id in by_kind.get("prompt", ()):  # what is left of the text counts from now on
-            sessions.set_prompt(tx, session_id, codec.restored(tx.value(_PROMPT, (session_id,))))
         for session_id in by_kind.get("counters", ()):
             messages.recount(tx, session_id)
-    done += [f"corrected {len(by_kind[kind])} {what}" for kind, what in _CORRECTED.items() if kind in by_kind]
+    if "counters" in by_kind:
+        done.append(f"corrected {len(by_kind['counters'])} counters of sessions")
     if rebuild_index or any(kind.startswith("fts-") and kind != "fts-waiting" for kind in by_kind):
         engine.rebuild_index()
         file_changes.note_again(engine)
@@ -284,14 +271,9 @@ def repair(
     return done + _rewrite_transcripts(transcripts, found)
 
 
-_CORRECTED = {"prompt": "system prompts", "counters": "counters of sessions"}
-
-
 def _rewrite_transcripts(transcripts: TranscriptWriter, found: list[Finding]) -> list[str]:
     done = []
-    for where, detail in {
-        one["where"]: one["detail"] for one in found if one["kind"] in ("transcript", "prompt")
-    }.items():
+    for where, detail in ((one["where"], one["detail"]) for one in found if one["kind"] == "transcript"):
         if detail == DELETED:
             (transcripts.files.folder / where).unlink(missing_ok=True)
             done.append(f"removed the transcript {where} of a deleted session")

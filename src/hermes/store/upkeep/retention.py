@@ -8,7 +8,6 @@ the session's own id, with an empty session row (`purged`): a tombstone. Creatin
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -196,7 +195,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
 
     Returns the sessions that kept messages for it.
     """
-    owners = tx.rows(
+    owners = tx.column(
         "SELECT DISTINCT r.from_session FROM session_refs r JOIN messages m ON m.session_id = r.from_session AND m.id BETWEEN"
         f" r.first_id AND r.last_id AND m.hidden IN ({KEPT}, {REDACTED}) WHERE r.session_id = ? AND r.from_session <> ?",
         (session_id, session_id),
@@ -209,7 +208,7 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     for key in (*keys, lineage.AWAITED + session_id):
         drop_meta(tx, key)
     drop_empty_tombstone(tx, session_id)
-    return [row[0] for row in owners]
+    return owners
 
 
 def drop_empty_tombstone(tx: Tx, session_id: str) -> None:
@@ -239,43 +238,33 @@ def finish_deletions(engine: Engine, transcripts: TranscriptWriter) -> int:
 
 def half_deleted(tx: Tx) -> list[str]:
     """Sessions whose deletion was interrupted, or that keep messages to which no session refers any more."""
-    rows = tx.rows(
+    return tx.column(
         "SELECT s.id FROM sessions s WHERE s.purged IS NOT NULL AND (NOT EXISTS (SELECT 1 FROM messages m WHERE"
         f" m.session_id = s.id) OR EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND {UNSETTLED}))"
     )
-    return [row[0] for row in rows]
 
 
 # --------------------------------------------------------------------------------------------- pruning
 
 
-def prunable(
-    tx: Tx, older_than_days: float, source: str | None, whole: bool, by_source: Mapping[str, float] | None
-) -> list[str]:
+def prunable(tx: Tx, older_than_days: float, source: str | None, whole: bool) -> list[str]:
     """Ended sessions whose last activity is longer ago than this; pinned and live ones never.
 
-    With `whole`, conversations of which every part qualifies, each as its newest part. `by_source` has other days for the
-    sessions of some sources.
+    With `whole`, conversations of which every part qualifies, each as its newest part.
     """
-    now, others = time.time(), by_source or {}
     # Another program's messages may be newer than the stored activity.
-    old = f"{_ACTIVE} < ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND m.timestamp >= ?)"
-    where, params = old, list[Any]([now - _seconds(older_than_days)] * 2)
-    if others:
-        where += f" AND s.source NOT IN ({', '.join('?' * len(others))})"
-        params += others
-        for name, days in others.items():
-            where += f" OR (s.source = ? AND {old})"
-            params += [name, *[now - _seconds(days, f"the retention of {name}")] * 2]
-    where = f" AND ({where})"
+    where = (
+        f" AND {_ACTIVE} < ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id AND m.timestamp >= ?)"
+    )
+    params: list[Any] = [time.time() - _seconds(older_than_days)] * 2
     if source is not None:
         where, params = f"{where} AND s.source = ?", [*params, source]
-    rows = tx.rows(
+    found = tx.column(
         "SELECT s.id FROM sessions s WHERE s.ended_at IS NOT NULL AND s.pinned_at IS NULL AND s.trashed_at IS NULL"
         f" AND s.purged IS NULL{where} ORDER BY {_ACTIVE}",
         params,
     )
-    ids = [row[0] for row in rows if not leases.is_live(tx, row[0])]
+    ids = [one for one in found if not leases.is_live(tx, one)]
     if not whole:
         return ids
     all_old = set(ids)
@@ -283,32 +272,31 @@ def prunable(
     return list(dict.fromkeys(chain[-1] for chain in chains if all_old.issuperset(chain)))
 
 
-def _seconds(days: float, name: str = "older_than_days") -> float:
-    return checked_period(days, name, "days") * DAY
+def _seconds(days: float) -> float:
+    return checked_period(days, "older_than_days", "days") * DAY
 
 
 def ghosts(tx: Tx) -> list[str]:
     """Untitled, ended sessions without messages, older than a day."""
-    rows = tx.rows(
+    return tx.column(
         "SELECT s.id FROM sessions s WHERE s.ended_at IS NOT NULL AND s.title IS NULL AND s.trashed_at IS NULL"
         " AND s.purged IS NULL"
         " AND s.pinned_at IS NULL AND s.started_at < ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.session_id = s.id)"
         " AND NOT EXISTS (SELECT 1 FROM session_refs r WHERE r.session_id = s.id)",
         (time.time() - GHOST_AGE,),
     )
-    return [row[0] for row in rows]
 
 
 def close_orphaned_compressions(tx: Tx) -> list[str]:
     """End compression children older than a week that never made a model call; their messages stay."""
-    rows = tx.rows(
+    found = tx.column(
         f"SELECT c.id FROM sessions c JOIN sessions p ON {lineage.CONTINUATION} WHERE c.ended_at IS NULL"
         " AND coalesce(c.api_call_count, 0) = 0 AND c.started_at < ?",
         (time.time() - ORPHAN_AGE,),
     )
-    for (session_id,) in rows:
+    for session_id in found:
         sessions.end(tx, session_id, "orphaned_compression")
-    return [row[0] for row in rows]
+    return found
 
 
 def trashed_before(tx: Tx, older_than_days: float) -> list[str]:

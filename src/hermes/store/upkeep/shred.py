@@ -18,17 +18,17 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
-from hermes.home import has_key_file
 from hermes.store.coordination import leases
 from hermes.store.engines.base import Tx, drop_meta, get_meta, meta_names, set_meta
-from hermes.store.engines.sqlite.foreign import is_database
 from hermes.store.exchange.sync import tables as sync_tables
 from hermes.store.gateway import outbox
 from hermes.store.records import codec, lineage
+from hermes.store.transcripts.lines import file_name
 from hermes.store.upkeep import retention
 from hermes.whole_files import write_whole
 
@@ -138,10 +138,7 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
             drop_meta(tx, retention.SHREDDING + plan.parts[-1])
     with engine.read() as tx:
         backups = retention.noted_backups(tx)
-    copies = [*map(str, copies_of(db.path, db._transcripts.files.folder, plan.parts, plan.attachments, backups))]
-    if not engine.shared:  # on a stick, or a share that is not mounted
-        away = (path for path in backups if not path.parent.is_dir())
-        copies += [f"{path} (a backup that can't be reached now), perhaps" for path in away]
+    copies = [*copies_of(db.path, db._transcripts.files.folder, plan.parts, backups)]
     return {
         "parts": plan.parts,
         "messages": plan.messages,
@@ -302,61 +299,17 @@ def _forget_titles(index: Path, session_ids: Sequence[str]) -> None:
 
 
 def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
-    return [str(row[0]) for key in keys for row in tx.rows(sql, (key,))]
+    return [one for key in keys for one in tx.column(sql, (key,))]
 
 
 # ------------------------------------------------------------------------------------------ copies
-#
-# Files near a store that hold a session of it: copies that backups and repairs made, exports. Looked at are the files beside
-# the database, folders beside it that are named after backups, what a repair put aside among the transcripts, and the backups
-# that were made elsewhere (their paths are noted). A database holds the session when the id is among its bytes, any other file
-# when it names the id as JSON does. An encrypted copy can't be searched: it counts as one.
-
-_PIECE = 1 << 20  # bytes read at once
-_OWN = ("", "-wal", "-shm", "-journal", "-queue", "-key")
 
 
-def copies_of(
-    database: Path, transcripts: Path, session_ids: Sequence[str], attachments: Iterable[str], backups: Iterable[Path]
-) -> Iterator[Path]:
-    """The files that hold one of these sessions, or a copy of one of these attachments (by hash)."""
-    own = {database.with_name(database.name + end) for end in _OWN}
-    elsewhere = {path for path in backups if path.is_file()}
-    candidates = sorted(({*_candidates(database.parent, transcripts)} | elsewhere) - own)
-    for path in candidates:
-        try:
-            if _holds(path, session_ids):
-                yield path
-        except OSError:
-            continue  # not readable for the user who runs this
-    # A backup has its attachments beside it, so each may lie in the folder of any candidate.
-    folders = {database.parent, *(path.parent for path in candidates if ".attachments" not in str(path.parent))}
-    for digest in attachments:
-        yield from sorted(found for one in folders for found in one.glob(f"*.attachments/{digest[:2]}/{digest}"))
-
-
-def _candidates(folder: Path, transcripts: Path) -> Iterator[Path]:
-    beside = [path for path in folder.iterdir() if not path.is_symlink()] if folder.is_dir() else []
-    for path in beside:
-        if path.is_file():
-            yield path
-        elif path.is_dir() and "backup" in path.name.lower():
-            yield from (one for one in path.rglob("*") if one.is_file() and not one.is_symlink())
-    yield from transcripts.glob("*.before-repair-*")
-
-
-def _holds(path: Path, session_ids: Sequence[str]) -> bool:
-    if has_key_file(path):
-        return True
-    words = {json.dumps(one, ensure_ascii=plain) for one in session_ids for plain in (True, False)}
-    if is_database(path) or path.name.endswith("-wal"):
-        words = set(session_ids)
-    sought = [word.encode(errors="surrogatepass") for word in words]
-    longest, before = max(map(len, sought)), b""
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            seen = before + piece
-            if any(word in seen for word in sought):
-                return True
-            before = seen[-longest:]
-    return False
+def copies_of(database: Path, transcripts: Path, session_ids: Iterable[str], backups: Sequence[Path]) -> Iterator[str]:
+    """Copies that this program made and that may hold one of these sessions: what a repair put aside, and backups."""
+    aside = {*database.parent.glob(f"{escape(database.name)}.before-repair-*")}
+    for one in session_ids:
+        aside.update(transcripts.glob(f"{escape(file_name(one))}.before-repair-*"))
+    yield from map(str, sorted(aside.union(path for path in backups if path.is_file())))
+    # On a stick, or a share that is not mounted.
+    yield from (f"{path} (a backup that can't be reached now)" for path in backups if not path.parent.is_dir())

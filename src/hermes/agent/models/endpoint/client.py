@@ -20,7 +20,7 @@ from hermes.agent.models.endpoint.providers import OPENAI, headers_for, provider
 from hermes.agent.models.endpoint.servers import context_length as window_of
 from hermes.agent.models.endpoint.servers import is_near, without_password
 from hermes.agent.models.endpoint.transport import END, NOTHING_YET, PendingCall, encoded, events, new_client
-from hermes.agent.models.model import Message, Piece, Reply, side_task_done
+from hermes.agent.models.model import REASONING, Message, Piece, Reply, side_task_done
 from hermes.agent.side_tasks import without_thinking
 from hermes.errors import HermesError, ModelRefused, ModelUnreachable
 
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from httpx import Client, Response
 
 
-_REASONING = ("reasoning", "reasoning_content", "reasoning_details")
 _SENT: dict[Any, tuple[str, ...]] = {  # fields sent besides role and content, by role
-    "assistant": ("name", "tool_calls", "refusal", *_REASONING),
+    "assistant": ("name", "tool_calls", "refusal", *REASONING),
     "tool": ("tool_call_id",),
 }
 _ANY = ("name",)
@@ -190,7 +189,7 @@ class EndpointModel:
         sent = {key: value for key, value in body.items() if key not in self._left_out}
         if "max_tokens" in self._left_out and "max_tokens" in body:  # OpenAI's reasoning models want the newer name
             sent["max_completion_tokens"] = body["max_tokens"]
-        drop = set(_REASONING) if "reasoning" in self._left_out or self.provider == "openai" else set()
+        drop = set(REASONING) if "reasoning" in self._left_out or self.provider == "openai" else set()
         return {"model": self.name, "messages": _all_as_sent(messages, drop), **sent}
 
 
@@ -244,6 +243,6 @@ def _not_understood(response: Response, body: dict[str, Any], messages: Sequence
     if response.status_code not in (400, 422):
         return set()
     out: set[str] = {name for name in ("stream_options", "max_tokens") if name in body and name in response.text}
-    if "reasoning" in response.text and any(field in message for message in messages for field in _REASONING):
+    if "reasoning" in response.text and any(field in message for message in messages for field in REASONING):
         out.add("reasoning")
     return out

@@ -1,1 +1,1 @@
-"""Shared by the adapters: HTTP, WebSockets, listeners, tokens, markup."""
+"""Shared by the adapters: HTTP and tokens, WebSockets, listeners, markup."""

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from hermes.gateway.adapter import Link
-from hermes.gateway.events import Event, Reaction, Revision
+from hermes.gateway.events import Event, Revision
 from hermes.gateway.flow.spool import Spool, store_mask
 from hermes.gateway.platforms._shared.payloads import LOG
 from hermes.whole_files import write_whole
@@ -25,15 +25,12 @@ from hermes.whole_files import write_whole
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between two tries to store a message
 
 
-async def hand_over(link: Link, what: Event | Revision | Reaction) -> None:
-    """Give a message, a revision or a reaction to the gateway. When this returns it is stored."""
-    if isinstance(what, Reaction):
-        await link.reacted(what)
-    else:
-        await (link.revised(what) if isinstance(what, Revision) else link.received(what))
+async def hand_over(link: Link, what: Event | Revision) -> None:
+    """Give a message or a revision to the gateway. When this returns it is stored."""
+    await (link.revised(what) if isinstance(what, Revision) else link.received(what))
 
 
-async def keep(link: Link, what: Event | Revision | Reaction) -> None:
+async def keep(link: Link, what: Event | Revision) -> None:
     """Retry until it is stored, for platforms that do not send it again."""
     pause = _FIRST_PAUSE
     while True:

@@ -19,10 +19,9 @@ from typing import Any
 from hermes.errors import PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms._shared.http import checked_address
+from hermes.gateway.platforms._shared.http import TokenRefused, checked_address
 from hermes.gateway.platforms._shared.receipt import Keeper
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Retries, loss_reported
-from hermes.gateway.platforms._shared.tokens import TokenRefused
 from hermes.gateway.platforms.dingtalk.client import CALLBACK, DISCONNECT, PING, SYSTEM, DingTalkApi, Stream, header
 from hermes.gateway.platforms.dingtalk.incoming import EXPIRES, WEBHOOK, event_of, is_member, message_of
 from hermes.gateway.platforms.dingtalk.outgoing import card, is_plain, length, markdown, title_of

@@ -19,7 +19,9 @@ import httpx
 
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms._shared.http import (
+    AccessToken,
     HttpApi,
+    TokenRefused,
     address_parts,
     connection_trouble,
     error_text,
@@ -28,7 +30,6 @@ from hermes.gateway.platforms._shared.http import (
     retry_after,
 )
 from hermes.gateway.platforms._shared.payloads import LOG, Log, dict_of, text_of
-from hermes.gateway.platforms._shared.tokens import AccessToken, TokenRefused
 from hermes.gateway.platforms._shared.websocket import WebSocketClient
 
 _TOKEN = "x-acs-dingtalk-access-token"

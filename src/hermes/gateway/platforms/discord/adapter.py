@@ -27,14 +27,12 @@ from hermes.gateway.events import (
     Chat,
     Choice,
     OutgoingFile,
-    Reaction,
     Revision,
-    Sender,
     deleted,
 )
 from hermes.gateway.platforms._shared.http import HttpApi, address_parts
 from hermes.gateway.platforms._shared.receipt import keep
-from hermes.gateway.platforms._shared.tasks import Recent, Tasks
+from hermes.gateway.platforms._shared.tasks import Tasks
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
     GATEWAY_URL,
@@ -85,7 +83,7 @@ class Discord(Adapter):
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, threads=True, media=True, menu=True,
         idempotent=True, mention_needed=True, quotes=True, tells_edits=True, tells_deletions=True,
-        files=True, largest_file=_LARGEST_FILE, longest_caption=LONGEST, tells_reactions=True, choices=25,
+        files=True, largest_file=_LARGEST_FILE, longest_caption=LONGEST, choices=25,
         longest_choice=90,
     )  # fmt: skip
 
@@ -97,7 +95,6 @@ class Discord(Adapter):
         self._stood: asyncio.Future[None] | None = None
         self._heard: asyncio.Queue[Heard | None] = asyncio.Queue()
         self._tasks = Tasks()
-        self._sent_to: Recent[int, Chat] = Recent(500)  # our messages → their chats
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -192,8 +189,6 @@ class Discord(Adapter):
                     await self._take_command(client, link, seen, heard)
                 elif isinstance(heard, Revised):
                     await self._take_revised(client, link, heard)
-                elif isinstance(heard, discord.RawReactionActionEvent):
-                    await self._take_reaction(client, link, heard)
                 else:
                     await self._take_message(client, link, heard)
                     seen.note(heard.id, heard.channel.id if heard.guild is None else None)
@@ -232,20 +227,6 @@ class Discord(Adapter):
                 words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
                 name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
                 await keep(link, Revision(id=name, revises=event.id, event=event))
-
-    async def _take_reaction(self, client: DiscordClient, link: Link, heard: discord.RawReactionActionEvent) -> None:
-        """Report an emoji at one of the messages that this process has sent."""
-        chat, name = self._sent_to.get(heard.message_id), heard.emoji.name
-        if (
-            chat is None
-            or name is None
-            or heard.emoji.id is not None
-            or (client.user and heard.user_id == client.user.id)
-        ):
-            return
-        told = f"reaction:{heard.message_id}:{heard.user_id}:{name}"
-        sender = Sender(user_id=str(heard.user_id), proven=True)  # as for messages: Discord names the account
-        await keep(link, Reaction(id=told, chat=chat, sender=sender, emoji=name, message_id=str(heard.message_id)))
 
     async def _take_command(self, client: DiscordClient, link: Link, seen: Seen, heard: discord.Interaction) -> None:
         """Store a command or a press, then acknowledge it. Discord shows the person one that was not acknowledged in time."""
@@ -293,7 +274,6 @@ class Discord(Adapter):
                 suppress_embeds=True,  # a preview would fetch addresses that only the model knows of
                 **more,
             )
-        self._sent_to.put(sent.id, chat)
         return str(sent.id)
 
     async def send_file(
@@ -308,7 +288,6 @@ class Discord(Adapter):
                 nonce=_nonce(nonce),
                 suppress_embeds=True,
             )
-        self._sent_to.put(sent.id, chat)
         return str(sent.id)
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:

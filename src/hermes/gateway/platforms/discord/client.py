@@ -51,7 +51,7 @@ discord.VoiceClient.warn_dave = False
 
 
 Revised = discord.RawMessageUpdateEvent | discord.RawMessageDeleteEvent | discord.RawBulkMessageDeleteEvent
-Heard = discord.Message | discord.Interaction | Revised | discord.RawReactionActionEvent
+Heard = discord.Message | discord.Interaction | Revised
 
 
 class DiscordClient(discord.Client):
@@ -71,8 +71,6 @@ class DiscordClient(discord.Client):
                 guild_messages=True,
                 dm_messages=True,
                 message_content=True,
-                guild_reactions=True,
-                dm_reactions=True,
             ),  # fmt: skip
             allowed_mentions=discord.AllowedMentions.none(),
             max_messages=None,
@@ -104,9 +102,6 @@ class DiscordClient(discord.Client):
         self._heard(payload)
 
     async def on_raw_bulk_message_delete(self, payload: discord.RawBulkMessageDeleteEvent) -> None:
-        self._heard(payload)
-
-    async def on_raw_reaction_add(self, payload: discord.RawReactionActionEvent) -> None:
         self._heard(payload)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:

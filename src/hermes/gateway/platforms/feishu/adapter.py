@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Reaction, Revision
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Revision
 from hermes.gateway.platforms._shared.http import checked_address
 from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, dropped, text_of
 from hermes.gateway.platforms._shared.receipt import hand_over
-from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, SentMessages, loss_reported
+from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 from hermes.gateway.platforms.feishu import incoming
 from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, WINDOW, EventProof, FeishuApi, FeishuRefused
 from hermes.gateway.platforms.feishu.incoming import EventReader
@@ -59,7 +59,7 @@ class Feishu(ApiAdapter[FeishuApi]):
     )
     capabilities = Capabilities(
         longest=LONGEST, measure=length, edits=True, threads=True, media=True, idempotent=True, quotes=True,
-        tells_deletions=True, files=True, largest_file=30_000_000, choices=10, longest_choice=100, tells_reactions=True,
+        tells_deletions=True, files=True, largest_file=30_000_000, choices=10, longest_choice=100,
         mention_needed=True,
     )  # fmt: skip
 
@@ -67,7 +67,7 @@ class Feishu(ApiAdapter[FeishuApi]):
         super().__init__(values, home)
         self._reader = EventReader("")
         self._names: Recent[str, str] = Recent()
-        self._sent: SentMessages[Chat] = SentMessages()  # the chats of our messages, which reactions do not name
+        self._sent: Recent[str, bool] = Recent()  # the ids of our messages
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -163,7 +163,7 @@ class Feishu(ApiAdapter[FeishuApi]):
         """Hand over an event; raises when it could not be stored, so that it is not acknowledged."""
         header, event = dict_of(content.get("header")), dict_of(content.get("event"))
         kind, event_id = header.get("event_type"), text_of(header.get("event_id"))
-        what: Event | Revision | Reaction | None = None
+        what: Event | Revision | None = None
         if kind == incoming.MESSAGE:
             parent = text_of(dict_of(event.get("message")).get("parent_id"))
             sender = dict_of(dict_of(event.get("sender")).get("sender_id")).get("open_id")
@@ -176,9 +176,6 @@ class Feishu(ApiAdapter[FeishuApi]):
             what = self._reader.recall(event)
         elif kind == incoming.PRESSED:
             what = self._reader.press(event, event_id)
-        elif kind == incoming.REACTED:
-            chat = await self._sent.find(text_of(event.get("message_id")))
-            what = self._reader.reaction(event, event_id, chat) if chat is not None else None
         if what is not None:
             await hand_over(link, what)
 
@@ -291,10 +288,6 @@ class Feishu(ApiAdapter[FeishuApi]):
 
     async def _message(self, chat: Chat, kind: str, content: str, nonce: str, reply_to: str | None = None) -> str:
         """Send a message into the chat, into its thread, or as a reply that quotes another one."""
-        with self._sent.sending():
-            return await self._posted(chat, kind, content, nonce, reply_to)
-
-    async def _posted(self, chat: Chat, kind: str, content: str, nonce: str, reply_to: str | None) -> str:
         uuid = hashlib.sha256(nonce.encode()).hexdigest()[:40]  # 50 characters at most
         body: dict[str, Any] = {"msg_type": kind, "content": content, "uuid": uuid}
         target = chat.thread_id or reply_to
@@ -302,19 +295,19 @@ class Feishu(ApiAdapter[FeishuApi]):
             path = f"{_IM}/messages/{quote(target, safe='')}/reply"
             try:
                 answer = await self.api.data("POST", path, json={**body, "reply_in_thread": chat.thread_id is not None})
-                return self._noted(answer, chat)
+                return self._noted(answer)
             except FeishuRefused as error:
                 if chat.thread_id is not None or error.code not in RECALLED:
                     raise
         query = {"receive_id_type": "chat_id"}
         body["receive_id"] = chat.chat_id
-        return self._noted(await self.api.data("POST", f"{_IM}/messages", params=query, json=body), chat)
+        return self._noted(await self.api.data("POST", f"{_IM}/messages", params=query, json=body))
 
-    def _noted(self, answer: dict[str, Any], chat: Chat) -> str:
+    def _noted(self, answer: dict[str, Any]) -> str:
         message_id = text_of(dict_of(answer.get("data")).get("message_id"))
         if not message_id:
             raise PlatformUnreachable("Feishu has not named the message it sent", maybe_sent=True)
-        self._sent.put(message_id, chat)
+        self._sent.put(message_id, True)
         return message_id
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:

@@ -1,4 +1,4 @@
-"""Feishu's events as ours: messages of every type, recalls, reactions, presses of buttons.
+"""Feishu's events as ours: messages of every type, recalls, presses of buttons.
 
 https://open.feishu.cn/document/server-docs/im-v1/message/events/receive
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
 from hermes.gateway.platforms._shared.http import attachment_kind
 from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, moment_of, parsed, text_of
 
 MESSAGE, RECALLED = "im.message.receive_v1", "im.message.recalled_v1"
-REACTED, PRESSED = "im.message.reaction.created_v1", "card.action.trigger"
+PRESSED = "card.action.trigger"
 MERGED = "merge_forward"  # the type of a message that forwards others; one that forwards a single message is not marked
-_EMOJI = {"THUMBSUP": "👍", "ThumbsDown": "👎", "DONE": "✅", "CheckMark": "✅", "CrossMark": "❌"}
 _KINDS = {"image": "image", "audio": "audio", "media": "video", "file": "file"}
 _MIMES = {"image": "image/png", "audio": "audio/ogg", "media": "video/mp4"}
 
@@ -92,14 +91,6 @@ class EventReader:
         kind = DM if value.get("type") == DM else GROUP
         chat = Chat(platform="feishu", chat_id=chat_id, type=kind, thread_id=text_of(value.get("thread")) or None)
         return Event(id=f"press:{event_id}", chat=chat, sender=who, text=says)
-
-    def reaction(self, content: dict[str, Any], event_id: str, chat: Chat) -> Reaction | None:
-        """An emoji of a person at one of our messages."""
-        emoji = _EMOJI.get(text_of(dict_of(content.get("reaction_type")).get("emoji_type")))
-        who, message_id = sender_of(content.get("user_id")), text_of(content.get("message_id"))
-        if emoji is None or who is None or content.get("operator_type") != "user" or not event_id:
-            return None
-        return Reaction(id=f"reaction:{event_id}", chat=chat, sender=who, emoji=emoji, message_id=message_id)
 
 
 def quoted_text(item: dict[str, Any]) -> str | None:

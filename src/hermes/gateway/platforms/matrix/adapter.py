@@ -20,7 +20,7 @@ from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import Attachment, Chat, OutgoingFile, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import Attachment, Chat, OutgoingFile, Revision, deleted
 from hermes.gateway.platforms._shared.tasks import PAUSES, Recent, Retries, Tasks
 from hermes.gateway.platforms.matrix import incoming, outgoing
 from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can_encrypt, log_in
@@ -77,7 +77,6 @@ class Matrix(Adapter):
     capabilities = Capabilities(
         longest=6000, measure=utf16_units, edits=True, typing=True, media=True, idempotent=True, mention_needed=True,
         tells_edits=True, tells_deletions=True, quotes=True, files=True, largest_file=50_000_000, longest_caption=6000,
-        tells_reactions=True,
     )  # fmt: skip
 
     pauses: Sequence[float] = PAUSES  # seconds before each attempt to sync again
@@ -93,7 +92,6 @@ class Matrix(Adapter):
         self._waiting: list[dict[str, Any]] = []
         self._ours: Recent[str, bool] = Recent(1_000)  # ids of answered messages → whether they are ours
         self._said: Recent[str, str] = Recent(MOST_SAID)  # ids of our own messages → their current text
-        self._sent_to: Recent[str, Chat] = Recent(MOST_SAID)  # … → the chat, or the thread of it, they were sent to
         self._typing: set[str] = set()
 
     # ---------------------------------------------------------------------------------------------- login
@@ -229,9 +227,6 @@ class Matrix(Adapter):
         if (edited := incoming.edited(event.source)) is not None:
             await self._take_edit(client, link, room, event, edited)
             return
-        if (told := incoming.reaction(event.source)) is not None:
-            await self._take_reaction(link, room, event, *told)
-            return
         content = incoming.content_of(event.source)
         if content is None:
             return
@@ -257,13 +252,6 @@ class Matrix(Adapter):
         made = incoming.event_of(room, incoming.as_edited(event.source, answer.event.source, first), client.user_id)
         if made is not None:
             await link.revised(Revision(id=event.event_id, revises=first, event=made))
-
-    async def _take_reaction(self, link: Link, room: MatrixRoom, event: RoomEvent, target: str, emoji: str) -> None:
-        """Report an emoji at one of the messages that this process has sent."""
-        chat = self._sent_to.get(target)
-        if chat is not None and chat.chat_id == room.room_id:
-            sender = Sender(user_id=event.sender, name=room.user_name(event.sender) or None, proven=True)
-            await link.reacted(Reaction(id=event.event_id, chat=chat, sender=sender, emoji=emoji, message_id=target))
 
     async def _words(self, room_id: str, event_id: str) -> str | None:
         """The text of an answered message, for clients that do not repeat it; None if it can't be fetched."""
@@ -359,7 +347,6 @@ class Matrix(Adapter):
         event_id = await client.post(chat.chat_id, content, outgoing.transaction(chat.chat_id, nonce))
         self._ours.put(event_id, True)
         self._said.put(event_id, words)
-        self._sent_to.put(event_id, chat)
         if chat.chat_id in self._typing:
             self._typing.discard(chat.chat_id)
             with contextlib.suppress(HermesError):

@@ -68,16 +68,6 @@ def answered(content: dict[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def reaction(source: dict[str, Any]) -> tuple[str, str] | None:
-    """The message that an emoji was put to, and the emoji; None for other events."""
-    content = source.get("content")
-    about = content.get("m.relates_to") if source.get("type") == "m.reaction" and isinstance(content, dict) else None
-    if not isinstance(about, dict) or about.get("rel_type") != "m.annotation":
-        return None
-    target, emoji = about.get("event_id"), about.get("key")
-    return (target, emoji) if isinstance(target, str) and isinstance(emoji, str) else None
-
-
 def chat_of(room: MatrixRoom, thread: str | None = None) -> Chat:
     """A room of two is a direct chat; those who are invited count."""
     kind = DM if room.member_count <= 2 else GROUP

@@ -25,11 +25,18 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms._shared import markup
-from hermes.gateway.platforms._shared.http import HttpApi, attachment, error_text, is_at, json_object
+from hermes.gateway.platforms._shared.http import (
+    AccessToken,
+    HttpApi,
+    TokenRefused,
+    attachment,
+    error_text,
+    is_at,
+    json_object,
+)
 from hermes.gateway.platforms._shared.payloads import Log, dict_of, dicts_of, iso_moment
 from hermes.gateway.platforms._shared.receipt import MarkFile, keep
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
-from hermes.gateway.platforms._shared.tokens import AccessToken, TokenRefused
 from hermes.gateway.platforms._shared.websocket import WebSocketClient
 
 DISPATCH, HEARTBEAT, IDENTIFY, RESUME, RECONNECT, INVALID, HELLO, ACKNOWLEDGED = 0, 1, 2, 6, 7, 9, 10, 11

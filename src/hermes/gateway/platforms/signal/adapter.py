@@ -21,12 +21,12 @@ import msgspec
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
+from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import attachment, check_size, in_base64
 from hermes.gateway.platforms._shared.receipt import hand_over
 from hermes.gateway.platforms._shared.tasks import PAUSES, Recent, Retries, Tasks, close_each
 from hermes.gateway.platforms.signal.client import Daemon, UnknownMethod, check_sent
-from hermes.gateway.platforms.signal.outgoing import styled
 
 OPENING = 2.0  # seconds: some daemons answer only with the first keep-alive, but a refusal comes at once
 LARGEST_FILE = 14_000_000  # bytes: signal-cli reads texts of up to 20 million characters, and base64 makes 4 of 3
@@ -52,7 +52,6 @@ class Signal(Adapter):
     capabilities = Capabilities(
         longest=2000, measure=utf16_units, typing=True, media=True, mention_needed=True, quotes=True,
         tells_edits=True, tells_deletions=True, files=True, largest_file=LARGEST_FILE, longest_caption=2000,
-        tells_reactions=True,
     )  # fmt: skip
 
     opening = OPENING  # seconds to wait for the answer to the stream's request
@@ -67,7 +66,7 @@ class Signal(Adapter):
         self._tasks = Tasks()
         self._ourselves = {self._account}
         self._versions: Recent[str, str] = Recent(500)  # an edit's id → the id of the message it edits
-        self._unkept: list[Event | Revision | Reaction] = []  # not stored yet; the daemon does not send them again
+        self._unkept: list[Event | Revision] = []  # not stored yet; the daemon does not send them again
         self._texts: Recent[str, str] = Recent(500)  # message id → its beginning, for quotes
 
     # ---------------------------------------------------------------------------------------------- login
@@ -139,7 +138,7 @@ class Signal(Adapter):
                 try:
                     await self._keep(link)
                     async for data in daemon.events(stands, link.log):
-                        event = self._revision_of(data) or self._reaction_of(data) or self._event_of(data, link)
+                        event = self._revision_of(data) or self._event_of(data, link)
                         if event is not None:
                             self._unkept.append(event)
                             await self._keep(link)
@@ -182,29 +181,6 @@ class Signal(Adapter):
             return None
         name = f"{_chat(message, str(person), None).chat_id}:{person}:{gone['timestamp']}"
         return deleted(self._versions.get(name) or name)
-
-    def _reaction_of(self, data: dict[str, Any]) -> Reaction | None:
-        """An emoji at one of our messages; None for others, and for one that is taken back."""
-        envelope = data.get("envelope")
-        message = envelope.get("dataMessage") if isinstance(envelope, dict) else None
-        told = message.get("reaction") if isinstance(message, dict) else None
-        if not isinstance(envelope, dict) or not isinstance(message, dict) or not isinstance(told, dict):
-            return None
-        person = envelope.get("sourceUuid") or envelope.get("sourceNumber") or envelope.get("source")
-        target, stamp = told.get("targetSentTimestamp"), message.get("timestamp") or envelope.get("timestamp")
-        authors = {told.get(key) for key in ("targetAuthor", "targetAuthorNumber", "targetAuthorUuid")}
-        if not person or person in self._ourselves or told.get("isRemove") or not authors & self._ourselves:
-            return None
-        if not isinstance(target, int) or not isinstance(stamp, int) or not isinstance(told.get("emoji"), str):
-            return None
-        chat = _chat(message, str(person), envelope.get("sourceName"))
-        return Reaction(
-            id=f"reaction:{chat.chat_id}:{person}:{stamp}",
-            chat=chat,
-            sender=_sender(envelope, str(person)),
-            emoji=told["emoji"],
-            message_id=_message_id(target, self._account),
-        )
 
     def _event_of(self, data: dict[str, Any], link: Link | None) -> Event | None:
         """The gateway's event for a message; None for receipts, typing, reactions and our own devices."""
@@ -383,3 +359,27 @@ def _named(message_id: str) -> tuple[int, str] | None:
     """The time and the author in a message id."""
     stamp, _, author = message_id.partition(":")
     return (int(stamp), author) if stamp.isdecimal() and author else None
+
+
+# -------------------------------------------------------------------------------- Markdown as Signal shows it
+
+_UNSENDABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffc]")  # U+FFFC is where a mention would stand
+_STYLES = {
+    markup.BOLD: "BOLD",
+    markup.ITALIC: "ITALIC",
+    markup.STRIKE: "STRIKETHROUGH",
+    markup.CODE: "MONOSPACE",
+    markup.PRE: "MONOSPACE",
+}
+_LAYOUT = markup.Layout(tight_lists=True, table=None)
+
+
+def styled(markdown: str) -> tuple[str, list[str]]:
+    """The text to send and its styles, each "start:length:STYLE" in UTF-16 units, as Signal counts."""
+    source = _UNSENDABLE.sub("\ufffd", markdown)
+    marked = markup.marked(source, _LAYOUT)
+    if not marked.text.strip() or utf16_units(marked.text) > max(utf16_units(source), 200):
+        return source, []  # nothing would be left, or it would grow: then the Markdown itself
+    return marked.text, [
+        f"{start}:{length}:{_STYLES[span.kind]}" for span, start, length in marked.measured(utf16_units)
+    ]

@@ -23,7 +23,6 @@ from hermes.gateway.events import (
     Choice,
     Event,
     OutgoingFile,
-    Reaction,
     Revision,
 )
 from hermes.gateway.platforms._shared.http import HttpApi, is_at
@@ -71,7 +70,6 @@ class Slack(Adapter):
         files=True,
         largest_file=100_000_000,
         longest_caption=1_000,
-        tells_reactions=True,
         choices=25,
         longest_choice=500,
     )
@@ -169,7 +167,7 @@ class Slack(Adapter):
 
     # ------------------------------------------------------------------------------------------ receiving
 
-    async def _stored(self, link: Link, what: Event | Revision | Reaction) -> None:
+    async def _stored(self, link: Link, what: Event | Revision) -> None:
         """Have the gateway store it, and note how far we are."""
         await hand_over(link, what)
         if isinstance(what, Event) and what.sent_at is not None and self._mark is not None:

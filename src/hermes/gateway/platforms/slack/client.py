@@ -28,7 +28,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.events import CHANNEL, DM, GROUP, Event, Reaction, Revision
+from hermes.gateway.events import CHANNEL, DM, GROUP, Event, Revision
 from hermes.gateway.platforms._shared.http import retry_after
 from hermes.gateway.platforms._shared.tasks import Recent, Tasks
 
@@ -222,8 +222,8 @@ class SocketMode:
         session: aiohttp.ClientSession,
         *,
         ticket: Callable[[], Awaitable[str]],
-        read: Callable[[Envelope], Awaitable[Event | Revision | Reaction | None]],
-        keep: Callable[[Event | Revision | Reaction], Awaitable[None]],
+        read: Callable[[Envelope], Awaitable[Event | Revision | None]],
+        keep: Callable[[Event | Revision], Awaitable[None]],
         connected: Callable[[], None],
         lost: Callable[[PlatformError], None],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],

@@ -20,7 +20,7 @@ import msgspec
 from slack_sdk.web.async_client import AsyncWebClient
 
 from hermes.commands.registry import ALIASES, GATEWAY, known
-from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
 from hermes.gateway.platforms._shared.http import attachment_kind, seconds
 from hermes.gateway.platforms._shared.receipt import MarkFile
 from hermes.gateway.platforms._shared.tasks import Recent
@@ -28,8 +28,6 @@ from hermes.gateway.platforms.slack import outgoing as form
 from hermes.gateway.platforms.slack.client import ChatInfo, Directory, Envelope, ask, courtesy
 
 _SPOKEN = (None, "file_share", "thread_broadcast", "me_message")  # subtypes of messages that people write
-_ANSWERS = {"+1": "👍", "thumbsup": "👍", "white_check_mark": "✅", "-1": "👎", "thumbsdown": "👎", "x": "❌"}
-
 Place = tuple[str, str | None]  # a chat, and a thread in it
 
 
@@ -49,26 +47,12 @@ class EventReader:
         self.sent_to: Recent[tuple[str, str], Chat] = Recent(500)  # our messages (chat, ts) → where they were sent
         self._commands = {one.name for one in known(GATEWAY)} | set(ALIASES)
 
-    async def read(self, envelope: Envelope) -> Event | Revision | Reaction | None:
-        """A person's message, an edit or deletion of one, an emoji at one of ours, or a press of a button below one."""
+    async def read(self, envelope: Envelope) -> Event | Revision | None:
+        """A person's message, an edit or deletion of one, or a press of a button below one."""
         if envelope.get("type") == "interactive":
             return await self._press(envelope.get("payload") or {})
         revision = await revision_of(envelope, self.us, self._message)
-        return revision or self._reaction(envelope) or await self._event(envelope)
-
-    def _reaction(self, envelope: Envelope) -> Reaction | None:
-        """An emoji at a message that this process has sent; None for others, and for emoji that answer nothing."""
-        event = (envelope.get("payload") or {}).get("event") or {}
-        item, user = event.get("item"), event.get("user")
-        if event.get("type") != "reaction_added" or not isinstance(item, dict) or user in (None, self.us):
-            return None
-        chat_id, ts = str(item.get("channel")), str(item.get("ts"))
-        chat = self.sent_to.get((chat_id, ts))
-        emoji = _ANSWERS.get(str(event.get("reaction")).partition("::")[0])  # "+1::skin-tone-3"
-        if chat is None or emoji is None:
-            return None
-        name = f"reaction:{chat_id}:{ts}:{user}:{event.get('event_ts')}"
-        return Reaction(id=name, chat=chat, sender=_sender(str(user)), emoji=emoji, message_id=ts)
+        return revision or await self._event(envelope)
 
     async def _press(self, payload: dict[str, Any]) -> Event | None:
         """A pressed button: what it says, by the person who pressed it; None for other interactions, and elements not ours."""

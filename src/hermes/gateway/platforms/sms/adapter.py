@@ -48,7 +48,6 @@ _EMPTY = '<?xml version="1.0" encoding="UTF-8"?><Response/>'
 _UNSUBSCRIBED = 21610  # Twilio's code: the person has written STOP
 _ADDRESS = re.compile(r"(https?://)?([^/?#]*?)(:\d+)?([/?#].*)?", re.DOTALL)
 _SID = re.compile(r"[A-Z]{2}[0-9a-fA-F]{32}")
-_PATIENCE = 5.0  # seconds that a new message waits for those sent before it; Twilio waits 15 for our answer
 OVERLAP = timedelta(minutes=15)  # read again each time: a message is listed a while after its date
 _FIRST = timedelta(minutes=5)  # before the very first start: another gateway on the same store may have ended just now
 _PAGE = 1000  # Twilio's largest
@@ -93,6 +92,7 @@ class Sms(ApiAdapter["_TwilioApi"]):
     # A part of this length takes ten segments at most, in either alphabet.
     capabilities = Capabilities(longest=MOST_SEGMENTS * 67, measure=utf16_units, media=True)
     look_again = 600.0  # seconds between two looks at Twilio's list
+    patience = 5.0  # seconds that a new message waits for those sent before it; Twilio waits 15 for our answer
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -145,7 +145,7 @@ class Sms(ApiAdapter["_TwilioApi"]):
             self._pushed[sid] = fields
             # Those that were sent before it come first. Until it is stored, Twilio's list has it.
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(self.patience):
                     await self._caught_up.wait()
                 if self._pushed.pop(sid, None) is not None:
                     await self._delivered(link, fields)

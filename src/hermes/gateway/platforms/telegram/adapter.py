@@ -82,7 +82,6 @@ class Telegram(Adapter):
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, quotes=True, tells_edits=True, threads=True,
         media=True, menu=True, mention_needed=True, files=True, largest_file=50_000_000, longest_caption=1024, choices=12,
-        tells_reactions=True,
     )  # fmt: skip
 
     poll_failures = FAILURES  # in a row, before the connection counts as lost

@@ -51,7 +51,6 @@ from hermes.gateway.platforms.telegram.incoming import (
     migration,
     press_event,
     presses,
-    reactions,
 )
 from hermes.install_line import SOCKS, pip_line
 
@@ -174,7 +173,7 @@ def _seconds(error: RetryAfter) -> float:
 
 
 # The updates we ask for: no joins and the like. Telegram does not report deletions to bots.
-KINDS = ("message", "channel_post", "edited_message", "edited_channel_post", "callback_query", "message_reaction")
+KINDS = ("message", "channel_post", "edited_message", "edited_channel_post", "callback_query")
 _MOST = 100  # updates at once, Telegram's own limit
 _WAIT = 25  # seconds that Telegram waits for an update before it answers with none
 ALBUM_PAUSE, _ALBUM_ROUNDS = 0.3, 4  # seconds between, and number of, polls for more pictures of an album
@@ -255,8 +254,6 @@ async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
         if event is not None:
             await link.received(event)
         await _confirm_press(query)
-    for reaction in reactions(updates):
-        await link.reacted(reaction)
     for messages in conversations(updates):
         moved = migration(messages[0])
         if moved is not None:

@@ -18,12 +18,11 @@ from telegram import (
     MessageOriginChat,
     MessageOriginHiddenUser,
     MessageOriginUser,
-    ReactionTypeEmoji,
     Update,
     User,
 )
 
-from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Sender
+from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
 from hermes.gateway.platforms._shared.http import attachment_kind
 from hermes.gateway.platforms._shared.tasks import Recent
 
@@ -129,27 +128,6 @@ def press_event(query: CallbackQuery) -> Event | None:
         sender=_person(query.from_user), text=query.data,
         reply_to=str(message.message_id),
     )  # fmt: skip
-
-
-def reactions(updates: Iterable[Update]) -> list[Reaction]:
-    """The emoji that people put to messages, oldest first. Telegram does not tell the topic, nor who reacts anonymously."""
-    found = []
-    for update in sorted(updates, key=lambda one: one.update_id):
-        told = update.message_reaction
-        if told is None or told.user is None or told.user.is_bot:
-            continue
-        chat = Chat(platform=PLATFORM, chat_id=str(told.chat.id), type=_TYPES.get(told.chat.type, GROUP))
-        sender = _person(told.user)
-        before = {one.emoji for one in told.old_reaction if isinstance(one, ReactionTypeEmoji)}
-        found += [
-            Reaction(
-                id=f"reaction:{update.update_id}:{one.emoji}", chat=chat, sender=sender, emoji=one.emoji,
-                message_id=str(told.message_id),
-            )
-            for one in told.new_reaction
-            if isinstance(one, ReactionTypeEmoji) and one.emoji not in before
-        ]  # fmt: skip
-    return found
 
 
 def migration(message: Message) -> tuple[str, str] | None:

@@ -14,10 +14,9 @@ import httpx
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms._shared.http import HttpApi, error_text, json_object
+from hermes.gateway.platforms._shared.http import AccessToken, HttpApi, TokenRefused, error_text, json_object
 from hermes.gateway.platforms._shared.receipt import Keeper
 from hermes.gateway.platforms._shared.tasks import Tasks, close_each
-from hermes.gateway.platforms._shared.tokens import AccessToken, TokenRefused
 from hermes.gateway.platforms.wecom.bot import media_kind
 from hermes.gateway.platforms.wecom.crypto import is_signed, key_of, opened
 from hermes.gateway.platforms.wecom.incoming import app_event, encrypted_part, fields_of

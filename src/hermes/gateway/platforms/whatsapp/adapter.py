@@ -40,7 +40,7 @@ class WhatsApp(ApiAdapter[Api]):
     )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, typing=True, media=True, quotes=True, files=True, largest_file=100_000_000,
-        longest_caption=1024, choices=10, longest_choice=200, tells_reactions=True, tells_edits=True,
+        longest_caption=1024, choices=10, longest_choice=200, tells_edits=True,
         tells_deletions=True, mention_needed=True,
     )  # fmt: skip
 

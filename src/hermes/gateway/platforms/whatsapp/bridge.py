@@ -30,7 +30,6 @@ from hermes.gateway.events import (
     Event,
     Forwarded,
     OutgoingFile,
-    Reaction,
     Revision,
     Sender,
     deleted,
@@ -60,7 +59,7 @@ class BridgeReader:
         found = {normalize_whatsapp_identifier(one) for one in ids if isinstance(one, str)}
         self._ourselves = {*found, *(canonical(one, self._home) for one in found)} - {""}
 
-    def read(self, found: Any) -> Event | Revision | Reaction | None:
+    def read(self, found: Any) -> Event | Revision | None:
         """An event of the bridge; None where it is none of ours."""
         if not isinstance(found, dict):
             return None
@@ -80,14 +79,6 @@ class BridgeReader:
                 return Revision(id=f"{mine}edit:{number}", revises=f"{mine}{target}", event=event)
             case "delete" if target:
                 return deleted(f"{mine}{target}")
-            case "reaction" if target and text_of(found.get("emoji")):
-                return Reaction(
-                    id=f"{mine}reaction:{number}",
-                    chat=place,
-                    sender=person,
-                    emoji=text_of(found["emoji"]),
-                    message_id=target,
-                )
         return None
 
     def address(self, chat_id: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.gateway.chats.keys import canonical_whatsapp_identifier
-from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Reaction, Revision, Sender, deleted
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
 from hermes.gateway.platforms._shared.http import attachment, error_text
 from hermes.gateway.platforms._shared.listener import in_window
 from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, text_of
@@ -79,7 +79,7 @@ class Failed:
 class CloudDelivery:
     """One delivery, in order."""
 
-    items: list[Event | Revision | Reaction] = field(default_factory=list)
+    items: list[Event | Revision] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # for the log
     problems: list[str] = field(default_factory=list)  # for the owner
@@ -135,16 +135,7 @@ class DeliveryReader:
             )
             return
         kind = message.get("type")
-        if kind == "reaction":
-            told = dict_of(message.get("reaction"))
-            if told.get("emoji") and told.get("message_id"):
-                found.items.append(
-                    Reaction(
-                        id=number, chat=self._chat(message, who, None), sender=sender(who, None), emoji=str(told["emoji"]),
-                        message_id=str(told["message_id"]),
-                    )
-                )  # fmt: skip
-        elif kind == "revoke":
+        if kind == "revoke":
             gone = dict_of(message.get("revoke")).get("original_message_id")
             found.items += [deleted(gone)] if isinstance(gone, str) and gone else []
         elif kind == "edit":
@@ -160,7 +151,7 @@ class DeliveryReader:
             found.notes.append(
                 f"WhatsApp reports of {who}: {error_text(dict_of(message.get('system')).get('body') or 'a change')}"
             )
-        else:
+        elif kind != "reaction":
             found.items.append(self._event(message, value, who))
 
     def _person(self, message: dict[str, Any], found: CloudDelivery) -> str:

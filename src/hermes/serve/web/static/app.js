@@ -26,8 +26,8 @@ function go(place, instead = false) {
 }
 async function begin() {
   kept.set(where, scrollY);
+  const from = new URL(where).pathname, at = decoded(location.pathname);
   where = location.href;
-  const at = decodeURIComponent(location.pathname);
   document.title = "Hermes Sessions";
   read?.leave();
   stopSearch();
@@ -49,7 +49,17 @@ async function begin() {
     else if (at === "/new" && !readOnly) await showNew();
     else await show();
     scrollTo(0, kept.get(where) || 0);
+    if (from.startsWith("/s/")) standAt(from);
   } catch (error) { fail(error); }
+}
+function decoded(place) {
+  try { return decodeURIComponent(place); } catch { return place; }
+}
+function standAt(place) { // in the list again: on the conversation that was left
+  const row = [...main.querySelectorAll(".row")].find(one => one.pathname === place);
+  if (!row || document.activeElement !== document.body) return;
+  row.classList.add("on");
+  row.focus({ preventScroll: true });
 }
 async function showNew() {
   await loadReader();
@@ -57,7 +67,7 @@ async function showNew() {
   if (location.pathname !== "/new") return;
   chips.replaceChildren();
   document.title = "New conversation · Hermes";
-  const told = make("p", { className: "dim" }, "It is kept like every other one: ", make("code", {}, "hermes -c"), " continues it in the terminal.");
+  const told = make("p", { className: "dim" }, "Kept like every other conversation; ", make("code", {}, "hermes -c"), " continues it in the terminal.");
   main.replaceChildren(make("h1", {}, "What is on your mind?"), told, attachTalk(null, { refresh: async () => {}, go }));
   say("");
   document.getElementById("prompt").focus();

@@ -38,7 +38,6 @@ export function attachments(box, form, changed) {
   return {
     list, clip, chosen, add,
     count: () => files.length,
-    names: () => files.map(file => file.name),
     take() { const taken = files; files = []; draw(); return taken; },
   };
 }

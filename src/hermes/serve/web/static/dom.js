@@ -21,7 +21,7 @@ export async function ask(path, body, signal) {
   try { answer = await fetch(path, { ...options, signal }); }
   catch (error) { if (error.name === "AbortError") throw error; throw new Error("hermes web does not answer; is it still running?"); }
   const told = (answer.headers.get("content-type") || "").includes("json") ? await answer.json() : { error: await answer.text() };
-  if (!answer.ok) throw new Error(told.error || answer.statusText);
+  if (!answer.ok) throw Object.assign(new Error(told.error || answer.statusText), { status: answer.status });
   return told;
 }
 // "14:05" today, "3 Mar, 14:05" this year, "3 Mar 2024, 14:05" before: a time stands beside every date.
@@ -64,9 +64,14 @@ const toast = document.getElementById("toast");
 export function confirmed(text, undo = null, seconds = 8) {
   clearTimeout(quiet);
   const back = undo && button("Undo", () => { hush(); return undo(); }, { className: "undo", title: "Undo (u)" });
+  liftToast();
   toast.replaceChildren(make("span", {}, text), ...(back ? [back] : []));
   const wait = () => { quiet = setTimeout(() => { if (toast.matches(":hover, :focus-within")) wait(); else hush(); }, seconds * 1000); };
   wait();
+}
+export function liftToast() { // above the prompt box, and what is asked there
+  const talk = document.getElementById("talk");
+  toast.style.bottom = talk ? `${talk.offsetHeight + 8}px` : "";
 }
 export function hush() { clearTimeout(quiet); toast.replaceChildren(); }
 export function failed(error) { confirmed("Error: " + error.message, null, 12); }

@@ -85,11 +85,15 @@ export async function showInsights() {
   if (!told.sessions) { main.append(make("p", { className: "empty" }, "No conversations in this time.")); say(""); return; }
   const plots = make("div", { className: "plots" });
   const daily = (title, key, show, exact = show) => figure(title, columns(title, usage.map(([day, used]) => [day, used[key] || 0]), show), ["Day", title], usage.map(([day, used]) => [day, exact(used[key] || 0)]));
-  plots.append(daily("Messages", "messages", count), daily("Tokens", "tokens", short, count), daily("Cost", "cost_usd", value => money(value) || "$0"));
+  const known = key => usage.some(([, used]) => used[key]); // many histories have neither tokens nor prices
+  plots.append(daily("Messages", "messages", count));
+  if (known("tokens")) plots.append(daily("Tokens", "tokens", short, count));
+  if (known("cost_usd")) plots.append(daily("Cost", "cost_usd", value => money(value) || "$0"));
   const counted = told.by_model.some(one => sum(one.tokens)); // without tokens, the number of replies
   const models = told.by_model.map(one => [one.model || "(no model recorded)", counted ? sum(one.tokens) : one.replies, one]);
   if (models.length) plots.append(figure(counted ? "Models, by tokens" : "Models, by replies", bars(named(models, ([name, value]) => [name, value]), short), ["Model", "Replies", "Tokens", "Cost"], models.map(([name, , one]) => [name, count(one.replies), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
-  plots.append(figure("Sources, by messages", bars(named(told.by_source, one => [one.source, one.messages]), count), ["Source", "Conversations", "Automated runs", "Messages", "Tokens", "Cost"], told.by_source.map(one => [one.source, count(one.conversations), count(one.automated_runs), count(one.messages), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
+  const sources = told.by_source.toSorted((one, other) => other.messages - one.messages);
+  plots.append(figure("Sources, by messages", bars(named(sources, one => [one.source, one.messages]), count), ["Source", "Conversations", "Automated runs", "Messages", "Tokens", "Cost"], sources.map(one => [one.source, count(one.conversations), count(one.automated_runs), count(one.messages), count(sum(one.tokens)), money(one.cost_usd) || "—"])));
   plots.append(figure("Hours and weekdays", heat(told.by_weekday_hour), ["", ...Array.from({ length: 24 }, (_, hour) => String(hour).padStart(2, "0"))], told.by_weekday_hour.map((row, day) => [DAYS[day], ...row.map(count)])));
   if (told.by_tool.length) plots.append(figure("Tools, by calls", bars(named(told.by_tool, one => [one.tool, one.calls]), count), ["Tool", "Calls", "Sessions"], told.by_tool.map(one => [one.tool, count(one.calls), count(one.sessions)])));
   if (told.longest.length) plots.append(figure("Longest conversations", bars(told.longest.map(one => [one.title || one.preview || one.id, one.messages, link(one.id)]), count), ["Conversation", "Last message", "Messages", "Cost"], told.longest.map(one => [one.title || one.preview || one.id, moment(one.last_active, told.timezone), count(one.messages), money(one.cost_usd) || "—"])));

@@ -1,5 +1,5 @@
 // A conversation: of a long one only what is near the eye is in the page; what another process writes appears by itself.
-import { ask, atEnd, button, chips, confirmed, count, failed, link, main, make, path, plural, readOnly, say, stay, toEnd } from "./dom.js";
+import { ask, atEnd, button, chips, confirmed, count, failed, link, main, make, owner, path, plural, readOnly, say, stay, toEnd } from "./dom.js";
 import { drawHead, renewHead, setHead, unfolding } from "./head.js";
 import { drawMessage } from "./message.js";
 import { name } from "./rows.js";
@@ -29,7 +29,7 @@ function inTurn(act) {
 
 // ------------------------------------------------------------------------------------------------ messages
 const can = { edit: editMessage, branch: message => branch(message.id), again: () => answerAgain() };
-const draw = message => drawMessage(message, can, message.id === open?.session.summary ? "Summary" : message.role);
+const draw = message => message.id === open?.session.summary ? drawMessage({ ...message, role: "system" }, can, "Summary") : drawMessage(message, can);
 const drawFolded = message => drawMessage(message);
 async function branch(at) {
   const from = open.id, made = await ask(`/api/do/branch/${path(from)}`, at ? { at_message: at } : {});
@@ -52,7 +52,7 @@ export async function showSession(id) {
   leave();
   chips.replaceChildren();
   const target = location.hash.match(/^#m(\d+)$/), mine = opened;
-  const [session, told, running] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`), ask("/api/running/" + path(id))]);
+  const [session, told] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`)]);
   if (mine !== opened) return; // another page was opened meanwhile
   document.body.dataset.at = "session";
   document.title = name(session) + " · Hermes";
@@ -60,7 +60,7 @@ export async function showSession(id) {
   open = { id, list, hint, undone: 0, first: told.from, last: told.from + told.messages.length, total: told.total, session };
   list.append(...told.messages.map(draw));
   main.replaceChildren(...[drawHead(session), compressed(session), list].filter(Boolean));
-  if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: running.turn, other: running.other }));
+  if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: session.turn, other: session.other }));
   if (readOnly) main.append(hint); else document.getElementById("talk").before(hint); // below a reply that is being written
   drawUndone(told.undone);
   if (target) aim(target[0].slice(1)); else toEnd();
@@ -71,7 +71,19 @@ function watch() { // a hidden tab reads nothing until it is shown
   live?.close();
   live = null;
   if (!open || document.hidden) return;
-  live = follow("session=" + open.id, state => { if (state !== null) refresh().then(() => renewHead()).catch(failed); }); // the first one, too: something may have come between
+  live = follow("session=" + open.id, state => { // the first one, too: something may have come between
+    if (state === null) gone();
+    else refresh().then(() => renewHead()).catch(error => error.status === 404 ? gone() : failed(error));
+  });
+}
+function gone() { // what was read stays; nothing more can be done with it
+  if (!open) return;
+  leave();
+  const note = make("p", { className: "problem", role: "alert" }, "This conversation was put in the trash or deleted. ", owner && !readOnly ? make("a", { href: "/trash" }, "Open the trash") : null);
+  main.querySelector(".head .actions")?.remove();
+  main.querySelector("#talk")?.remove();
+  main.append(note);
+  toEnd();
 }
 document.addEventListener("visibilitychange", () => { behind = true; watch(); });
 export function aim(id) {

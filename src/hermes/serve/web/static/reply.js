@@ -78,8 +78,12 @@ export function replyView() {
     const answer = yes => button(yes ? "Allow" : "Decline", () => ask("/api/answer/" + turn, { question: event.id, yes }), { className: yes ? "danger" : "primary" });
     const no = answer(false);
     questions.append(make("div", { className: "asking", role: "alertdialog", id: "q" + event.id, ariaLabel: "The agent asks" },
-      make("p", {}, event.text), make("div", { className: "actions" }, no, answer(true))));
+      event.detail ? make("pre", { tabIndex: 0 }, event.detail) : null, make("p", {}, ...inCode(event.text)), make("div", { className: "actions" }, no, answer(true))));
     setTimeout(() => no.focus());
+  }
+  function inCode(text) { // "Run `a command`? (why it is asked)"
+    const [, before, code, after] = text.match(/^([^`]*)`(.*)`([^`]*)$/s) || [];
+    return code ? [before, make("code", {}, code), after] : [text];
   }
   const answered = id => document.getElementById("q" + id)?.remove();
 

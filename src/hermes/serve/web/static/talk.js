@@ -1,6 +1,6 @@
 // Talking: the prompt box with its files and its model, sending, and following a turn. What is stored is shown by read.js.
 import { attachments, described, encoded } from "./attach.js";
-import { ask, button, make, path, say } from "./dom.js";
+import { ask, button, liftToast, make, path, say } from "./dom.js";
 import { draft, keepDraft } from "./drafts.js";
 import { said } from "./message.js";
 import { replyView } from "./reply.js";
@@ -134,11 +134,11 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
       case "notice": view.following(() => view.notice(event.text)); break;
       case "tool": await refresh(); view.following(view.next); break;
       case "result": await refresh(); break;
-      case "question": view.asking(event, current); await refresh(); break;
+      case "question": view.asking(event, current); liftToast(); await refresh(); break;
       case "answered": view.answered(event.id); await refresh(); break;
       case "followed": moveDraft(event.session); go("/s/" + path(event.session), true); break;
       case "error": await end(); failed(event.text); break;
-      case "done": await end(); say(event.interrupted ? "Stopped; what had arrived is kept." : "The reply is complete.", 6); break;
+      case "done": await end(); say(event.interrupted ? "Stopped; what had arrived is kept." : "The reply is complete."); break;
     }
   }
   function failed(text) {

@@ -31,7 +31,7 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
     ):
         yield finding("fts-extra", f"message {message_id}", "is in the full-text index but not in the store")
     last = 0
-    waiting = {row[0] for row in tx.rows("SELECT message_id FROM unindexed")}
+    waiting = set(tx.column("SELECT message_id FROM unindexed"))
     while rows := tx.rows("SELECT id, content_rest FROM messages WHERE id > ? ORDER BY id LIMIT ?", (last, BATCH)):
         last = rows[-1][0]
         for message_id, rest in rows:

@@ -62,7 +62,7 @@ class PostgresEngine:
         self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
-        self._keeper = Indexer(self._begun, self.fulltext)
+        self._indexer = Indexer(self._begun, self.fulltext)
         self._prepared_statements = prepared_statements
         self._durability = durability
         self._views: str | None = None  # the schema with a tenant's views
@@ -159,13 +159,6 @@ class PostgresEngine:
             raise NothingThere(f"{self.where} holds no session store; there is nothing to read")
         if not self.read_only and state.version == 0:
             migrate.make_store(connection, self.where)
-        elif not (self.read_only or state.is_complete or state.tenant):
-            from hermes.store.engines.postgres import tenants
-
-            with connection.transaction():
-                migrate.complete(connection.execute)
-                if tenants.is_on(connection.execute):
-                    tenants.cover(connection.execute)
 
     # ------------------------------------------------------------------ transactions
 
@@ -233,17 +226,17 @@ class PostgresEngine:
         """Waiting messages are searched directly (engines/unindexed.py); nothing is written."""
         with self.read() as tx:
             if self.fulltext.begin(tx) and not self.read_only:
-                self._keeper.wake()
+                self._indexer.wake()
             yield tx
 
     @contextmanager
     def write(
-        self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
-    ) -> Iterator[PostgresTx]:  # every write is `lasting` here: lease holders survive a failover of the server
+        self, *, lock: Sequence[str] = (), exclusive: bool = True, storing: bool = False, durable: bool = True
+    ) -> Iterator[PostgresTx]:  # every write is `durable` here: lease holders survive a failover of the server
         self._require_writable()
         key = next(self._keys) if self._views is None else None
-        begin = self._beginnings.alone if alone else self._beginnings.writing
-        if alone or not storing:
+        begin = self._beginnings.exclusive if exclusive else self._beginnings.writing
+        if exclusive or not storing:
             begin = begin + b"; " + transaction.noting(key)
         with self._translated(), self._begun(begin) as connection:
             self._local.tx = tx = PostgresTx(connection, ahead=self._ahead, key=key)
@@ -251,8 +244,8 @@ class PostgresEngine:
                 if connection.said is not None:
                     tx.begun(*connection.said)  # refuses: a newer program has upgraded the store
                 with self._translated(connection):
-                    if alone:
-                        for session_id in sorted(set(holding)):
+                    if exclusive:
+                        for session_id in sorted(set(lock)):
                             tx.hold(session_id)
                     yield tx
                     self._commit(tx)
@@ -260,7 +253,7 @@ class PostgresEngine:
             finally:
                 self._local.tx = None
         if tx.waiting:
-            self._keeper.take(tx.waiting)
+            self._indexer.take(tx.waiting)
 
     def _require_writable(self) -> None:
         if self.read_only:
@@ -290,7 +283,7 @@ class PostgresEngine:
                 f"{self.where} has stored this change, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
-        self._keeper.imported(len(tx.stored))
+        self._indexer.imported(len(tx.stored))
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out its outcome."""
@@ -357,7 +350,7 @@ class PostgresEngine:
 
     # ------------------------------------------------------------------ housekeeping
 
-    def take_in(self) -> None:
+    def adopt_foreign_rows(self) -> None:
         """Nothing to do: other programs don't write here."""
 
     def start_background(self) -> None:
@@ -377,7 +370,7 @@ class PostgresEngine:
             waiting = tx.value(_UNINDEXED) or []
         with self._translated():
             for start in range(0, len(waiting), BATCH):
-                self._keeper.index(waiting[start : start + BATCH])
+                self._indexer.index(waiting[start : start + BATCH])
                 if progress is not None:
                     progress(min(start + BATCH, len(waiting)), len(waiting))
         return len(waiting)
@@ -431,7 +424,7 @@ class PostgresEngine:
 
     def close(self) -> None:
         if not self._closed:
-            self._keeper.stop()
+            self._indexer.stop()
             self._closed = True
             self._pool.close()
             if self._first is not None:

@@ -3,7 +3,7 @@
 An append queues its message in `unindexed`. Making its words, and inserting them at the server, takes longer than storing
 it, so a thread does this: soon after the append, or when a burst of them is over. A search in between reads
 what waits (engines/unindexed.py), so everything is found from the moment it is stored. What has waited for some seconds is
-indexed by any keeper, whichever process stored it: that one was killed, or has more than it can do.
+indexed by any process, whichever process stored it: that one was killed, or has more than it can do.
 
 One statement removes messages from `unindexed` and inserts their words. A second process finds none left, so none
 is ever indexed twice, and a stopped process blocks no other.
@@ -41,7 +41,7 @@ SELDOM = 60.0  # seconds between two checks for messages of others, after this p
 ADOPT_AFTER = 5  # seconds that a message of another process has waited
 ADOPT_BUSY = 30  # the same, while messages of its own wait: other processes may be as busy
 _TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces')"  # noqa: E501
-# At random: keepers of several processes look at the same time.
+# At random: several processes look at the same time.
 _LEFT = (
     b"SELECT message_id FROM unindexed WHERE since < clock_timestamp() - make_interval(secs => %s)"
     b" ORDER BY random() LIMIT %s"
@@ -102,7 +102,7 @@ class Indexer:
         if self._thread is None:
             with self._guard:
                 if self._thread is None and not self._stopped.is_set():
-                    thread = threading.Thread(target=self._work, daemon=True, name="hermes-keeper")
+                    thread = threading.Thread(target=self._work, daemon=True, name="hermes-index")
                     with suppress(RuntimeError):  # no thread can start: another process does it
                         thread.start()
                         self._thread = thread

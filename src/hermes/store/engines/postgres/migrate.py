@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ from psycopg.sql import SQL, Identifier
 from hermes.errors import NotADatabase, StoreError
 from hermes.store.engines.postgres import errors
 from hermes.store.engines.postgres.connection import conninfo
-from hermes.store.engines.sqlite.migrate import META_NOTED
 from hermes.store.engines.sqlite.schema import INDEXES as SQLITE_INDEXES
 from hermes.store.engines.sqlite.schema import SCHEMA_VERSION, VIEWS
 from hermes.store.engines.sqlite.schema import TABLES as SQLITE_TABLES
@@ -34,7 +32,6 @@ class State:
     replica: bool
     encoding: str
     tenant: bool  # it is read through a tenant's views
-    is_complete: bool  # it has every table of this version
 
 
 def inspect(connection: psycopg.Connection[Any]) -> State:
@@ -43,13 +40,12 @@ def inspect(connection: psycopg.Connection[Any]) -> State:
         "SELECT current_schema(), (SELECT relkind FROM pg_class WHERE oid = t.steps), t.sessions IS NOT NULL,"
         " pg_is_in_recovery(), current_setting('server_encoding'), has_table_privilege(t.steps, 'SELECT'),"
         " (SELECT nspname FROM pg_namespace WHERE nspname = current_schema() || '_tenants'"
-        " AND has_schema_privilege(oid, 'USAGE')),"
-        " to_regclass(quote_ident(current_schema()) || '.file_changes') IS NOT NULL"
+        " AND has_schema_privilege(oid, 'USAGE'))"
         " FROM (SELECT to_regclass(quote_ident(current_schema()) || '.hermes_migrations') AS steps,"
         " to_regclass(quote_ident(current_schema()) || '.sessions') AS sessions) t"
     ).fetchone()
     assert row is not None
-    place, steps, sessions, replica, encoding, open_to_us, door, is_complete = row
+    place, steps, sessions, replica, encoding, open_to_us, door = row
     if steps and not open_to_us and door:
         with connection.transaction():
             connection.execute(SQL("SET LOCAL search_path = {}").format(Identifier(door)))
@@ -59,17 +55,7 @@ def inspect(connection: psycopg.Connection[Any]) -> State:
         taken = connection.execute("SELECT coalesce(max(version), 0) FROM hermes_migrations").fetchone()
         version = 0 if taken is None else int(taken[0])
     is_tenant = steps == b"v" or steps == "v"
-    return State(place or "", version, bool(sessions and not steps), replica, encoding, is_tenant, is_complete)
-
-
-def complete(run: Callable[..., Any]) -> None:
-    """Add the tables that a store of an earlier program lacks, within a transaction."""
-    run(ONE_AT_A_TIME)
-    for statement in (*TABLES, *INDEXES):
-        if " file_changes" in statement:
-            run(statement.encode())
-    older = "SELECT %s, max(id) + 1 FROM messages HAVING count(*) > 0 AND NOT EXISTS (SELECT 1 FROM file_changes)"
-    run(f"INSERT INTO state_meta(key, value) {older} ON CONFLICT DO NOTHING", (META_NOTED,))
+    return State(place or "", version, bool(sessions and not steps), replica, encoding, is_tenant)
 
 
 def rehearse(url: str) -> None:

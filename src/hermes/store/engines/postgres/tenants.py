@@ -78,7 +78,9 @@ _ROWS: dict[str, str] = {
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
     **dict.fromkeys(("message_words", "unindexed", "attachments", "file_changes"), _MESSAGES),
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
-    **dict.fromkeys(("session_refs", "session_rewinds", "session_tags", "session_members"), _SESSIONS),
+    **dict.fromkeys(
+        ("session_refs", "session_rewinds", "session_tags", "session_members", "session_events"), _SESSIONS
+    ),
     "schema_version": "true",
     "hermes_tenants": f"role = {_ME}",
     # The program reads these; their rows belong to no tenant.
@@ -196,9 +198,6 @@ def revoke(run: Run, place: str, role: str) -> None:
 
 Tenant = tuple[str, str, str]  # role, source, user id
 
-# Any role can create a large object that the store's owner can't read, and pg_dump then fails.
-_LARGE_OBJECTS = ("lo_create(oid)", "lo_creat(integer)", "lo_from_bytea(oid, bytea)")
-
 
 @contextmanager
 def _connected(url: str) -> Iterator[Run]:
@@ -234,7 +233,6 @@ def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()
     """
     with _connected(url) as run:
         place = _begin(run)
-        migrate.complete(run)
         run(
             b'CREATE TABLE IF NOT EXISTS hermes_tenants (role text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL,'
             b' user_id text COLLATE "C" NOT NULL, PRIMARY KEY (role, source, user_id))'
@@ -255,7 +253,7 @@ def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()
         for role in roles:
             grant(run, place, role)
         said = [f"the role {role} is not on the server any more; removed as a tenant" for (role,) in sorted({*gone})]
-        return Apart(_tenants(run), schema_of(place), [*said, *_close_large_objects(run)])
+        return Apart(_tenants(run), schema_of(place), said)
 
 
 def switch_off(url: str) -> None:
@@ -334,21 +332,3 @@ def _roles(run: Run) -> list[str]:
     """The tenants' roles that exist: a backup may have been restored on a server without them."""
     sql = b"SELECT rolname::text FROM pg_roles WHERE rolname IN (SELECT role FROM hermes_tenants) ORDER BY 1"
     return [row[0] for row in run(sql).fetchall()]
-
-
-def _close_large_objects(run: Run) -> list[str]:
-    """Revoke the creation of large objects from all roles, which only a superuser can; returns a remark about it."""
-    open_ones = "SELECT f FROM unnest(%s::text[]) f WHERE has_function_privilege('public', f, 'EXECUTE')"
-    functions = ", ".join(row[0] for row in run(open_ones, (list(_LARGE_OBJECTS),)).fetchall())
-    if not functions:
-        return []
-    (is_superuser,) = run(b"SELECT rolsuper FROM pg_roles WHERE rolname = session_user").fetchone()
-    if is_superuser:
-        run(b"RESET ROLE")
-        run(migrate.ONE_AT_A_TIME)
-        run(f"REVOKE EXECUTE ON FUNCTION {functions} FROM PUBLIC".encode())
-        return []
-    return [
-        "a tenant can make large objects, at which pg_dump stops; let a superuser say in this database: REVOKE EXECUTE ON"
-        f" FUNCTION {functions} FROM PUBLIC, or use pg_dump -B"
-    ]

@@ -89,6 +89,9 @@ class PostgresTx:
     def value(self, sql: str, params: Params = ()) -> Any:
         return (self.row(sql, params) or (None,))[0]
 
+    def column(self, sql: str, params: Params = ()) -> list[Any]:
+        return [row[0] for row in self.rows(sql, params)]
+
     def dicts(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> list[Any]:
         rows = self.rows(sql, params, prepare=prepare)
         names = [column.name for column in self._cursor.description or ()]
@@ -189,7 +192,7 @@ class Beginnings:
     """The first statements of a transaction, by its purpose."""
 
     writing: bytes  # concurrently with others
-    alone: bytes
+    exclusive: bytes
     read: bytes
     indexing: tuple[bytes, ...]  # statement by statement
 
@@ -206,7 +209,7 @@ def beginnings(durability: str, views: str | None, patience: float) -> Beginning
     return Beginnings(
         writing=writing.encode(),
         # A tenant only marks one of its sessions.
-        alone=(f"{writing}; {ALONE}" if views is None else writing).encode(),
+        exclusive=(f"{writing}; {ALONE}" if views is None else writing).encode(),
         read="; ".join([_READ, locks, *place]).encode(),
         # An index can be made again: it waits for no disk and no replica. (After a crash they still wait in `unindexed`.)
         indexing=tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off")),

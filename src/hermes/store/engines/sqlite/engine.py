@@ -2,7 +2,7 @@
 
 One connection writes (and reads, while no thread writes); further ones are opened when a reader would have to wait.
 Every write is a BEGIN IMMEDIATE behind a queue (connection.WriteQueue), and so is every checkpoint. SQLite commits
-without waiting for the disk; a lasting write then syncs the WAL with the lock released, while the next process writes.
+without waiting for the disk; a durable write then syncs the WAL with the lock released, while the next process writes.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class SqliteEngine:
                 self._mutex.release()
 
     def searching(self) -> AbstractContextManager[SqliteTx]:
-        self.take_in()
+        self.adopt_foreign_rows()
         return self.read()
 
     @contextmanager
@@ -228,9 +228,9 @@ class SqliteEngine:
 
     @contextmanager
     def write(
-        self, *, holding: Sequence[str] = (), alone: bool = True, storing: bool = False, lasting: bool = True
+        self, *, lock: Sequence[str] = (), exclusive: bool = True, storing: bool = False, durable: bool = True
     ) -> Iterator[SqliteTx]:
-        """One writer at a time. If `lasting`, the change is on the disk when the block is left."""
+        """One writer at a time. If `durable`, the change is on the disk when the block is left."""
         with self._alone() as connection:
             self._begin(connection)
             try:
@@ -240,7 +240,7 @@ class SqliteEngine:
                 self.fulltext.words.forget()  # it may have cached words of this transaction
                 connection.rollback()
                 raise
-        self._committed(holding, lasting)
+        self._committed(lock, durable)
 
     def _begin(self, connection: Connection) -> None:
         """Begin to write. SQLite itself waits for a second only, so that Ctrl-C is heard in between."""
@@ -276,10 +276,10 @@ class SqliteEngine:
         if self._lost is not None:
             raise StoreGone(self._lost)
 
-    def _committed(self, sessions: Sequence[str], lasting: bool) -> None:
+    def _committed(self, sessions: Sequence[str], durable: bool) -> None:
         """After a commit, with the lock released. An error here says that the change is stored nevertheless."""
         self._maintenance.committed()
-        if not lasting or self._closed:
+        if not durable or self._closed:
             return  # closing syncs all of it
         try:
             # With PRAGMA synchronous=FULL, SQLite would sync while it holds the lock: eight processes stored 611 messages
@@ -344,7 +344,7 @@ class SqliteEngine:
     scrub = upkeep.scrub
     backup = upkeep.backup
 
-    def take_in(self) -> None:
+    def adopt_foreign_rows(self) -> None:
         """Adopt rows that another program wrote and reindex those it changed, if any connection but ours committed something.
 
         If that fails (another process holds the lock, the disk is full) it has to wait: search finds the old words.
@@ -364,7 +364,7 @@ class SqliteEngine:
         with suppress(StoreError):
             with self.write() as tx:
                 self.fulltext.follow_changes(tx)
-                titles.take_in(tx)
+                titles.adopt_foreign_titles(tx)
                 for session_id in foreign:
                     adopt(tx, session_id)
             self.on_behind(foreign)

@@ -22,7 +22,6 @@ from hermes.store.text.index_text import plain_parts
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts, and its words in words
 META_FORM = "fts_form"  # how the index was made: schema.INDEX_FORM
-META_NOTED = "file_changes_below"  # messages with lower ids were not looked through for file changes yet
 META_ADOPTED = "adopted_to"  # rows up to this id existed when this program adopted the file
 OLD_INDEXES = ("old_messages_fts", "old_messages_fts_trigram")
 _SWEEP_ROWS = 256
@@ -79,7 +78,6 @@ def upgrade(connection: Connection) -> None:
         connection.execute(f'DROP TRIGGER IF EXISTS "{trigger}"')
     if state.kind != "current" or state.incomplete:
         has_index = state.kind == "current" and _has_index(connection, _names(connection))
-        is_noted = "file_changes" in _names(connection)
         for statement in schema.TABLES:
             connection.execute(statement)
         for name, columns in _WIDE.items():
@@ -100,11 +98,6 @@ def upgrade(connection: Connection) -> None:
                 "INSERT OR REPLACE INTO state_meta(key, value) SELECT ?, coalesce(max(id), 0) FROM messages",
                 (META_ADOPTED,),
             )
-        if not is_noted:
-            sql = (
-                "INSERT OR REPLACE INTO state_meta(key, value) SELECT ?, max(id) + 1 FROM messages HAVING count(*) > 0"
-            )
-            connection.execute(sql, (META_NOTED,))
         sql = "INSERT INTO schema_version SELECT ? WHERE NOT EXISTS (SELECT 1 FROM schema_version)"
         connection.execute(sql, (schema.SCHEMA_VERSION,))
     for statement in (*schema.CHANGE_TRIGGERS.values(), *schema.INERT_TRIGGERS):

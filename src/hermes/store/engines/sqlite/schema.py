@@ -67,6 +67,8 @@ TABLES: tuple[str, ...] = (
     " WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS session_members (session_id TEXT NOT NULL, source TEXT NOT NULL, user_id TEXT NOT NULL,"
     " PRIMARY KEY (session_id, source, user_id)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS session_events (session_id TEXT NOT NULL, ord INTEGER NOT NULL, at REAL NOT NULL,"
+    " after_id INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (session_id, ord)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS attachments (hash TEXT NOT NULL, message_id INTEGER NOT NULL, mime TEXT, bytes INTEGER,"
     " PRIMARY KEY (hash, message_id)) WITHOUT ROWID",
     # The files that the tool calls of a message change (hermes.store.records.file_changes); `call` counts its tool calls from 0.
@@ -102,12 +104,6 @@ INERT_TRIGGERS = [
     for table in ("messages_fts", "messages_fts_trigram")
     for event in ("insert", "delete", "update")
 ]
-
-# Created with the first event (hermes.store.records.events); most stores have none.
-EVENTS: tuple[str, ...] = (
-    "CREATE TABLE IF NOT EXISTS session_events (session_id TEXT NOT NULL, ord INTEGER NOT NULL, at REAL NOT NULL,"
-    " after_id INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (session_id, ord)) WITHOUT ROWID",
-)
 
 # Of an encrypted file: what lies in files beside a plain one.
 INSIDE: tuple[str, ...] = (

@@ -49,6 +49,9 @@ class SqliteTx:
         row = self.cursor(sql, params).fetchone()
         return None if row is None else row[0]
 
+    def column(self, sql: str, params: Params = ()) -> list[Any]:
+        return [row[0] for row in self.cursor(sql, params)]
+
     def dicts(self, sql: str, params: Params = ()) -> list[Any]:
         cursor = self.cursor(sql, params)
         names = [column[0] for column in cursor.description]

@@ -112,7 +112,7 @@ def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     """Index the next few messages, and remove a piece of an old index; how many pieces of work were done."""
     from hermes.store.records.file_changes import note_stored  # it stands above the engines
 
-    with engine.write(lasting=False) as tx:  # index entries can always be made again
+    with engine.write(durable=False) as tx:  # index entries can always be made again
         swept = migrate.has_old_index(tx.connection) and migrate.sweep(tx.connection)
         engine.fulltext.follow_changes(tx)
         rows = engine.fulltext.next_rows(tx, most)

@@ -66,8 +66,7 @@ def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, 
     queries = [f"SELECT session_id, {counted} FROM messages WHERE {{}} GROUP BY session_id"]
     for table, names in _RELATED.items():
         queries.append(f"SELECT session_id, {names} FROM {table} WHERE {{}} ORDER BY session_id, {names}")
-    if events.are_kept(tx):
-        queries.append("SELECT session_id, count(*), max(at) FROM session_events WHERE {} GROUP BY session_id")
+    queries.append("SELECT session_id, count(*), max(at) FROM session_events WHERE {} GROUP BY session_id")
     for number, query in enumerate(queries):
         for session_id, row in rows(query):
             if session_id in found:
@@ -114,7 +113,7 @@ def view_of(tx: Tx, state: SessionState) -> dict[str, Any]:
     """The messages that a session hides, and those of others that it shows, by their names."""
     hidden = [(one, batch) for one, batch in state["hidden"] if batch > 0 or batch == COMPACTED]
     sql = f"SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? AND coalesce(hidden, 0) <> {REPLACED}"
-    ranges = [[row[0] for row in tx.rows(f"{sql} ORDER BY id", ref[1:4])] for ref in state["refs"]]
+    ranges = [tx.column(f"{sql} ORDER BY id", ref[1:4]) for ref in state["refs"]]
     ids = [one for one, _ in hidden] + [cut for _, cut in state["rewinds"]] + [ref[4] for ref in state["refs"]]
     named = tables.origins(tx, [*ids, *(one for some in ranges for one in some)])
     refs = [
@@ -166,15 +165,15 @@ def changed_trees(tx: Tx) -> list[str]:
     for tree in _deleted_unknown(tx, members.keys() | prints.keys() | forks.keys()):
         members[tree] = [tree]
     changed = {tree for tree, ids in members.items() if noted.get(tree, ("", ""))[1] != combined(prints, set(ids))}
-    order = [row[0] for row in tx.rows("SELECT id FROM sessions ORDER BY started_at, id")]
+    order = tx.column("SELECT id FROM sessions ORDER BY started_at, id")
     return [tree for tree in order if tree in changed] + sorted(changed.difference(order))
 
 
 def _deleted_unknown(tx: Tx, known: Iterable[str]) -> list[str]:
     """Sessions that were deleted before any synchronisation: another store may have them from elsewhere."""
-    rows = tx.rows("SELECT DISTINCT session_id FROM audit WHERE action = 'delete' AND session_id IS NOT NULL")
+    deleted = tx.column("SELECT DISTINCT session_id FROM audit WHERE action = 'delete' AND session_id IS NOT NULL")
     known = set(known)
-    return [row[0] for row in rows if row[0] not in known]
+    return [one for one in deleted if one not in known]
 
 
 def _was_deleted(tx: Tx, session_id: str) -> bool:
@@ -388,8 +387,8 @@ class _Comparison:
     def _removed(self, order: Sequence[str], present: set[str]) -> None:
         """Messages that were here and were removed from a session that still exists."""
         missing = [one for one in order if one not in present and not self.document["messages"][one].get("gone")]
-        was_here = self.tx.rows("SELECT origin FROM sync_messages WHERE tree = ?", (self.state.tree,))
-        for origin in {row[0] for row in was_here}.intersection(missing):
+        was_here = self.tx.column("SELECT origin FROM sync_messages WHERE tree = ?", (self.state.tree,))
+        for origin in {*was_here}.intersection(missing):
             record = self.document["messages"][origin]
             self.document["messages"][origin] = {**{k: record[k] for k in ("p", "c", "by")}, "gone": True}
 

@@ -15,7 +15,7 @@ from hermes.store.exchange.sync import collect as snapshots
 from hermes.store.exchange.sync import document as documents
 from hermes.store.exchange.sync.apply import Applied, Counts, NotYet
 from hermes.store.exchange.sync.document import SHREDDED, Placement
-from hermes.store.records import events, lineage
+from hermes.store.records import lineage
 from hermes.store.records.attachments import note
 from hermes.store.upkeep import retention
 
@@ -43,7 +43,7 @@ class Replica:
         """Put what was changed here into the documents; what no session shows any more, and no deletion has removed, goes."""
         self._shred_late()
         retention.finish_deletions(self._engine, self._db._transcripts)
-        self._engine.take_in()
+        self._engine.adopt_foreign_rows()
         with self._engine.read() as tx:
             changed = collect.changed_trees(tx)
         for start in range(0, len(changed), _AT_ONCE):
@@ -78,7 +78,7 @@ class Replica:
 
     def see(self, name: str) -> None:
         """This version needs not be merged here: it was made here."""
-        with self._engine.write(alone=False) as tx:
+        with self._engine.write(exclusive=False) as tx:
             tables.see(tx, name)
 
     def take(self, name: str, data: bytes) -> tuple[Counts, set[str]]:
@@ -90,8 +90,6 @@ class Replica:
         if self._db._mask is not None:
             documents.masked(told, bodies, self._db._mask)
         tree = str(told["id"])
-        if any(one["events"] for one in told["sessions"].values()):
-            events.prepare(self._engine)
         with self._engine.read() as tx:
             known = [tree, *tables.forks_of(tx, tree), *(told["sessions"].keys() - {tree})]
         with self._db._writing(*dict.fromkeys(known)) as tx:
@@ -119,7 +117,7 @@ class Replica:
             waiting = meta_names(tx, _TO_SHRED)
         done = [session_id for session_id in waiting if self._shred(session_id)]
         for session_id in done:
-            with self._engine.write(alone=False) as tx:
+            with self._engine.write(exclusive=False) as tx:
                 drop_meta(tx, _TO_SHRED + session_id)
         return len(done)
 
@@ -161,7 +159,7 @@ class Replica:
         """Record which of these are here and which were never brought."""
         wanted = sorted(set(digests))
         here = [one for one in wanted if self._db._attachments.has(one)]
-        with self._engine.write(alone=False) as tx:
+        with self._engine.write(exclusive=False) as tx:
             note(tx, here, [one for one in wanted if one not in here])
 
     def shredded_attachments(self, tree: str, earlier: Iterable[bytes]) -> list[str]:
@@ -176,8 +174,7 @@ class Replica:
     def lacking_attachments(self) -> list[str]:
         """Attachments that messages show and whose bytes are not here."""
         with self._engine.read() as tx:
-            rows = tx.rows("SELECT DISTINCT hash FROM attachments ORDER BY hash")
-        return self.lacks(str(row[0]) for row in rows)
+            return self.lacks(tx.column("SELECT DISTINCT hash FROM attachments ORDER BY hash"))
 
 
 def _shown_files(bodies: dict[str, Any]) -> list[str]:

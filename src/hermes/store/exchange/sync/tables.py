@@ -90,7 +90,7 @@ def forks(tx: Tx) -> dict[str, str]:
 
 def forks_of(tx: Tx, tree: str) -> list[str]:
     """The forks of a session."""
-    return [row[0] for row in tx.rows("SELECT session_id FROM sync_forks WHERE tree = ? ORDER BY session_id", (tree,))]
+    return tx.column("SELECT session_id FROM sync_forks WHERE tree = ? ORDER BY session_id", (tree,))
 
 
 def versions(tx: Tx) -> dict[str, tuple[str, str]]:
@@ -133,7 +133,7 @@ def forget_missing(tx: Tx, tree: str) -> None:
 
 def seen(tx: Tx) -> set[str]:
     """The versions of documents that were merged here."""
-    return {row[0] for row in tx.rows("SELECT name FROM sync_seen")}
+    return set(tx.column("SELECT name FROM sync_seen"))
 
 
 def see(tx: Tx, name: str) -> None:

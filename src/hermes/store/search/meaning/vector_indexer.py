@@ -99,7 +99,7 @@ class VectorIndexer:
         from hermes.store.search.meaning import vectors
 
         holder = f"{os.uname().nodename}:{os.getpid()}:{id(self)}"
-        with self._engine.write(lasting=False) as tx:
+        with self._engine.write(durable=False) as tx:
             if whole:
                 leases.release(tx, LEASE)
             token = leases.acquire(tx, LEASE, holder, LEASE_SECONDS)
@@ -121,12 +121,12 @@ class VectorIndexer:
             if thorough:
                 self._compare_at[encoder.name] = time.monotonic() + LOOK_THROUGH
                 while not self._stopped.is_set():
-                    with self._engine.write(lasting=False) as tx:
+                    with self._engine.write(durable=False) as tx:
                         if not vectors.forget_older(tx):
                             break
             return done
         finally:
-            with self._engine.write(lasting=False) as tx:
+            with self._engine.write(durable=False) as tx:
                 leases.release(tx, LEASE, token)
 
     def _pass(self, encoder: Encoder, after: int, token: int, done: int, told: Callable[[int], None]) -> int:
@@ -149,7 +149,7 @@ class VectorIndexer:
                     f"a library of {encoder.name} can't be loaded ({error});"
                     f" {install_line('meaning', '--force-reinstall')}"
                 ) from error
-            with self._engine.write(lasting=False) as tx:
+            with self._engine.write(durable=False) as tx:
                 if not leases.renew(tx, LEASE, token, LEASE_SECONDS):
                     return done  # this process was suspended: another one goes on
                 vectors.store(tx, encoder.name, some, made)
