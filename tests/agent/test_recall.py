@@ -89,6 +89,14 @@ def test_only_what_the_model_got_is_named(db: Any, make_agent: Any) -> None:
     assert text_tokens(found.given) <= 200 and found.given.count("<quoted-history>") == len(found.passages)
 
 
+def test_a_person_is_not_the_topic(db: Any) -> None:
+    talk(db, "old", "Nora: The teacher was late again.", "Felix: Postgres took 40 ms for that.")
+    talk(db, "other", "I recommend the piano in the hall.", "The fast train goes there.")
+    assert recall(db, "Which teacher did Nora recommend for the piano?", current="now") is None
+    assert recall(db, "Which teacher did Nora say was late?", current="now") is not None
+    assert recall(db, "How fast was Postgres?", current="now") is not None
+
+
 @pytest.mark.parametrize("text", ["thanks", "yes, do it", "hello there", "and then?", ""])
 def test_small_talk_recalls_nothing(db: Any, text: str) -> None:
     talk(db, "old", "hello there, yes, do it and then thanks", "You are welcome, hello there.")

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hermes.agent.offline.assistant import ExtractiveModel
 from hermes.chat.input_line import completions
-from hermes.commands.registry import GATEWAY, TERMINAL, known
+from hermes.chat.terminal_conversation import TerminalConversation
+from hermes.commands.registry import GATEWAY, TERMINAL, known, run_command
 from hermes.config import Config
 from tests.chat.server import Call, ModelServer
 from tests.commands.conftest import Talk
@@ -368,6 +370,17 @@ def test_recall_shows_what_was_recalled_and_can_be_switched_off(talk: Talk) -> N
     talk.type("Which database did we choose for the parser cache, again?")
     assert "Nothing was recalled" in talk.type("/recall")
     assert "/recall off" in talk.type("/recall perhaps")
+
+
+def test_recall_of_an_assistant_that_quotes_does_not_say_that_nothing_was_found(talk: Talk) -> None:
+    talk.db.create_session("old", "cli")
+    talk.db.append_message("old", "user", "For the parser cache we chose DuckDB.")
+    quoting = TerminalConversation(talk.db, Config(), ExtractiveModel(talk.db), talk.voice, yes=False, keep_model=False)
+    quoting.talk("Which database did we choose for the parser cache?")
+    talk.voice.heard.clear()
+    assert run_command(quoting, "/recall")
+    assert "earlier conversations" in talk.voice.heard[-1]
+    quoting.close()
 
 
 def test_why_names_the_conversation_of_a_line(

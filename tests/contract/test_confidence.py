@@ -56,3 +56,10 @@ def test_a_year_of_which_nothing_is_known_is_weak(group):
 def test_a_topic_nobody_mentioned_is_weak(group):
     found = levels(group, "What did Nora say about her parachute jump over the volcano?")
     assert found <= {"weak"}
+
+
+def test_a_hit_in_a_session_without_the_person_is_weak(group):
+    talk(group, "harp", "I play the harp in an orchestra now, and in the second orchestra of the school.")
+    hits = group.search_messages("Which instrument does Felix play in the orchestra?", by="words")
+    found = {hit["session_id"]: hit["confidence"] for hit in hits}
+    assert found["cello"] == "likely" and found["harp"] == "weak"

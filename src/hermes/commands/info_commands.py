@@ -221,6 +221,8 @@ def recall(host: Host, arguments: str) -> None:
         raise InvalidInput("`/recall` shows what was recalled; `/recall off` and `/recall on` switch it")
     elif found := last_recalled(host.agent):
         host.say(recalled_text(found))
+    elif host.agent.model.kind == "extractive":
+        host.say("This assistant answers with what it finds in earlier conversations; it is given nothing beside.")
     else:
         host.say("Nothing was recalled for your last message.")
 

@@ -8,8 +8,9 @@ turn (prompt caches stay warm), and it is never stored as part of a message: a s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from hermes import times
@@ -18,6 +19,8 @@ from hermes.agent.recall.history_text import NOTE, defused, message_text, quoted
 from hermes.agent.turn import Notice
 from hermes.store.records.events import RECALLED
 from hermes.store.search import periods
+from hermes.store.search.confidence import capitalized, tells_names
+from hermes.store.search.persons import LOOKED_AT, is_addressed
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 from hermes.texts import harmless, one_line, shortened, shortened_line
@@ -64,6 +67,7 @@ _ASKS = re.compile(
     r"|donde|quien|como|quoi|quel\w*|quand|ou|qui|comment|pourquoi)\b"
 )
 _QUOTED = re.compile(r"^(?:>.*|\[From the gateway\b[^\]]*\])$", re.MULTILINE)
+_MARK = re.compile(r">>>|<<<")
 _SENDER = re.compile(r"\A\s*\[[^\]\n]{1,100}\] ")
 
 
@@ -95,7 +99,7 @@ def recall(
     if weak:
         found = excerpts(db, question, current=current, visible_to=visible_to)
         return Recalled(_line(found), tuple(found)) if found else None
-    topic = Topic(question)
+    topic = Topic(question, partial(_people, db, question, visible_to))
     if not topic.words:
         return None
     # A topic of one word says something only where few conversations have it.
@@ -115,8 +119,10 @@ def typed(text: str) -> str:
 class Topic:
     """The topic of a message: its words, or pairs of characters, without those that any request may have."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, people: Callable[[], Set[str]]) -> None:
+        """`people`: the persons whom the message names, folded; called only if something was found."""
         text = text[:1000]
+        self._people = people
         self._stem = stemmer(language_of(text.split()))
         self._asks = _ASKS.search(fold(text)) is not None
         self.words: set[str] = set()
@@ -126,20 +132,38 @@ class Topic:
             elif len(piece) > 1 and piece not in NO_TOPIC and self._stem(piece) not in NO_TOPIC:
                 self.words.add(self._stem(piece))
 
+    @cached_property
+    def _beside_people(self) -> Set[str]:
+        """The words, without the persons whom the message names."""
+        return self.words - {self._stem(name) for name in self._people()}
+
     def is_of(self, hit: SearchHit, text: str) -> bool:
         """Whether a passage, with what stands beside it, is about the same: it has half of the words, and two of several
-        unless the message asks something; or it is surely near to what is asked."""
+        unless the message asks something, and half of those beside persons; or it is surely near to what is asked."""
         if self._asks and hit["relaxed"] and hit["confidence"] == "sure":
             return True
         folded = fold("\n".join((text, hit["title"] or "", *(one["content"] for one in hit["context"]))))
         known = {self._stem(piece) for piece in pieces(folded)}
-        held = sum(word in known or (UNSPACED.match(word) is not None and word in folded) for word in self.words)
-        return held >= max(1 if self._asks else min(2, len(self.words)), SHARE * len(self.words))
+        held = {word for word in self.words if word in known or (UNSPACED.match(word) and word in folded)}
+        if len(held) < max(1 if self._asks else min(2, len(self.words)), SHARE * len(self.words)):
+            return False
+        return len(held & self._beside_people) >= SHARE * len(self._beside_people)
 
 
 def _pairs(piece: str) -> list[str]:
     """The pairs of characters that stand for the words of a script without spaces."""
     return [pair for at in range(len(piece) - 1) if (pair := piece[at : at + 2]) not in STOP_PAIRS]
+
+
+def _people(db: SessionDB, question: str, visible_to: User | None) -> set[str]:
+    """The names in a question by which messages are signed, or people addressed."""
+    names = capitalized(question) - NO_TOPIC if tells_names(question) else set()
+    found = {name: db.search_messages(name, limit=LOOKED_AT, visible_to=visible_to, by="words") for name in names}
+    return {
+        name
+        for name, hits in found.items()
+        if hits and is_addressed(name, [fold(_MARK.sub("", hit["snippet"])) for hit in hits])
+    }
 
 
 def _line(passages: Sequence[Excerpt]) -> str:

@@ -3,7 +3,8 @@
 Partial matches are found for nearly every question. They are weak where something speaks against them: the question names a
 person or a year that no message has; the person writes here, and only others speak of the topic; sessions of the named time
 hold far less of it than others; or hardly a word of the topic is held by any message. Each test has a threshold of its own,
-chosen on the sets of `make recall` (`--refused`) so that hardly any right answer is called weak.
+chosen on the sets of `make recall` (`--refused`) so that hardly any right answer is called weak. A hit is weak,
+too, if its session holds none of the names in the question.
 """
 
 from __future__ import annotations
@@ -11,16 +12,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hermes.store.search.clues import signer
 from hermes.store.search.periods import MONTHS, WEEKDAYS
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.stems import language_of
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Confidence
-
 
 # How far others may be ahead of the person that the question names, and other times of the time that it names.
 OTHERS_VALUE, OTHERS_NEAR = -9.0, -1.5  # where most messages are signed: by words, and with vectors
@@ -67,41 +64,44 @@ class _Lead(NamedTuple):
     near: float
 
 
-def judged(
+def is_weak(
     asked: str, words: Sequence[Word], sessions: Sequence[Looked], *, named_time: bool, related: float | None
-) -> Confidence:
-    """How far partial matches can be trusted. `related`: see `Nearness.related`; None without vectors."""
+) -> bool:
+    """Whether something speaks against all partial matches. `related`: see `Nearness.related`; None without vectors."""
     folded = fold(asked)
-    words = [word for word in words if not (word.text.isdigit() or word.text in MONTHS or word.text in WEEKDAYS)]
-    if _tells_names(asked) and any(word.is_name and not word.messages for word in words):
-        return "weak"
+    words = [word for word in words if not is_a_time(word.text)]
+    if tells_names(asked) and any(word.is_name and not word.messages for word in words):
+        return True
     has_year = _YEAR.search(folded) is not None
     if named_time and has_year and not any(session.fits for session in sessions):
-        return "weak"
+        return True
     signers = [[signer(text) for _, text, _ in session.messages] for session in sessions]
     persons = _persons(asked, {name for names in signers for name in names if name})
     topic = [word for word in words if not word.is_name and not any(word.text in name for name in persons)]
     if persons and _is_of_others(topic, sessions, signers, persons, with_vectors=related is not None):
-        return "weak"
+        return True
     if named_time and (has_year or not MONTHS.keys().isdisjoint(pieces(folded))):
-        is_weak = _is_of_another_time(words, sessions, with_vectors=related is not None)
-    else:
-        is_weak = _is_of_something_else(topic, sessions, related)
-    return "weak" if is_weak else "likely"
+        return _is_of_another_time(words, sessions, with_vectors=related is not None)
+    return _is_of_something_else(topic, sessions, related)
 
 
-def _tells_names(asked: str) -> bool:
+def tells_names(asked: str) -> bool:
     """Whether a capital marks a name: not in German, where every noun has one, and not where most words are typed so."""
     typed = asked.split()
     return language_of(typed) != "german" and 2 * sum(word[:1].isupper() for word in typed) <= len(typed)
 
 
+def is_a_time(word: str) -> bool:
+    """Whether a word with a capital is a number, month or weekday, and no name."""
+    return word.isdigit() or word in MONTHS or word in WEEKDAYS
+
+
 def may_name(asked: str) -> bool:
     """Whether a question may name a person: only then the messages' texts count."""
-    return bool(_capitalized(asked)) or UNSPACED.search(fold(asked)) is not None
+    return bool(capitalized(asked)) or UNSPACED.search(fold(asked)) is not None
 
 
-def _capitalized(asked: str) -> set[str]:
+def capitalized(asked: str) -> set[str]:
     """The words written with a capital, without "I": a signature has two letters at least."""
     words = (fold(word) for word in asked.split() if word.lstrip("¿¡(\"'")[:1].isupper())
     return {piece for word in words for piece in pieces(word) if len(piece) > 1}
@@ -109,7 +109,7 @@ def _capitalized(asked: str) -> set[str]:
 
 def _persons(asked: str, signers: set[str]) -> set[str]:
     """The names in the question that messages are signed with."""
-    named = _capitalized(asked)
+    named = capitalized(asked)
     return {name for name in signers if name in named or (UNSPACED.match(name) and name in fold(asked))}
 
 

@@ -26,7 +26,6 @@ from hermes.store.text.snippet import Needle
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import Confidence
-    from hermes.store.search.query_trees import Check
 
 RANKED = 400  # how many of the newest matches are ranked together; after them four times as many, and so on
 MORE = 4

@@ -46,7 +46,7 @@ def spoken(tx: Tx, asked: str, holders: Mapping[str, Sequence[int]]) -> str | No
     samples = {name: holders[name][:: max(1, len(holders[name]) // LOOKED_AT)][:LOOKED_AT] for name in names}
     ids = sorted({one for some in samples.values() for one in some})
     heads = {row[0]: fold(str(codec.restored(row[1]) or "")) for row in rows_among(tx, _HEADS, ids)}
-    known = {name for name in names if _is_addressed(name, [heads.get(one, "") for one in samples[name]])}
+    known = {name for name in names if is_addressed(name, [heads.get(one, "") for one in samples[name]])}
     found = _in_first_person(asked, known) if known else asked
     return found if found != asked else None
 
@@ -60,7 +60,7 @@ def _candidates(asked: str) -> list[str]:
     return [name for name in dict.fromkeys(map(fold, found)) if name not in STOP_WORDS]
 
 
-def _is_addressed(name: str, texts: Sequence[str]) -> bool:
+def is_addressed(name: str, texts: Sequence[str]) -> bool:
     """Whether messages are signed with a name, or people addressed by it."""
     word = re.escape(name)
     pattern = re.compile(

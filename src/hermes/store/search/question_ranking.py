@@ -23,12 +23,11 @@ import msgspec
 from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
 from hermes.store.records import codec
 from hermes.store.search.clues import HEAD, Clues, ClueWeights
-from hermes.store.search.confidence import Looked, Word, judged, may_name
+from hermes.store.search.confidence import Looked, Word, is_a_time, is_weak, may_name, tells_names
 from hermes.store.search.hits import Ranked
 from hermes.store.text.query import Leaf
 
 if TYPE_CHECKING:
-    from hermes.store.records.rows import Confidence
     from hermes.store.search.reranking import Nearness, Reranking
 
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every other value
@@ -143,7 +142,6 @@ class Passages(msgspec.Struct):
     """How much of the question's words the session that has the most of them holds: 1 for all."""
     related: float | None = None
     """Not below 0: the nearest message is nearer than chance brings one; None without vectors."""
-    confidence: Confidence = "likely"
 
 
 class QuestionRanking:
@@ -190,7 +188,23 @@ class QuestionRanking:
         near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
         hits = self._in_order(order, sequences, near, weights, need)
         related = None if near is None else near.related
-        return Passages(hits, held, related, self._confidence(order, sequences, near))
+        trusted = set() if self._are_weak(order, sequences, near) else self._sessions_of_names()
+        if trusted is not None:
+            hits = [
+                hit if hit.session_id in trusted else msgspec.structs.replace(hit, confidence="weak") for hit in hits
+            ]
+        return Passages(hits, held, related)
+
+    def _sessions_of_names(self) -> Set[str] | None:
+        """The sessions that hold a name of the question; None where it has none, or one that is too common to know all of."""
+        names = [
+            (word, count.keys())
+            for word, count in zip(self._words, self._counts, strict=True)
+            if word.weight > 1.0 and count and not is_a_time(word.leaves[0].text)
+        ]
+        if not names or any(word.also for word, _ in names) or not tells_names(self._asked):
+            return None
+        return set().union(*(held for _, held in names))
 
     def _extent(self) -> tuple[float, float]:
         """How many sessions and messages the search may see. What it sees of others by reference is not counted: there are at
@@ -323,7 +337,6 @@ class QuestionRanking:
         clues = Clues(self._asked, weights.clues)
         kept = self._own.keys() | set().union(*(word.also for word in self._words)) if self._holding else None
         scored: dict[str, dict[int, float]] = {}
-        by_words: set[int] = set()
         messages = near.messages if near else {}
         for session in order:
             own = self._by_session.get(session.id, {})
@@ -333,17 +346,17 @@ class QuestionRanking:
                 scores.update(_raised(own, sequence, weights, clues, messages))
             if kept is not None:
                 scores = {message_id: score for message_id, score in scores.items() if message_id in kept}
-            nearest = [messages[one.id] for one in sequence if one.id in messages] if near else []
             session.value = (
                 weights.session_words * session.words
                 + weights.session_own * session.own
                 + weights.session_best * max(scores.values(), default=0.0)
                 + weights.session_time * session.time
-                + weights.session_near * max((one[0] for one in nearest), default=0.0)
-                + weights.session_near_three * max((one[1] for one in nearest), default=0.0)
-                + weights.session_near_whole * (near.sessions.get(session.id, 0.0) if near else 0.0)
             )
-            by_words.update(own)
+            if near is not None:
+                nearest = [messages[one.id] for one in sequence if one.id in messages]
+                session.value += weights.session_near * max((one[0] for one in nearest), default=0.0)
+                session.value += weights.session_near_three * max((one[1] for one in nearest), default=0.0)
+                session.value += weights.session_near_whole * near.sessions.get(session.id, 0.0)
             scored[session.id] = scores
         order = sorted(order, key=_place, reverse=True)
         first: list[Placed] = []
@@ -351,15 +364,15 @@ class QuestionRanking:
         said_here: list[Placed] = []
         for number, session in enumerate(order):
             scores = scored[session.id]
-            own = self._by_session.get(session.id, {})
-            said_here += [(scores.pop(one), -number, one) for one in self._said_here & scores.keys()]
+            if self._said_here:
+                said_here += [(scores.pop(one), -number, one) for one in self._said_here & scores.keys()]
             best = sorted(zip(scores.values(), scores.keys(), strict=True), reverse=True)
             listed = [
                 (session.value + weights.apart * (score - best[0][0]), -number, message_id)
                 for score, message_id in best
             ]
             first += listed[:OF_A_SESSION]
-            rest += [one for one in listed[OF_A_SESSION:] if one[2] in own]
+            rest += [one for one in listed[OF_A_SESSION:] if one[2] in self._own]
         first.sort(reverse=True)
         if len(first) < need:  # nothing that holds a word is lost where there is room for it
             first += sorted(rest, reverse=True) + sorted(said_here, reverse=True)
@@ -369,16 +382,14 @@ class QuestionRanking:
                 order[-place].id,
                 round(value, 6),
                 "relaxed",
-                _why(one in by_words, messages.get(one)),
+                _why(one in self._own, messages.get(one)),
                 "sure" if near and near.related >= RELATED and messages.get(one, FAR)[0] >= NEAREST else "likely",
             )
             for value, place, one in first[:need]
         ]
 
-    def _confidence(
-        self, order: Sequence[Session], sequences: dict[str, list[Message]], near: Nearness | None
-    ) -> Confidence:
-        """How far the hits can be trusted; the sessions have their values."""
+    def _are_weak(self, order: Sequence[Session], sequences: dict[str, list[Message]], near: Nearness | None) -> bool:
+        """Whether something speaks against all hits; the sessions have their values."""
         words = [
             Word(
                 word.leaves[0].text,
@@ -400,7 +411,7 @@ class QuestionRanking:
             messages = [(one.id, one.text, sum(nearness.get(one.id, FAR))) for one in some] if is_read else []
             looked.append(Looked(session.id, value, session.time > 0.0, messages))
         related = None if near is None else near.related
-        return judged(self._asked, words, looked, named_time=self._preference is not None, related=related)
+        return is_weak(self._asked, words, looked, named_time=self._preference is not None, related=related)
 
 
 def _message(message_id: int, head: str | bytes | None, end: str | bytes | None) -> Message:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.search import periods
+from hermes.store.search.confidence import capitalized
 from hermes.store.search.hits import RANKED, Hits, Ranked
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
@@ -73,9 +72,7 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
         ranking = QuestionRanking(hits.tx, hits.scope, asked, counted, preferred, holding=holding)
         found = ranking.best(max(RANKED, hits.missing + len(hits.seen)), look)
         if preferred is not None or hits.found or _is_answered(found, asked):
-            is_weak = found.confidence == "weak"
-            best = [msgspec.structs.replace(hit, confidence="weak") for hit in found.hits] if is_weak else found.hits
-            hits.add_ranked(hits.people_first(best))
+            hits.add_ranked(hits.people_first(found.hits))
     if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
         ids = [hit.id for hit in hits.found]
         at = [row[0] for row in rows_among(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
@@ -157,8 +154,9 @@ def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
 
 def _topics(hits: Hits, query: Query, typed: Sequence[str]) -> list[QuestionWord]:
     words: dict[str, QuestionWord] = {}
-    names = _names(query)
-    stem = stemmer(language_of(word for text in query.words for word in text.split()))
+    typed_words = [word for text in query.words for word in text.split()]
+    names = capitalized(" ".join(typed_words[1:]))  # the first word of a sentence has a capital anyway
+    stem = stemmer(language_of(typed_words))
     forms = _forms(hits, [piece for piece in typed if not UNSPACED.match(piece) and _is_topic(piece)], stem)
     for piece in typed:
         if UNSPACED.match(piece):
@@ -170,14 +168,6 @@ def _topics(hits: Hits, query: Query, typed: Sequence[str]) -> list[QuestionWord
             leaves = [Leaf(form, "phrase") for form in forms[piece]]
             words.setdefault(stem(piece), QuestionWord(leaves, A_NAME if piece in names else 1.0))
     return list(words.values())
-
-
-def _names(query: Query) -> set[str]:
-    """The words that are written like names: with a capital, and not the first."""
-    words = [word for text in query.words for word in text.split()]
-    return {
-        piece for word in words[1:] if (bare := word.lstrip("¿¡(\"'"))[:1].isupper() for piece in pieces(fold(bare))
-    }
 
 
 def _is_topic(piece: str) -> bool:
