@@ -569,15 +569,12 @@ def test_a_filter_puts_titles_first_in_their_order_and_loses_nothing_for_no_word
         assert line in matching(lines, line.id)
 
 
-def test_a_store_that_can_not_be_read_ends_it_with_the_reason(few: Any) -> None:
-    async def go() -> Any:
-        app = Browser(few)
-        few.close()
-        async with app.run_test() as pilot:
-            await Hand(pilot).until(lambda: app.problem)
-        return app.problem
-
-    assert isinstance(asyncio.run(go()), StoreClosed)
+async def test_a_store_that_can_not_be_read_ends_it_with_the_reason(few: Any) -> None:
+    app = Browser(few)
+    few.close()
+    async with app.run_test() as pilot:
+        await Hand(pilot).until(lambda: app.problem)
+    assert isinstance(app.problem, StoreClosed)
 
 
 # ── as a program ──

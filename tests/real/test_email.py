@@ -75,7 +75,7 @@ def test_new_mail_is_pushed(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("security", ["ssl", "starttls"])
-def test_everything_works_over_tls(lab: Lab, security: str) -> None:
+async def test_everything_works_over_tls(lab: Lab, security: str) -> None:
     server = lab.server
     ports = {"ssl": (server.imaps, server.smtps), "starttls": (server.imap, server.smtp)}[security]
     more = {"imap_port": ports[0], "smtp_port": ports[1], "imap_security": security, "smtp_security": security}
@@ -89,15 +89,11 @@ def test_everything_works_over_tls(lab: Lab, security: str) -> None:
         await link.until(lambda: lab.shown() == ["safe"])
 
     with_adapter(lab, body, **more, ca_file=str(server.certificate))
-
-    async def untrusted() -> None:
-        values = {**lab.settings, **more}
-        with pytest.raises(PlatformRefused, match="certificate"):
-            await Email(values, Path("/nowhere")).check()
-        with pytest.raises(PlatformRefused, match="certificate"):
-            await Email({**values, "imap_security": "none", "imap_port": server.imap}, Path("/nowhere")).check()
-
-    asyncio.run(untrusted())
+    values = {**lab.settings, **more}
+    with pytest.raises(PlatformRefused, match="certificate"):
+        await Email(values, Path("/nowhere")).check()
+    with pytest.raises(PlatformRefused, match="certificate"):
+        await Email({**values, "imap_security": "none", "imap_port": server.imap}, Path("/nowhere")).check()
 
 
 def test_a_whole_conversation_is_one_thread_in_both_mailboxes(lab: Lab) -> None:

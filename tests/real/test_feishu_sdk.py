@@ -129,7 +129,7 @@ def test_a_wrong_secret_opens_no_connection(lab: Lab, tap: Wiretap, sdk: VendorS
         sdk("connect", url=f"http://127.0.0.1:{tap.port}", app=APP_ID, secret="another")
 
 
-def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
+async def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
     """The ping and the acknowledgement of the SDK and of our adapter: field for field, and read back byte for byte."""
 
     def sent() -> list[bytes]:
@@ -143,15 +143,11 @@ def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening: Vendo
     listening("disconnect")
     until(lambda: not lab._sockets)
     tap.forget()
-
-    async def ours() -> None:
-        adapter = Feishu({**lab.settings, "base_url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
-        async with connected(adapter) as link:
-            lab.say("hello")
-            await link.event("hello")
-            await link.until(lambda: len(sent()) == 2)
-
-    asyncio.run(ours())
+    adapter = Feishu({**lab.settings, "base_url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
+    async with connected(adapter) as link:
+        lab.say("hello")
+        await link.event("hello")
+        await link.until(lambda: len(sent()) == 2)
     changing = ("message_id", "biz_rt")
 
     def fields(data: bytes) -> Any:
@@ -220,7 +216,7 @@ def sent(tap: Wiretap) -> list[tuple[Any, ...]]:
     return [compared(one) for one in tap.calls if one.method in ("POST", "PATCH") and "/im/" in one.path]
 
 
-def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """A message, a quoting reply, one in a thread, an edit, a picture and a file: the same requests."""
     url = f"http://127.0.0.1:{tap.port}"
     assert sdk("login", url=url, **LOGIN)["bot"]["open_id"] == BOT
@@ -243,22 +239,18 @@ def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk
     assert len(theirs) == 8
     tap.forget()
     lab.sent.clear()
-
-    async def ours() -> None:
-        adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
-        async with connected(adapter):
-            there = Chat(platform="feishu", chat_id=dm, type=DM)
-            mine = await adapter.send(there, "an answer ☃", nonce="1")
-            await adapter.send(there, "yes", nonce="2", reply_to=question)
-            thread = Chat(platform="feishu", chat_id=lab.chat_id("group"), type=GROUP, thread_id=topic)
-            await adapter.send(thread, "no", nonce="3")
-            await adapter.edit(there, mine, "a longer answer")
-            picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
-            await adapter.send_file(there, picture, nonce="4")
-            paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=PICTURE)
-            await adapter.send_file(there, paper, nonce="5")
-
-    asyncio.run(ours())
+    adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
+    async with connected(adapter):
+        there = Chat(platform="feishu", chat_id=dm, type=DM)
+        mine = await adapter.send(there, "an answer ☃", nonce="1")
+        await adapter.send(there, "yes", nonce="2", reply_to=question)
+        thread = Chat(platform="feishu", chat_id=lab.chat_id("group"), type=GROUP, thread_id=topic)
+        await adapter.send(thread, "no", nonce="3")
+        await adapter.edit(there, mine, "a longer answer")
+        picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
+        await adapter.send_file(there, picture, nonce="4")
+        paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=PICTURE)
+        await adapter.send_file(there, paper, nonce="5")
     assert lab.shown() == shown
     assert sent(tap) == theirs
 

@@ -118,7 +118,7 @@ def sent(tap: Wiretap) -> list[tuple[Any, ...]]:
     return [compared(one) for one in tap.of("POST", "/v2/")]
 
 
-def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """Two replies to one message, one in the group, a picture: the same requests."""
     lab.say("a question")
     (question,) = sdk.wait("c2c")
@@ -138,22 +138,18 @@ def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk
     sdk("disconnect")
     lab.reset()
     tap.forget()
-
-    async def ours() -> None:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            lab.say("a question")
-            asked = await link.event("a question")
-            lab.say("another", where="group")
-            other = await link.event("another")
-            names[str(asked.message_id)], names[str(other.message_id)] = "QUESTION", "TOPIC"
-            await made.send(asked.chat, "an answer ☃", nonce="1", context=asked.reply_context)
-            await made.send(asked.chat, "more", nonce="2", context=asked.reply_context)
-            await made.send(other.chat, "in the group", nonce="3", context=other.reply_context)
-            picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
-            await made.send_file(asked.chat, picture, nonce="4", context=asked.reply_context)
-
-    asyncio.run(ours())
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        lab.say("a question")
+        asked = await link.event("a question")
+        lab.say("another", where="group")
+        other = await link.event("another")
+        names[str(asked.message_id)], names[str(other.message_id)] = "QUESTION", "TOPIC"
+        await made.send(asked.chat, "an answer ☃", nonce="1", context=asked.reply_context)
+        await made.send(asked.chat, "more", nonce="2", context=asked.reply_context)
+        await made.send(other.chat, "in the group", nonce="3", context=other.reply_context)
+        picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
+        await made.send_file(asked.chat, picture, nonce="4", context=asked.reply_context)
     assert (lab.shown(), lab.shown("group")) == shown
     assert lab.pictures() == [PICTURE]
 

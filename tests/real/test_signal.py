@@ -97,19 +97,16 @@ def test_an_account_that_is_not_registered_is_refused_with_what_to_do(daemon: st
             asyncio.run(work())
 
 
-def test_sending_on_it_and_listening_to_it_are_refused_too(daemon: str) -> None:
-    async def work() -> None:
-        client = Daemon(daemon, NOBODY)
-        try:
-            with pytest.raises(PlatformRefused, match="register or link"):
-                await client.call("send", recipient=[stub.ACCOUNT], message="x")
-            with pytest.raises(PlatformRefused, match="no account"):
-                async for _ in client.events(lambda: None):
-                    pass
-        finally:
-            await client.close()
-
-    asyncio.run(work())
+async def test_sending_on_it_and_listening_to_it_are_refused_too(daemon: str) -> None:
+    client = Daemon(daemon, NOBODY)
+    try:
+        with pytest.raises(PlatformRefused, match="register or link"):
+            await client.call("send", recipient=[stub.ACCOUNT], message="x")
+        with pytest.raises(PlatformRefused, match="no account"):
+            async for _ in client.events(lambda: None):
+                pass
+    finally:
+        await client.close()
 
 
 def test_the_stream_opens_and_gives_a_sign_of_life(daemon: str) -> None:

@@ -84,12 +84,9 @@ def test_a_message_with_control_characters_is_not_lost(lab: Lab, tap: Wiretap, s
     assert asyncio.run(ours()) in ("onetwo", "one\x0btwo")
 
 
-def test_a_second_connection_ends_the_first(lab: Lab, sdk: VendorSdk, tmp_path: Path) -> None:
-    async def other() -> None:
-        async with connected(WeCom(lab.settings, tmp_path)):
-            await asyncio.to_thread(sdk.wait, "event")
-
-    asyncio.run(other())
+async def test_a_second_connection_ends_the_first(lab: Lab, sdk: VendorSdk, tmp_path: Path) -> None:
+    async with connected(WeCom(lab.settings, tmp_path)):
+        await asyncio.to_thread(sdk.wait, "event")
     assert sdk.told("event")[0]["body"]["event"]["eventtype"] == "disconnected_event"
     assert lab.connections == 2  # the SDK stays away
 
@@ -110,7 +107,7 @@ def said(frames: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     return sorted(found, key=lambda one: one[1].get("chunk_index", 0) if "chunk" in one[0] else 0)
 
 
-def test_our_adapter_says_what_the_sdk_says(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_says_what_the_sdk_says(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """The subscription, an answer that grows, a pushed message, an upload in parts: the same frames."""
     alice = lab.user_id("alice")
     lab.say("a question")
@@ -128,21 +125,17 @@ def test_our_adapter_says_what_the_sdk_says(lab: Lab, tap: Wiretap, sdk: VendorS
     sdk("disconnect")
     lab.reset()
     tap.forget()
-
-    async def ours() -> None:
-        made = adapter(tap, lab, tmp_path)
-        made.cursor = " ▉"
-        async with connected(made) as link:
-            lab.say("a question")
-            event = await link.event("a question")
-            sent = await made.send(event.chat, "an answer ▉", nonce="1", context=event.reply_context)
-            await made.edit(event.chat, sent, "an answer")
-            await made.send(event.chat, "more", nonce="2", context=event.reply_context)
-            there = Chat(platform="wecom", chat_id=alice, type=DM)
-            paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=LARGE)
-            await made.send_file(there, paper, nonce="3")
-
-    asyncio.run(ours())
+    made = adapter(tap, lab, tmp_path)
+    made.cursor = " ▉"
+    async with connected(made) as link:
+        lab.say("a question")
+        event = await link.event("a question")
+        sent = await made.send(event.chat, "an answer ▉", nonce="1", context=event.reply_context)
+        await made.edit(event.chat, sent, "an answer")
+        await made.send(event.chat, "more", nonce="2", context=event.reply_context)
+        there = Chat(platform="wecom", chat_id=alice, type=DM)
+        paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=LARGE)
+        await made.send_file(there, paper, nonce="3")
     assert (lab.shown(), lab.sent_files()) == (shown, files)
     assert said([one for one in tap.up() if one["cmd"] != "ping"]) == theirs
 
