@@ -68,10 +68,11 @@ settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "ci" if THOROU
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine runs on an event loop of its own."""
+    """A test that is a coroutine runs on an event loop of its own, and fails when it hangs."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
+    asyncio.run(asyncio.wait_for(test, 600))
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,6 @@ def the_lab() -> Iterator[Lab]:
 def lab(the_lab: Lab) -> Lab:
     the_lab.reset()
     return the_lab
-
-
-def run(work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asyncio.wait_for(work, 90))
 
 
 def encrypted_room(lab: Lab, *others: Person) -> Chat:

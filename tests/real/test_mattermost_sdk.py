@@ -5,7 +5,6 @@ What the client receives is compared with what the lab delivered, and its reques
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
@@ -169,16 +168,13 @@ async def test_our_adapter_asks_as_the_client_does(lab: Lab, tap: Wiretap, sdk: 
     assert [compared(one) for one in tap.calls if one.method in ("POST", "PUT")] == [compared(one) for one in theirs]
 
 
-def test_the_client_downloads_what_our_adapter_downloads(
+async def test_the_client_downloads_what_our_adapter_downloads(
     lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path
 ) -> None:
-    async def fetched() -> bytes:
-        adapter = Mattermost({**lab.settings, "url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
-        async with connected(adapter) as link:
-            lab.attach(PICTURE, "a.png", "image/png", text="see")
-            return await adapter.fetch((await link.event("see")).attachments[0])
-
-    assert asyncio.run(fetched()) == PICTURE
+    adapter = Mattermost({**lab.settings, "url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
+    async with connected(adapter) as link:
+        lab.attach(PICTURE, "a.png", "image/png", text="see")
+        assert (await adapter.fetch((await link.event("see")).attachments[0])) == PICTURE
     (post,) = posts(sdk, "posted", 1)
     found = sdk("download", id=post["file_ids"][0])
     assert (found["status"], found["mime"], base64.b64decode(found["data"])) == (200, "image/png", PICTURE)

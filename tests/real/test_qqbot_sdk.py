@@ -5,7 +5,6 @@ Compared: what the SDK received with what was said, how both log in and resume, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def test_the_sdk_receives_what_people_say(lab: Lab, sdk: VendorSdk) -> None:
     assert (file["filename"], file["content_type"]) == ("a.png", "image/png")
 
 
-def test_a_session_is_resumed_at_the_next_number(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_a_session_is_resumed_at_the_next_number(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """Both sides log in, are cut, and resume: the same frames, and no message is lost."""
 
     def spoken() -> list[tuple[int, Any]]:
@@ -85,17 +84,13 @@ def test_a_session_is_resumed_at_the_next_number(lab: Lab, tap: Wiretap, sdk: Ve
     sdk("disconnect")
     lab.reset()
     tap.forget()
-
-    async def ours() -> list[str]:
-        async with connected(adapter(tap, lab, tmp_path)) as link:
-            lab.say("before")
-            await link.event("before")
-            lab.drop()
-            lab.say("while it was cut")
-            await link.event("while it was cut")
-            return link.texts
-
-    assert asyncio.run(ours()) == ["before", "while it was cut"]
+    async with connected(adapter(tap, lab, tmp_path)) as link:
+        lab.say("before")
+        await link.event("before")
+        lab.drop()
+        lab.say("while it was cut")
+        await link.event("while it was cut")
+        assert link.texts == ["before", "while it was cut"]
     mine = spoken()
     assert [one[0] for one in mine] == [one[0] for one in theirs] == [2, 6]
     assert set(mine[0][1]) <= set(theirs[0][1]) | {"session_id"}

@@ -79,15 +79,12 @@ def rpc(daemon: str, method: str, **params: Any) -> dict[str, Any]:
     return dict(httpx.post(f"{daemon}/api/v1/rpc", json=body, trust_env=False, timeout=30).json())
 
 
-def test_the_daemon_answers_our_requests(daemon: str) -> None:
-    async def work() -> tuple[Any, Any]:
-        client = Daemon(daemon, NOBODY)
-        try:
-            return await client.ask("version"), await client.ask("listAccounts")
-        finally:
-            await client.close()
-
-    assert asyncio.run(work()) == ({"version": stub.VERSION}, [])
+async def test_the_daemon_answers_our_requests(daemon: str) -> None:
+    client = Daemon(daemon, NOBODY)
+    try:
+        assert (await client.ask("version"), await client.ask("listAccounts")) == ({"version": stub.VERSION}, [])
+    finally:
+        await client.close()
 
 
 def test_an_account_that_is_not_registered_is_refused_with_what_to_do(daemon: str, tmp_path: Path) -> None:

@@ -69,19 +69,17 @@ def test_the_sdk_receives_what_people_say(lab: Lab, sdk: VendorSdk) -> None:
     assert sdk.wait("message", 3)[2]["body"]["text"]["content"] == "after a cut"
 
 
-def test_a_message_with_control_characters_is_not_lost(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_a_message_with_control_characters_is_not_lost(
+    lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path
+) -> None:
     """They come unescaped, which is no JSON: the SDK removes them before it parses a frame, and so reads the message."""
     lab.say("one\x0btwo")
     assert sdk.wait("message")[0]["body"]["text"]["content"] == "onetwo"
     sdk("disconnect")
-
-    async def ours() -> str:
-        async with connected(adapter(tap, lab, tmp_path)) as link:
-            lab.say("one\x0btwo")
-            await link.until(lambda: link.events, "the message is lost")
-            return link.events[0].text
-
-    assert asyncio.run(ours()) in ("onetwo", "one\x0btwo")
+    async with connected(adapter(tap, lab, tmp_path)) as link:
+        lab.say("one\x0btwo")
+        await link.until(lambda: link.events, "the message is lost")
+        assert link.events[0].text in ("onetwo", "one\x0btwo")
 
 
 async def test_a_second_connection_ends_the_first(lab: Lab, sdk: VendorSdk, tmp_path: Path) -> None:
@@ -140,7 +138,9 @@ async def test_our_adapter_says_what_the_sdk_says(lab: Lab, tap: Wiretap, sdk: V
     assert said([one for one in tap.up() if one["cmd"] != "ping"]) == theirs
 
 
-def test_files_are_decrypted_and_named_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_files_are_decrypted_and_named_as_the_sdk_does(
+    lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path
+) -> None:
     name = "Bericht über 雪.pdf"
     lab.attach(LARGE, name, "application/pdf")
     file = sdk.wait("message")[0]["body"]["file"]
@@ -148,16 +148,12 @@ def test_files_are_decrypted_and_named_as_the_sdk_does(lab: Lab, tap: Wiretap, s
     theirs = sdk("download", url=file["url"], key=file["aeskey"])
     assert (theirs["name"], base64.b64decode(theirs["data"])) == (name, LARGE)
     sdk("disconnect")
-
-    async def ours() -> tuple[bytes, str | None]:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            lab.attach(LARGE, name, "application/pdf")
-            await link.until(lambda: link.events)
-            attachment = link.events[0].attachments[0]
-            return await made.fetch(attachment), made.fetched_name(attachment)
-
-    assert asyncio.run(ours()) == (LARGE, name)
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        lab.attach(LARGE, name, "application/pdf")
+        await link.until(lambda: link.events)
+        attachment = link.events[0].attachments[0]
+        assert (await made.fetch(attachment), made.fetched_name(attachment)) == (LARGE, name)
 
 
 # ------------------------------------------------------------------------------------------------ callbacks of apps

@@ -67,7 +67,7 @@ def test_a_token_that_has_ended_is_told_by_its_code(lab: Lab, tap: Wiretap, sdk:
 
 @pytest.mark.parametrize("full_urls", [False, True])
 @pytest.mark.parametrize(("name", "mime"), [("a.png", "image/png"), ("a paper.pdf", "application/pdf")])
-def test_files_of_the_cdn_are_decrypted(
+async def test_files_of_the_cdn_are_decrypted(
     lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path, name: str, mime: str, full_urls: bool
 ) -> None:
     lab.full_urls = full_urls
@@ -79,14 +79,10 @@ def test_files_of_the_cdn_are_decrypted(
     theirs = sdk(
         "download", param=media["encrypt_query_param"], key=media["aes_key"], cdn=cdn, url=media.get("full_url")
     )
-
-    async def ours() -> bytes:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            await link.until(lambda: link.events)
-            return await made.fetch(link.events[0].attachments[0])
-
-    assert base64.b64decode(theirs) == asyncio.run(ours()) == PICTURE
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        await link.until(lambda: link.events)
+        assert base64.b64decode(theirs) == (await made.fetch(link.events[0].attachments[0])) == PICTURE
     one, two = tap.of("GET", "/c2c/download")
     assert (one.path, one.query) == (two.path, two.query)
 

@@ -60,27 +60,23 @@ def made(lab: Lab, home: Path) -> BlueBubbles:
     return adapter
 
 
-def test_a_delivery_that_could_not_be_stored_is_asked_for_later(lab: Lab, tmp_path: Path) -> None:
+async def test_a_delivery_that_could_not_be_stored_is_asked_for_later(lab: Lab, tmp_path: Path) -> None:
     """The server delivers each message once, whatever the answer is."""
-
-    async def story() -> list[str]:
-        async with connected(made(lab, tmp_path)) as link:
-            lab.say("before")
-            await link.event("before")
-            link.refuse = OSError("the disk is full")
-            told = len(lab._deliveries.statuses)
-            first = lab.say("while it was full")
-            await link.until(lambda: len(lab._deliveries.statuses) > told)
-            lab.change(first, "while it was full, edited")
-            await link.until(lambda: len(lab._deliveries.statuses) > told + 1)
-            link.refuse = None
-            lab.say("after")
-            await link.event("after")
-            await link.until(lambda: link.revisions and any(one.message_id == first for one in link.events))
-            assert [one.event.text for one in link.revisions if one.event] == ["while it was full, edited"]
-            return link.texts
-
-    texts = set(asyncio.run(story()))
+    async with connected(made(lab, tmp_path)) as link:
+        lab.say("before")
+        await link.event("before")
+        link.refuse = OSError("the disk is full")
+        told = len(lab._deliveries.statuses)
+        first = lab.say("while it was full")
+        await link.until(lambda: len(lab._deliveries.statuses) > told)
+        lab.change(first, "while it was full, edited")
+        await link.until(lambda: len(lab._deliveries.statuses) > told + 1)
+        link.refuse = None
+        lab.say("after")
+        await link.event("after")
+        await link.until(lambda: link.revisions and any(one.message_id == first for one in link.events))
+        assert [one.event.text for one in link.revisions if one.event] == ["while it was full, edited"]
+        texts = set(link.texts)
     assert {"before", "after"} < texts <= {"before", "while it was full", "while it was full, edited", "after"}
 
 

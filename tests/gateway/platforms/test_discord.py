@@ -153,15 +153,12 @@ async def test_tokens_and_what_people_say_reach_no_log(
 # ------------------------------------------------------------------------------------------------ hearing
 
 
-def test_every_kind_of_place_is_told_apart(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> list[Event]:
-        async with connected(lab, tmp_path) as (_, link):
-            for where in ("dm", "channel", "thread"):
-                lab.say(f"in the {where}", where=where)
-            await until_async(lambda: len(link.events) == 3)
-            return link.events
-
-    dm, channel, thread = asyncio.run(story())
+async def test_every_kind_of_place_is_told_apart(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        for where in ("dm", "channel", "thread"):
+            lab.say(f"in the {where}", where=where)
+        await until_async(lambda: len(link.events) == 3)
+        dm, channel, thread = link.events
     assert (dm.chat.type, dm.chat.chat_id, dm.chat.thread_id) == ("dm", lab.chat_id("dm"), None)
     assert (channel.chat.type, channel.chat.chat_id, channel.chat.thread_id) == (
         "channel",
@@ -187,7 +184,7 @@ async def test_an_event_knows_its_message_and_when_it_was_said(lab: Lab, tmp_pat
         assert event.sent_at == pytest.approx(((int(number) >> 22) + 1420070400000) / 1000, abs=0.01)
 
 
-def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> None:
+async def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> None:
     bot, role = lab.server.bot["id"], lab.server.bot_role
     bob = lab.user_id("bob")
     channel = lab.chat_id("channel")
@@ -198,16 +195,12 @@ def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> N
         f"ask <@{bob}> in <#{channel}> <:party:123456>": "ask @Bob in #general :party:",
         "two\n\nparagraphs  with **marks** and `code`": "two\n\nparagraphs  with **marks** and `code`",
     }
-
-    async def story() -> list[str]:
-        async with connected(lab, tmp_path) as (_, link):
-            for text in written:
-                mentions = [lab.server.bot] if bot in text else [lab.person_object("bob")] if bob in text else []
-                lab.announce(text, kind=0, mentions=mentions, mention_roles=[role] if role in text else [])
-            await until_async(lambda: len(link.events) == len(written))
-            return list(link.texts)
-
-    assert asyncio.run(story()) == list(written.values())
+    async with connected(lab, tmp_path) as (_, link):
+        for text in written:
+            mentions = [lab.server.bot] if bot in text else [lab.person_object("bob")] if bob in text else []
+            lab.announce(text, kind=0, mentions=mentions, mention_roles=[role] if role in text else [])
+        await until_async(lambda: len(link.events) == len(written))
+        assert list(link.texts) == list(written.values())
 
 
 async def test_addressed_is_who_mentions_us_or_answers_us(lab: Lab, tmp_path: Path) -> None:
