@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,11 +39,11 @@ def pushed(lab: Any, text: str) -> None:
 
 @pytest.mark.parametrize("name", TITLES)
 def test_a_frame_that_cannot_be_read_is_logged_without_its_content(
-    name: str, model: Echo, hermes_home: Path, caplog: pytest.LogCaptureFixture
+    name: str, model: Echo, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab: Lab = import_module(f"tests.support.labs.{name}").Lab()
     try:
-        with running(lab, hermes_home, model.base_url):
+        with running(lab, model):
             lab.say("before")
             until(lambda: lab.shown() == ["echo: before"])
             for text in BAD:

@@ -169,13 +169,11 @@ async def test_a_forged_sender_gets_no_answer_and_the_log_says_why(lab: Lab) -> 
         assert link.events[0].sender.proven
 
 
-def test_where_no_proof_is_wanted_nobody_is_the_owner_and_nothing_of_a_proven_conversation_is_seen(
-    lab: Lab, hermes_home: Path
-) -> None:
+def test_where_no_proof_is_wanted_nobody_is_the_owner_and_nothing_of_a_proven_conversation_is_seen(lab: Lab) -> None:
     forged = lab.mail("list my files", subject="")
     with (
         Wire([said("Here you are.")] * 8) as model,
-        running(lab, hermes_home, model.base_url, platforms={"email": {"require_authentication": "never"}}) as gateway,
+        running(lab, model, platforms={"email": {"require_authentication": "never"}}) as gateway,
     ):
         send(lab, lab.mail("it is me"))
         until(lambda: lab.shown() == ["Here you are."])

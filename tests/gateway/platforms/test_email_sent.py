@@ -113,7 +113,7 @@ def left_by_a_killed_process(home: Path, lab: Lab) -> None:
 
 
 def after_a_restart(lab: Lab, model: Echo, home: Path) -> list[str]:
-    with running(lab, home, model.base_url) as gateway:
+    with running(lab, model, home) as gateway:
         until(lambda: not gateway.store.read(outbox.unsent))
     until(lambda: lab.shown())
     return lab.shown()
