@@ -25,7 +25,6 @@ from tests.support.sizes import THOROUGH
 from tests.support.stores import FILES, opener, server_of
 
 pytest_plugins = [
-    "tests.support.costs",
     "tests.support.leftovers",
     "tests.support.selection",
     "tests.support.sharing_out",
