@@ -60,7 +60,7 @@ def foreign(folder: Path, lab: Lab, **more: Any) -> list[dict[str, Any]]:
     """What the SDK's bot makes of the waiting deliveries, one by one."""
     given = {
         "app": stub.APP_ID, "secret": stub.APP_SECRET, "scope": "https://api.botframework.com/.default",
-        "login": f"{lab.base}/{stub.TENANT}/oauth2/v2.0/token", "issuer": "https://api.botframework.com",
+        "login": f"{lab.address}/{stub.TENANT}/oauth2/v2.0/token", "issuer": "https://api.botframework.com",
         "metadata": lab.settings["metadata_url"], "deliveries": lab.waiting, **more,
     }  # fmt: skip
     found: list[dict[str, Any]] = run_script(folder, Path(__file__).with_name("teams_side.mjs"), given)

@@ -129,7 +129,7 @@ async def test_a_new_key_is_read_when_it_is_used_and_strangers_cause_few_request
 
 
 def _connector(lab: Lab, secret: str = APP_SECRET) -> Connector:
-    return Connector(APP_ID, secret, f"{lab.base}/{lab_module.TENANT}/oauth2/v2.0/token", ("127.0.0.1",))
+    return Connector(APP_ID, secret, f"{lab.address}/{lab_module.TENANT}/oauth2/v2.0/token", ("127.0.0.1",))
 
 
 @pytest.mark.parametrize(
