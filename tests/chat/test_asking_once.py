@@ -150,8 +150,7 @@ def test_an_error_of_the_model_is_told_wherever_the_conversation_is(
         assert done.status == 4 and done.out == "" and "quokka" in done.err
         (row,) = look(lambda db: db.list_sessions_rich())
         assert look(messages) == [("user", "two and two?")]
-        screen = open_screen("-c")
-        screen.wait_for("the model did not answer")
+        screen = open_screen("-c", until="the model did not answer")
         screen.close()
     (event,) = look(lambda db: db.get_session_events(row["id"]))
     assert event["kind"] == "model_error" and "quokka" in event["text"]

@@ -556,8 +556,7 @@ def _talks(home: Path) -> None:
 
 def test_in_a_terminal_enter_resumes_the_conversation(home: Path, server: Any, open_screen: Any) -> None:
     _talks(home)
-    screen = open_screen("sessions", "browse", width=100)
-    screen.wait_for("30 conversations")
+    screen = open_screen("sessions", "browse", width=100, until="30 conversations")
     screen.type("zurich 7th")
     screen.wait_for("3 of 30 conversations")
     screen.press("Down")
@@ -576,8 +575,7 @@ def test_what_was_found_in_an_older_part_goes_on_in_the_newest(home: Path, serve
     _talks(home)
     with SessionDB(home / "state.db") as db:
         db.compress_session("s3", "s3-next", summary="So far we spoke of lakes.")
-    screen = open_screen("sessions", "browse", width=100)
-    screen.wait_for("30 conversations")
+    screen = open_screen("sessions", "browse", width=100, until="30 conversations")
     screen.press("Tab")
     screen.type('"3th answer"')
     screen.wait_for("Found in 1 conversation")
@@ -601,7 +599,7 @@ def test_no_color_is_honoured(home: Path, open_screen: Any) -> None:
 
 
 def test_small_screens_and_titles_first(home: Path, open_screen: Any) -> None:
-    empty = open_screen("sessions", "browse", width=40, height=12)
+    empty = open_screen("sessions", "browse", width=40, height=12, until="")
     assert "No conversations yet. Esc leaves," in empty.wait_for("starts one.")  # wrapped, not cut
     empty.press("Escape")
     empty.wait_until_over()
@@ -617,8 +615,7 @@ def test_small_screens_and_titles_first(home: Path, open_screen: Any) -> None:
             db.create_session(name, "cli")
             db.append_message(name, "user", words)
             db.set_session_title(name, title)
-    screen = open_screen("sessions", "browse", width=100, height=30)
-    screen.wait_for("2 conversations")
+    screen = open_screen("sessions", "browse", width=100, height=30, until="2 conversations")
     screen.type("parser")
     screen.wait_for("2 of 2 conversations")
     lines = [line for line in screen.text().splitlines() if "just now" in line]
@@ -646,8 +643,7 @@ def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any)
         for number in range(1001):
             db.create_session(f"s{number}", "cli")
             db.append_message(f"s{number}", "user", f"the walrus {number}" + " sleeps" * (number < 239))
-    screen = open_screen("sessions", "browse", width=100)
-    screen.wait_for("1,001 conversations")
+    screen = open_screen("sessions", "browse", width=100, until="1,001 conversations")
     screen.press("Tab")
     screen.type("sleeps")
     screen.wait_for("Found in 239 conversations")

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hermes.gateway.settings import Timings
 from hermes.store.api.session_db import SessionDB
 from hermes.store.gateway import inbox, outbox
+from tests.gateway.test_busy import begun, whole
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
 from tests.support.notices import STOPPED
-
-
-def whole(lab: PlainLab, number: int, **where: Any) -> list[str]:
-    def there() -> bool:
-        shown = lab.shown(**where)
-        return len(shown) == number and not any("▉" in one for one in shown)
-
-    until(there, str(lab.shown(**where)))
-    return lab.shown(**where)
-
-
-def begun(model: Echo, words: str) -> None:
-    until(lambda: any(words in str(one["messages"][-1]) for one in model.requests))
 
 
 def said(db: SessionDB) -> list[list[str]]:

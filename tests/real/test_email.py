@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import imaplib
-from collections.abc import Iterator
 from email.message import EmailMessage
 from email.utils import formatdate
 from pathlib import Path
@@ -16,24 +15,14 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, Event, as_json, from_json
 from hermes.gateway.platforms.email.adapter import Email
 from hermes.gateway.platforms.email.client import LEFT_ALONE
+from tests.gateway.platforms import conftest as fixtures
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.email import Lab, Recorder, connected
 from tests.support.labs.email_server import PASSWORD
 from tests.support.wire import Wire, said
 
-
-@pytest.fixture(scope="module")
-def module_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(module_lab: Lab) -> Lab:
-    module_lab.reset()
-    return module_lab
+lab, place = fixtures.lab, fixtures.place
 
 
 def send(lab: Lab, mail: EmailMessage) -> str:

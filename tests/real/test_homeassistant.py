@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,12 @@ import pytest
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.homeassistant.adapter import HomeAssistant
+from tests.gateway.platforms import conftest as fixtures
 from tests.support.labs import recording
 from tests.support.labs.email import Recorder
 from tests.support.labs.homeassistant import Lab
 
-
-@pytest.fixture(scope="module")
-def module_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(module_lab: Lab) -> Lab:
-    module_lab.reset()
-    return module_lab
+lab, place = fixtures.lab, fixtures.place
 
 
 @asynccontextmanager
@@ -39,7 +29,7 @@ async def connected(lab: Lab, **more: Any) -> AsyncIterator[tuple[HomeAssistant,
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def place(lab: Lab, who: str = "alice") -> Chat:
+def chat(lab: Lab, who: str = "alice") -> Chat:
     return Chat(platform="homeassistant", chat_id=lab.chat_id("dm", who))
 
 
@@ -149,7 +139,7 @@ async def test_watched_entities_tell_of_their_changes_and_others_do_not(lab: Lab
     async with connected(lab, watch=["input_boolean", "input_number.other"]) as (adapter, link):
         lab.call("input_number.set_value", entity_id="input_number.warmth", value=10)
         lab.call("input_boolean.turn_off", entity_id="input_boolean.lamp")
-        await adapter.send(place(lab), "between", nonce="b")
+        await adapter.send(chat(lab), "between", nonce="b")
         link.events.clear()
         lab.call("input_number.set_value", entity_id="input_number.warmth", value=21.5)
         lab.call("input_boolean.turn_on", entity_id="input_boolean.lamp")
@@ -186,7 +176,7 @@ async def test_an_event_that_could_not_be_kept_is_offered_again_before_later_one
 async def test_a_reply_is_a_notification_and_an_event(lab: Lab) -> None:
     async with connected(lab) as (adapter, link):
         text = "# It is **21 °C**\n\n<img src=x> ![p](http://t.example/p.png)"
-        sent = await adapter.send(place(lab), text, nonce="one", reply_to="whatever")
+        sent = await adapter.send(chat(lab), text, nonce="one", reply_to="whatever")
         await link.until(lambda: lab.shown() == [text])
         assert lab.shown(who="bob") == []
         shown = lab.notifications()[sent]
@@ -197,22 +187,22 @@ async def test_a_reply_is_a_notification_and_an_event(lab: Lab) -> None:
 
 async def test_the_same_nonce_again_is_still_one_notification(lab: Lab) -> None:
     async with connected(lab) as (adapter, _):
-        first = await adapter.send(place(lab), "once", nonce="one")
-        assert await adapter.send(place(lab), "once", nonce="one") == first
-        assert await adapter.send(place(lab), "other", nonce="two") != first
+        first = await adapter.send(chat(lab), "once", nonce="one")
+        assert await adapter.send(chat(lab), "once", nonce="one") == first
+        assert await adapter.send(chat(lab), "other", nonce="two") != first
         assert sorted(one["message"] for one in lab.notifications().values()) == ["once", "other"]
 
 
 async def test_other_services_get_plain_text(lab: Lab) -> None:
     async with connected(lab, notify_service="notify.persistent_notification", notify_title="Kitchen") as (adapter, _):
-        await adapter.send(place(lab), "**Dinner** is [ready](http://k.example)", nonce="one")
+        await adapter.send(chat(lab), "**Dinner** is [ready](http://k.example)", nonce="one")
         found = lab.house.wire.ask("persistent_notification/get")
         assert [(one["title"], one["message"]) for one in found] == [("Kitchen", "Dinner is ready (http://k.example)")]
 
 
 async def test_only_the_event_where_no_notification_is_wanted(lab: Lab) -> None:
     async with connected(lab, notify_service="none") as (adapter, link):
-        await adapter.send(place(lab), "quiet", nonce="one")
+        await adapter.send(chat(lab), "quiet", nonce="one")
         await link.until(lambda: lab.shown() == ["quiet"])
         assert lab.notifications() == {}
 
@@ -220,7 +210,7 @@ async def test_only_the_event_where_no_notification_is_wanted(lab: Lab) -> None:
 async def test_the_longest_text_arrives_whole(lab: Lab) -> None:
     text = ("Größe 🙂 * " * 2000)[: HomeAssistant.capabilities.longest]
     async with connected(lab) as (adapter, link):
-        sent = await adapter.send(place(lab), text, nonce="one")
+        sent = await adapter.send(chat(lab), text, nonce="one")
         await link.until(lambda: lab.shown() == [text])
         assert lab.notifications()[sent]["message"] == text
 
@@ -228,14 +218,14 @@ async def test_the_longest_text_arrives_whole(lab: Lab) -> None:
 async def test_a_service_that_does_not_exist_is_refused_for_good(lab: Lab) -> None:
     async with connected(lab, notify_service="notify.mobile_app_nobody") as (adapter, _):
         with pytest.raises(SendRefused, match="mobile_app_nobody"):
-            await adapter.send(place(lab), "hello", nonce="one")
+            await adapter.send(chat(lab), "hello", nonce="one")
         assert lab.shown() == []
 
 
 async def test_a_service_that_fails_is_worth_another_try(lab: Lab) -> None:
     async with connected(lab, notify_service="script.broken") as (adapter, _):
         with pytest.raises(PlatformUnreachable, match="nowhere"):
-            await adapter.send(place(lab), "hello", nonce="one")
+            await adapter.send(chat(lab), "hello", nonce="one")
 
 
 # ------------------------------------------------------------------------------------------ trouble
@@ -246,12 +236,12 @@ async def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: 
         lab.drop()
         await link.until(lambda: link.losses)
         with pytest.raises(PlatformUnreachable):
-            await adapter.send(place(lab), "lost", nonce="one")
+            await adapter.send(chat(lab), "lost", nonce="one")
         await adapter.disconnect()
         await adapter.connect(link)
         lab.say("again")
         await link.until(lambda: link.texts == ["again"])
-        await adapter.send(place(lab), "here", nonce="two")
+        await adapter.send(chat(lab), "here", nonce="two")
         await link.until(lambda: lab.shown() == ["here"])
         assert len(link.losses) == 1 and isinstance(link.losses[0], PlatformUnreachable)
         assert len(link.identities) == 2
@@ -283,7 +273,7 @@ async def test_the_token_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogC
     async with connected(lab, notify_service=f"nowhere.{token[:20]}") as (adapter, link):
         lab.fire({"text": ""})
         with pytest.raises(SendRefused) as caught:
-            await adapter.send(place(lab), "hello", nonce="one")
+            await adapter.send(chat(lab), "hello", nonce="one")
         lab.drop()
         await link.until(lambda: link.losses)
         assert token not in f"{caught.value!r} {link.losses!r} {link.logged}"

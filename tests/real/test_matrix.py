@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.gateway.platforms import conftest as fixtures
 from tests.support.waiting import until_async
 
 pytest.importorskip("nio")
@@ -27,18 +28,7 @@ from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
 from tests.support.sizes import some
 
-
-@pytest.fixture(scope="module")
-def the_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(the_lab: Lab) -> Lab:
-    the_lab.reset()
-    return the_lab
+lab, place = fixtures.lab, fixtures.place
 
 
 def encrypted_room(lab: Lab, *others: Person) -> Chat:

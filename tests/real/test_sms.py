@@ -17,6 +17,7 @@ from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.sms.adapter import Sms
+from tests.gateway.platforms import conftest as fixtures
 from tests.support.labs import sms as stub
 from tests.support.labs.recording import connected
 from tests.support.labs.sms import Lab
@@ -46,18 +47,7 @@ def document() -> dict[str, Any]:
     return whole
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
+lab, place = fixtures.lab, fixtures.place
 
 
 @pytest.fixture(scope="module")
