@@ -203,17 +203,9 @@ def test_a_pipe_that_closes_early_is_quiet(words: str, reader: str, many: Path) 
 
 
 EVERY_WAY_OF_PRINTING = [
-    "--version",
-    "--help",
-    "sessions list",
-    "sessions list --json",
-    "sessions list --all",
-    "sessions show 20260101_000000",
-    "sessions export -",
-    "sessions search words",
-    "insights",
-    "chat -q words",
-]
+    "--version", "--help", "sessions list", "sessions list --json", "sessions list --all",
+    "sessions show 20260101_000000", "sessions export -", "sessions search words", "insights", "chat -q words",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("unbuffered", some(["", "1"], 1))

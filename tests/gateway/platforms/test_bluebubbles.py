@@ -204,18 +204,10 @@ anything = st.recursive(
 )
 names = st.sampled_from(
     [
-        "guid",
-        "text",
-        "isFromMe",
-        "handle",
-        "chats",
-        "attachments",
-        "dateCreated",
-        "dateEdited",
-        "dateRetracted",
+        "guid", "text", "isFromMe", "handle", "chats", "attachments", "dateCreated", "dateEdited", "dateRetracted",
         "threadOriginatorGuid",
     ]
-)
+)  # fmt: skip
 
 
 @given(st.dictionaries(names, anything), st.booleans())

@@ -355,24 +355,9 @@ def _request(text: str) -> int:
 
 
 PIECES = [
-    "a",
-    '"',
-    "\\",
-    "\n",
-    "<a",
-    "<at",
-    "`<at`",
-    "é",
-    "漢",
-    "🎉",
-    "\t",
-    "\x01",
-    "![",
-    "a|b\n-|-\n\n",
-    "|\n-\n",
-    "```\n",
+    "a", '"', "\\", "\n", "<a", "<at", "`<at`", "é", "漢", "🎉", "\t", "\x01", "![", "a|b\n-|-\n\n", "|\n-\n", "```\n",
     "`",
-]
+]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
@@ -447,17 +432,10 @@ anything = st.recursive(
 )
 fields = st.sampled_from(
     [
-        "message_id",
-        "chat_id",
-        "chat_type",
-        "thread_id",
-        "root_id",
-        "parent_id",
-        "mentions",
-        "create_time",
+        "message_id", "chat_id", "chat_type", "thread_id", "root_id", "parent_id", "mentions", "create_time",
         "message_type",
     ]
-)
+)  # fmt: skip
 
 
 @given(

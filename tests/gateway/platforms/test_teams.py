@@ -265,23 +265,8 @@ def _request(text: str) -> int:
 
 
 PIECES = [
-    "a",
-    '"',
-    "\\",
-    "\n",
-    "a\n",
-    "<a",
-    "é",
-    "漢",
-    "🎉",
-    "\t",
-    "\x01",
-    "![",
-    "a|b\n-|-\n\n",
-    "|\n-|-\n",
-    "```\n",
-    "`",
-]
+    "a", '"', "\\", "\n", "a\n", "<a", "é", "漢", "🎉", "\t", "\x01", "![", "a|b\n-|-\n\n", "|\n-|-\n", "```\n", "`",
+]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
@@ -371,19 +356,10 @@ anything = st.recursive(
 )
 names = st.sampled_from(
     [
-        "type",
-        "id",
-        "conversation",
-        "from",
-        "recipient",
-        "text",
-        "textFormat",
-        "entities",
-        "attachments",
-        "timestamp",
-        "replyToId",
+        "type", "id", "conversation", "from", "recipient", "text", "textFormat", "entities", "attachments",
+        "timestamp", "replyToId",
     ]
-)
+)  # fmt: skip
 
 
 @given(st.dictionaries(names, anything), st.sampled_from(["message", "messageUpdate", "messageDelete"]))

@@ -369,18 +369,8 @@ _JSON = st.recursive(
     max_leaves=12,
 )  # fmt: skip
 _KINDS = [
-    "text",
-    "image",
-    "reaction",
-    "edit",
-    "revoke",
-    "interactive",
-    "contacts",
-    "location",
-    "system",
-    "button",
-    "new",
-]
+    "text", "image", "reaction", "edit", "revoke", "interactive", "contacts", "location", "system", "button", "new",
+]  # fmt: skip
 _MESSAGE = st.builds(
     lambda kind, inside, more: {**_text("1", ""), "type": kind, kind: inside, **more},
     st.sampled_from(_KINDS), _JSON, st.dictionaries(st.sampled_from(["from", "id", "timestamp", "context", "group_id"]), _JSON, max_size=2),

@@ -321,19 +321,8 @@ _JSON = st.recursive(
     max_leaves=6,
 )  # fmt: skip
 _FIELDS = [
-    "id",
-    "chat",
-    "sender",
-    "text",
-    "mentions",
-    "quoted",
-    "files",
-    "target",
-    "emoji",
-    "timestamp",
-    "name",
-    "type",
-]
+    "id", "chat", "sender", "text", "mentions", "quoted", "files", "target", "emoji", "timestamp", "name", "type",
+]  # fmt: skip
 
 
 @given(
