@@ -70,8 +70,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """A test that is a coroutine runs on an event loop of its own, and fails when it hangs."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
-    asyncio.run(asyncio.wait_for(test, 600))
+
+    async def limited() -> None:
+        async with asyncio.timeout(600):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
+
+    asyncio.run(limited())
     return True
 
 
