@@ -138,7 +138,7 @@ def test_the_answers_to_a_question(server: ModelServer, open_screen: Open, folde
     assert f"Read {folder.parent}/secret.txt? (it is outside the folder {folder})" in " ".join(text.split())
     screen.line("take notes.txt instead")
     text = screen.wait_for("As you say.")
-    assert results(server)[-1].endswith("ask what they want instead. The user said: take notes.txt instead")
+    assert results(server)[-1].endswith("The user said: take notes.txt instead")
     assert re.search(r"✗ read_file .*declined  0\.\ds", text)  # the wait for the user is not the tool's time
     screen.line("once")
     text = screen.wait_for("[y/N]", times=2)
