@@ -143,10 +143,7 @@ def test_an_error_nobody_foresaw_is_still_one_line(hermes_home: Path) -> None:
         [sys.executable, "-c", program], env=environment(hermes_home), capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "hermes: internal error (ZeroDivisionError: division by zero); run it again with --debug to see where\n"
-    )
+    assert "ZeroDivisionError" in done.stderr and "--debug" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_store_that_is_no_database_is_one_line(hermes_home: Path) -> None:

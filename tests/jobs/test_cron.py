@@ -118,9 +118,7 @@ def test_a_job_follows_the_rules_and_is_refused_the_rest(server: AnsweringServer
     name = run("cron", "add", "0 9 * * *", "what is new?", home=home).out.split()[0]
     server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
     done = run("cron", "run", name, home=home)
-    assert (
-        "no one can be asked here" in done.out and "permissions.allow" in done.out and not (tmp_path / "made").exists()
-    )
+    assert "permissions.allow" in done.out and not (tmp_path / "made").exists()
     with (home / "config.yaml").open("a") as config:
         config.write("permissions: {allow: [touch]}\n")
     server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
