@@ -102,27 +102,17 @@ def arrived(home: Path, text: str) -> None:
     until(lambda: any(text.encode() in draft.read_bytes() for draft in drafts.glob("*")), f"{text!r} arrives")
 
 
-def test_ctrl_c_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look, by: int) -> None:
     gate = Gate()
     server.scripts = [["first line\n", gate]]
     child = start("chat", "-q", "talk", home=home)
     arrived(home, "first line")
-    child.send_signal(signal.SIGINT)
-    assert ended(child) == 130
-    gate.open.set()
-    assert look(messages) == [("user", "talk"), ("assistant", "first line\n")]
-
-
-def test_sigterm_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look) -> None:
-    gate = Gate()
-    server.scripts = [["first line\n", gate]]
-    child = start("chat", "-q", "talk", home=home)
-    arrived(home, "first line")
-    child.terminate()
-    assert ended(child) == 128 + signal.SIGTERM
+    child.send_signal(by)
+    assert ended(child) == 128 + by
     gate.open.set()
     (row,) = look(lambda db: db.list_sessions_rich())
-    assert look(messages)[1] == ("assistant", "first line\n") and row["end_reason"] == "oneshot"
+    assert look(messages) == [("user", "talk"), ("assistant", "first line\n")] and row["end_reason"] == "oneshot"
 
 
 def cut_short(home: Path, *answers: Any) -> Wire:
@@ -432,6 +422,16 @@ def test_without_any_model_the_history_answers(home: Path) -> None:
 # ---------------------------------------------------------------------------------------------- tidying
 
 
+def while_it_answers(server: ModelServer, home: Path, condition: Callable[[], Any]) -> None:
+    """Ask something, and wait for this before the reply is at its end."""
+    gate = Gate()
+    server.scripts = [["wait ", gate, "done"]]
+    child = Forked([*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    until(condition)
+    gate.open.set()
+    assert child.wait(60) == 0
+
+
 def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, home: Path) -> None:
     with seed(home, "old") as db:
         db.end_session("old", "user_exit")
@@ -439,14 +439,7 @@ def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, hom
         assert db.get_session("old") is not None
         with (home / "config.yaml").open("a") as config:
             config.write("sessions: {auto_prune: true, retention_days: 30}\n")
-        gate = Gate()
-        server.scripts = [["wait ", gate, "done"]]
-        child = Forked(
-            [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
-        until(lambda: db.get_session("old") is None)
-        gate.open.set()
-        assert child.wait(60) == 0
+        while_it_answers(server, home, lambda: db.get_session("old") is None)
         assert db.get_session("old") is None
 
 
@@ -463,14 +456,7 @@ def test_a_pruning_that_the_exit_cuts_off_goes_on_at_the_next_start(server: Mode
             if db.prunable_sessions(30):
                 break
         assert db.prunable_sessions(30), "one start did all of it: this proves nothing"
-        gate = Gate()
-        server.scripts = [["wait ", gate, "done"]]
-        child = Forked(
-            [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
-        until(lambda: not db.prunable_sessions(30))
-        gate.open.set()
-        assert child.wait(60) == 0
+        while_it_answers(server, home, lambda: not db.prunable_sessions(30))
         assert db.prunable_sessions(30) == []
 
 
@@ -479,14 +465,7 @@ def test_what_was_in_the_trash_long_enough_goes_with_the_next_start(server: Mode
         config.write("sessions: {trash_days: 0}\n")
     with seed(home, "old") as db:
         db.trash_session("old")
-        gate = Gate()
-        server.scripts = [["wait ", gate, "done"]]
-        child = Forked(
-            [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
-        until(lambda: not db.list_trash())
-        gate.open.set()
-        assert child.wait(60) == 0
+        while_it_answers(server, home, lambda: not db.list_trash())
         assert db.list_trash() == []
 
 
