@@ -25,7 +25,6 @@ from tests.support.sizes import THOROUGH
 from tests.support.stores import FILES, opener, server_of
 
 pytest_plugins = [
-    "tests.support.costs",
     "tests.support.leftovers",
     "tests.support.selection",
     "tests.support.sharing_out",
@@ -68,10 +67,15 @@ settings.load_profile(os.environ.get("HERMES_HYPOTHESIS_PROFILE", "ci" if THOROU
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine runs on an event loop of its own."""
+    """A test that is a coroutine runs on an event loop of its own, and fails when it hangs."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+
+    async def limited() -> None:
+        async with asyncio.timeout(600):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
+
+    asyncio.run(limited())
     return True
 
 

@@ -258,9 +258,8 @@ def test_a_model_whose_window_has_no_room_for_the_tools_answers_without_them(db:
         assert list(agent.turn("words " * 3_000))[-1] == Done("On we go.")
         assert "tools" not in window.wire.bodies[-1]
     assert events[-1] == Done("On we go.")
-    assert [event.text for event in events if isinstance(event, Notice)] == [
-        "The tools don't fit into the window of small; it answers without them."
-    ]
+    (notice,) = [event.text for event in events if isinstance(event, Notice)]
+    assert "tools" in notice and "small" in notice
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.text(max_size=300)), max_size=8),

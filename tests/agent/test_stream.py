@@ -155,25 +155,22 @@ def test_without_patience_no_one_is_asked_and_the_refusal_says_so(make_agent: An
     assert not finished.ok and "no one can be asked here: Really?" in finished.text
 
 
-def test_callers_on_a_loop_have_a_conversation_in_the_order_they_came() -> None:
-    async def meet() -> list[int]:
-        some: Conversations[Any] = Conversations()
-        had: list[int] = []
+async def test_callers_on_a_loop_have_a_conversation_in_the_order_they_came() -> None:
+    some: Conversations[Any] = Conversations()
+    had: list[int] = []
 
-        async def caller(number: int) -> None:
-            await some.enter("a")
-            try:
-                had.append(number)
-                await asyncio.sleep(0)
-            finally:
-                await asyncio.to_thread(some.leave, "a")
-
-        tasks = [asyncio.create_task(caller(number)) for number in range(6)]
-        while len(had) < 1:
+    async def caller(number: int) -> None:
+        await some.enter("a")
+        try:
+            had.append(number)
             await asyncio.sleep(0)
-        tasks[3].cancel()  # it waits, and gives up
-        await asyncio.wait(tasks)
-        assert some.users() == 0
-        return had
+        finally:
+            await asyncio.to_thread(some.leave, "a")
 
-    assert asyncio.run(meet()) == [0, 1, 2, 4, 5]
+    tasks = [asyncio.create_task(caller(number)) for number in range(6)]
+    while len(had) < 1:
+        await asyncio.sleep(0)
+    tasks[3].cancel()  # it waits, and gives up
+    await asyncio.wait(tasks)
+    assert some.users() == 0
+    assert had == [0, 1, 2, 4, 5]

@@ -34,12 +34,16 @@ def server(home: Path) -> Iterator[ModelServer]:
 
 @pytest.fixture
 def open_screen(home: Path) -> Iterator[Callable[..., Screen]]:
-    """open_screen("-c", width=…) → `hermes -c` in a terminal."""
+    """open_screen("-c", width=…) → `hermes -c` in a terminal that shows the prompt, or `until` ("" is the very beginning)."""
     opened: list[Screen] = []
 
-    def start(*words: str, width: int = 80, height: int = 24, env: dict[str, str] | None = None, **more: Any) -> Screen:
+    def start(
+        *words: str, until: str = "❯", width: int = 80, height: int = 24, env: dict[str, str] | None = None, **more: Any
+    ) -> Screen:
         screen = Screen([*PROGRAM, *words], width, height, env=environment(home, env), **more)
         opened.append(screen)
+        if until:
+            screen.wait_for(until)
         return screen
 
     yield start

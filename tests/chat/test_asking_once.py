@@ -102,27 +102,17 @@ def arrived(home: Path, text: str) -> None:
     until(lambda: any(text.encode() in draft.read_bytes() for draft in drafts.glob("*")), f"{text!r} arrives")
 
 
-def test_ctrl_c_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look, by: int) -> None:
     gate = Gate()
     server.scripts = [["first line\n", gate]]
     child = start("chat", "-q", "talk", home=home)
     arrived(home, "first line")
-    child.send_signal(signal.SIGINT)
-    assert ended(child) == 130
-    gate.open.set()
-    assert look(messages) == [("user", "talk"), ("assistant", "first line\n")]
-
-
-def test_sigterm_ends_it_with_what_was_said_kept(server: ModelServer, home: Path, look: Look) -> None:
-    gate = Gate()
-    server.scripts = [["first line\n", gate]]
-    child = start("chat", "-q", "talk", home=home)
-    arrived(home, "first line")
-    child.terminate()
-    assert ended(child) == 128 + signal.SIGTERM
+    child.send_signal(by)
+    assert ended(child) == 128 + by
     gate.open.set()
     (row,) = look(lambda db: db.list_sessions_rich())
-    assert look(messages)[1] == ("assistant", "first line\n") and row["end_reason"] == "oneshot"
+    assert look(messages) == [("user", "talk"), ("assistant", "first line\n")] and row["end_reason"] == "oneshot"
 
 
 def cut_short(home: Path, *answers: Any) -> Wire:
@@ -150,8 +140,7 @@ def test_an_error_of_the_model_is_told_wherever_the_conversation_is(
         assert done.status == 4 and done.out == "" and "quokka" in done.err
         (row,) = look(lambda db: db.list_sessions_rich())
         assert look(messages) == [("user", "two and two?")]
-        screen = open_screen("-c")
-        screen.wait_for("the model did not answer")
+        screen = open_screen("-c", until="the model did not answer")
         screen.close()
     (event,) = look(lambda db: db.get_session_events(row["id"]))
     assert event["kind"] == "model_error" and "quokka" in event["text"]
@@ -294,7 +283,7 @@ def test_a_session_held_by_another_process_is_refused_and_a_dead_one_is_not(serv
         done = run("-r", "s", "-q", "x", home=home)
         assert done.status == 1 and "open in another process" in done.err and server.requests == []
         agreed = run("-y", "-r", "s", "-q", "still?", home=home)
-        assert agreed.status == 0 and "open in another process; continuing in its branch" in agreed.err
+        assert agreed.status == 0 and "another process" in agreed.err
         token = db.hold_session("s", "another.example:1:abc")
         db.release_lease("session:s", token)
         db.hold_session("s", f"{socket.gethostname()}:{os.getpid()}:abc")
@@ -433,6 +422,16 @@ def test_without_any_model_the_history_answers(home: Path) -> None:
 # ---------------------------------------------------------------------------------------------- tidying
 
 
+def while_it_answers(server: ModelServer, home: Path, condition: Callable[[], Any]) -> None:
+    """Ask something, and wait for this before the reply is at its end."""
+    gate = Gate()
+    server.scripts = [["wait ", gate, "done"]]
+    child = Forked([*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    until(condition)
+    gate.open.set()
+    assert child.wait(60) == 0
+
+
 def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, home: Path) -> None:
     with seed(home, "old") as db:
         db.end_session("old", "user_exit")
@@ -440,14 +439,7 @@ def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, hom
         assert db.get_session("old") is not None
         with (home / "config.yaml").open("a") as config:
             config.write("sessions: {auto_prune: true, retention_days: 30}\n")
-        gate = Gate()
-        server.scripts = [["wait ", gate, "done"]]
-        child = Forked(
-            [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
-        until(lambda: db.get_session("old") is None)
-        gate.open.set()
-        assert child.wait(60) == 0
+        while_it_answers(server, home, lambda: db.get_session("old") is None)
         assert db.get_session("old") is None
 
 
@@ -464,14 +456,7 @@ def test_a_pruning_that_the_exit_cuts_off_goes_on_at_the_next_start(server: Mode
             if db.prunable_sessions(30):
                 break
         assert db.prunable_sessions(30), "one start did all of it: this proves nothing"
-        gate = Gate()
-        server.scripts = [["wait ", gate, "done"]]
-        child = Forked(
-            [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
-        until(lambda: not db.prunable_sessions(30))
-        gate.open.set()
-        assert child.wait(60) == 0
+        while_it_answers(server, home, lambda: not db.prunable_sessions(30))
         assert db.prunable_sessions(30) == []
 
 
@@ -480,14 +465,7 @@ def test_what_was_in_the_trash_long_enough_goes_with_the_next_start(server: Mode
         config.write("sessions: {trash_days: 0}\n")
     with seed(home, "old") as db:
         db.trash_session("old")
-        gate = Gate()
-        server.scripts = [["wait ", gate, "done"]]
-        child = Forked(
-            [*PROGRAM, "-q", "x"], env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
-        until(lambda: not db.list_trash())
-        gate.open.set()
-        assert child.wait(60) == 0
+        while_it_answers(server, home, lambda: not db.list_trash())
         assert db.list_trash() == []
 
 
@@ -507,7 +485,7 @@ def test_after_an_empty_reply_the_hint_is_one_that_works_in_a_shell(home: Path) 
         done = run("-q", "hello?", home=home)
         events = run("-q", "hello?", "--stream-json", home=home)
     assert (done.status, done.out) == (0, "")
-    assert done.err == "The model gave an empty reply. Run the command again, or rephrase the question.\n"
+    assert "empty reply" in done.err and done.err.count("\n") == 1
     assert '{"type": "notice", "text": "The model gave an empty reply."}' in events.out.splitlines()
 
 
@@ -525,7 +503,7 @@ def test_a_question_longer_than_the_window_is_answered_and_a_line_says_that_it_w
         done = run("-q", "-", home=home, input=story)
         (sent,) = [str(one["content"]) for one in wire.bodies[-1]["messages"] if "spring" in str(one["content"])]
     assert (done.status, done.out) == (0, "A long story.\n")
-    assert "too long for wire-1 and cut in the middle" in done.err
+    assert "too long for wire-1" in done.err
     assert "characters left out" in sent and "It ended in autumn." in sent
     assert story in str(look(messages)[0])
 
@@ -536,10 +514,8 @@ def test_a_prompt_that_can_not_be_cut_says_what_is_too_long(home: Path) -> None:
         (home / "config.yaml").write_text(f"model: {{default: wire-1, base_url: '{wire.base_url}', api_key: x}}\n")
         done = run("-q", "hello?", home=home)
     assert done.status == 6 and done.out == ""
-    assert done.err.startswith(
-        "hermes: the conversation no longer fits into wire-1: too many tokens; the longest part is the "
-    )
-    assert done.err.endswith(" tokens: use a model with a larger window\n") and done.err.count("\n") == 1
+    assert done.err.startswith("hermes: ") and "no longer fits into wire-1" in done.err
+    assert "larger window" in done.err and done.err.count("\n") == 1
 
 
 def test_ctrl_c_while_the_piped_text_is_read_is_status_130_and_claims_nothing(server: ModelServer, home: Path) -> None:

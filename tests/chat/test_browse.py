@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +80,15 @@ class Hand:
         return [self.list.render_line(y).text for y in range(self.list.size.height)]
 
 
-def browsing(db: Any, script: Callable[[Hand], Awaitable[None]], size: tuple[int, int] = (110, 30)) -> str | None:
-    """Open the browser, do this, and give back what it ended with."""
-
-    async def go() -> str | None:
-        app = Browser(db)
-        async with app.run_test(size=size) as pilot:
-            hand = Hand(pilot)
-            await hand.until(lambda: len(app.screen_stack) > 1)
-            await hand.loaded()
-            await script(hand)
-        return app.return_value
-
-    return asyncio.run(go())
+@asynccontextmanager
+async def browsing(db: Any, size: tuple[int, int] = (110, 30)) -> AsyncIterator[Hand]:
+    """The browser, open for the block; then `hand.app.return_value` is what it ended with."""
+    app = Browser(db)
+    async with app.run_test(size=size) as pilot:
+        hand = Hand(pilot)
+        await hand.until(lambda: len(app.screen_stack) > 1)
+        await hand.loaded()
+        yield hand
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +129,8 @@ def few(db: Any) -> Any:
 # ── thousands ──
 
 
-def test_thousands_are_all_there_newest_first_and_only_what_is_seen_is_drawn(many: SessionDB) -> None:
-    async def script(hand: Hand) -> None:
+async def test_thousands_are_all_there_newest_first_and_only_what_is_seen_is_drawn(many: SessionDB) -> None:
+    async with browsing(many) as hand:
         assert len(hand.list.lines) == MANY and hand.ids()[:2] == NEWEST[:2]
         assert f"{MANY:,} conversations" in hand.status
         assert len(hand.list.children) == 0  # no widget per line
@@ -141,8 +138,6 @@ def test_thousands_are_all_there_newest_first_and_only_what_is_seen_is_drawn(man
         assert hand.list.current.id == "s00000" and "Docker on the Pi" in hand.rows()[-1]
         await hand.press("pageup", "ctrl+home", "down", "down", "up")
         assert hand.list.current.id == NEWEST[1]
-
-    browsing(many, script)
 
 
 def test_the_first_lines_are_there_before_the_last(many: SessionDB) -> None:
@@ -191,8 +186,8 @@ TYPED = [
 ]
 
 
-def test_typing_filters_by_title_first_words_and_id(many: SessionDB) -> None:
-    async def script(hand: Hand) -> None:
+async def test_typing_filters_by_title_first_words_and_id(many: SessionDB) -> None:
+    async with browsing(many) as hand:
         for typed, found in TYPED:
             hand.app.screen.query_one(Input).value = typed
             await hand.until(lambda found=found: hand.ids() == found)
@@ -202,11 +197,9 @@ def test_typing_filters_by_title_first_words_and_id(many: SessionDB) -> None:
             await hand.press("escape")
             await hand.until(lambda: len(hand.list.lines) == MANY)
 
-    browsing(many, script)
 
-
-def test_tab_searches_inside_the_conversations(many: SessionDB) -> None:
-    async def script(hand: Hand) -> None:
+async def test_tab_searches_inside_the_conversations(many: SessionDB) -> None:
+    async with browsing(many) as hand:
         await hand.type("kiwi777x")
         await hand.until(lambda: not hand.list.lines)  # not in any title
         await hand.press("tab")
@@ -217,24 +210,19 @@ def test_tab_searches_inside_the_conversations(many: SessionDB) -> None:
         await hand.until(lambda: len(hand.list.lines) == MANY)
         assert hand.text("#mode") == "Filter"
 
-    browsing(many, script)
 
-
-def test_a_conversation_with_very_many_matches_hides_no_other_one(few: Any) -> None:
+async def test_a_conversation_with_very_many_matches_hides_no_other_one(few: Any) -> None:
     few.create_session("one", "cli")
     few.append_message("one", "user", "a walrus")
     few.create_session("long", "cli")
     few.replace_messages("long", [{"role": "user", "content": f"walrus {number}"} for number in range(500)])
-
-    async def script(hand: Hand) -> None:
+    async with browsing(few) as hand:
         await hand.type("walrus")
         await hand.press("tab")
         await hand.until(lambda: set(hand.ids()) == {"long", "one"})
 
-    browsing(few, script)
 
-
-def test_an_answer_to_an_older_question_is_dropped(few: Any) -> None:
+async def test_an_answer_to_an_older_question_is_dropped(few: Any) -> None:
     asked, go_on, answered = threading.Event(), threading.Event(), threading.Event()
 
     class Slowly:
@@ -252,19 +240,17 @@ def test_an_answer_to_an_older_question_is_dropped(few: Any) -> None:
                 answered.set()
             return found
 
-    async def script(hand: Hand) -> None:
-        await hand.press("tab")
-        await hand.type("old")
-        await hand.until(asked.is_set)
-        hand.app.screen.query_one(Input).value = "middle"
-        await hand.until(lambda: hand.ids() == ["middle"])
-        go_on.set()
-        await hand.until(answered.is_set)
-        await hand.pilot.pause(0.1)
-        assert hand.ids() == ["middle"]
-
     try:
-        browsing(Slowly(), script)
+        async with browsing(Slowly()) as hand:
+            await hand.press("tab")
+            await hand.type("old")
+            await hand.until(asked.is_set)
+            hand.app.screen.query_one(Input).value = "middle"
+            await hand.until(lambda: hand.ids() == ["middle"])
+            go_on.set()
+            await hand.until(answered.is_set)
+            await hand.pilot.pause(0.1)
+            assert hand.ids() == ["middle"]
     finally:
         go_on.set()
 
@@ -272,61 +258,50 @@ def test_an_answer_to_an_older_question_is_dropped(few: Any) -> None:
 # ── choosing ──
 
 
-def test_enter_ends_with_the_chosen_session(few: Any) -> None:
-    async def script(hand: Hand) -> None:
+async def test_enter_ends_with_the_chosen_session(few: Any) -> None:
+    async with browsing(few) as hand:
         await hand.press("down", "enter")
+    assert hand.app.return_value == "middle"
 
-    assert browsing(few, script) == "middle"
 
-
-def test_escape_and_ctrl_c_leave_without_one(few: Any) -> None:
+async def test_escape_and_ctrl_c_leave_without_one(few: Any) -> None:
     for key in ("escape", "ctrl+c", "ctrl+q"):
-
-        async def script(hand: Hand, key: str = key) -> None:
+        async with browsing(few) as hand:
             await hand.press(key)
+        assert hand.app.return_value is None
 
-        assert browsing(few, script) is None
 
-
-def test_the_mouse_moves_and_chooses(few: Any) -> None:
-    async def script(hand: Hand) -> None:
+async def test_the_mouse_moves_and_chooses(few: Any) -> None:
+    async with browsing(few) as hand:
         await hand.pilot.click(SessionList, offset=(5, 1))
         assert hand.list.current.id == "middle"
         await hand.pilot.click(SessionList, offset=(5, 20))  # below the last line: nothing
         assert hand.list.current.id == "middle"
         await hand.pilot.click(SessionList, offset=(5, 2), times=2)
+    assert hand.app.return_value == "old"
 
-    assert browsing(few, script) == "old"
 
-
-def test_a_chain_of_compressions_is_one_line(few: Any) -> None:
+async def test_a_chain_of_compressions_is_one_line(few: Any) -> None:
     few.compress_session("old", "old-2", summary="so far, with apricots")
-
-    async def script(hand: Hand) -> None:
+    async with browsing(few) as hand:
         assert hand.ids() == ["old-2", "new", "middle"] and "Alpha plan #2" in hand.rows()[0]
 
-    browsing(few, script)
 
-
-def test_an_archived_conversation_is_not_listed_but_found(few: Any) -> None:
+async def test_an_archived_conversation_is_not_listed_but_found(few: Any) -> None:
     few.archive_session("new")
-
-    async def script(hand: Hand) -> None:
+    async with browsing(few) as hand:
         assert hand.ids() == ["middle", "old"]
         await hand.press("tab")
         await hand.type("pears")
         await hand.until(lambda: sorted(hand.ids()) == ["middle", "new", "old"])
 
-    browsing(few, script)
-
 
 # ── the preview ──
 
 
-def test_the_preview_shows_the_conversation_under_the_cursor(few: Any) -> None:
+async def test_the_preview_shows_the_conversation_under_the_cursor(few: Any) -> None:
     few.tag_session("new", "work")
-
-    async def script(hand: Hand) -> None:
+    async with browsing(few) as hand:
         await hand.until(lambda: "pears in new" in hand.text("#conversation"))
         shown = hand.text("#conversation")
         assert "Beta plan" in shown and "● you" in shown and "◆ assistant" in shown and "#work" in shown
@@ -337,31 +312,26 @@ def test_the_preview_shows_the_conversation_under_the_cursor(few: Any) -> None:
         await hand.press("ctrl+t")
         await hand.until(lambda: hand.app.screen.query_one("#preview").display)
 
-    browsing(few, script)
 
-
-def test_of_a_long_conversation_the_beginning_and_the_end_are_shown(db: Any) -> None:
+async def test_of_a_long_conversation_the_beginning_and_the_end_are_shown(db: Any) -> None:
     db.create_session("long", "cli")
     for number in range(100):
         db.append_message("long", "user", f"question {number} " + "x" * 5000)
         call = {"id": "c", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
         db.append_message("long", "assistant", None, tool_calls=[call, call])
         db.append_message("long", "tool", "OUTPUT", tool_name="terminal", tool_call_id="c")
-
-    async def script(hand: Hand) -> None:
+    async with browsing(db) as hand:
         await hand.until(lambda: "question 99" in hand.text("#conversation"))
         shown = hand.text("#conversation")
         assert "question 0 " in shown and "question 40" not in shown and "earlier messages" in shown
         assert "[2 tool calls: terminal]" in shown and "OUTPUT" not in shown and len(shown) < 30_000
 
-    browsing(db, script)
-
 
 # ── changing ──
 
 
-def test_rename_and_a_clash_that_is_explained(few: Any) -> None:
-    async def script(hand: Hand) -> None:
+async def test_rename_and_a_clash_that_is_explained(few: Any) -> None:
+    async with browsing(few) as hand:
         await hand.press("ctrl+r")
         await hand.until(lambda: len(hand.app.screen_stack) == 3)
         field = hand.app.screen.query_one(Input)
@@ -375,13 +345,11 @@ def test_rename_and_a_clash_that_is_explained(few: Any) -> None:
         await hand.until(lambda: "Gamma plan" in hand.rows()[0])
         await hand.type("gamma")
         await hand.until(lambda: hand.ids() == ["new"])
-
-    browsing(few, script)
     assert few.get_session_title("new") == "Gamma plan"
 
 
-def test_delete_asks_and_puts_it_into_the_trash(few: Any) -> None:
-    async def script(hand: Hand) -> None:
+async def test_delete_asks_and_puts_it_into_the_trash(few: Any) -> None:
+    async with browsing(few) as hand:
         await hand.press("ctrl+x")
         await hand.until(lambda: len(hand.app.screen_stack) == 3)
         await hand.press("n")
@@ -392,16 +360,13 @@ def test_delete_asks_and_puts_it_into_the_trash(few: Any) -> None:
         await hand.press("y")
         await hand.until(lambda: hand.ids() == ["middle", "old"])
         assert "hermes sessions restore new" in hand.status
-
-    browsing(few, script)
     assert [row["id"] for row in few.list_trash()] == ["new"]
 
 
 @pytest.mark.parametrize("found", [False, True])
-def test_a_compressed_conversation_is_deleted_whole(few: Any, found: bool) -> None:
+async def test_a_compressed_conversation_is_deleted_whole(few: Any, found: bool) -> None:
     few.compress_session("old", "old-2", summary="so far, with apricots")
-
-    async def script(hand: Hand) -> None:
+    async with browsing(few) as hand:
         assert hand.ids() == ["old-2", "new", "middle"]
         if found:
             await hand.press("tab")
@@ -413,41 +378,33 @@ def test_a_compressed_conversation_is_deleted_whole(few: Any, found: bool) -> No
         await hand.press("y")
         await hand.until(lambda: hand.ids() == ([] if found else ["new", "middle"]))
         assert "hermes sessions restore old-2" in hand.status
-
-    browsing(few, script)
     assert {row["id"] for row in few.list_trash()} == {"old", "old-2"}
 
 
-def test_a_live_session_is_not_deleted(few: Any) -> None:
+async def test_a_live_session_is_not_deleted(few: Any) -> None:
     few.hold_session("new", "somebody")
-
-    async def script(hand: Hand) -> None:
+    async with browsing(few) as hand:
         await hand.press("ctrl+x")
         await hand.until(lambda: len(hand.app.screen_stack) == 3)
         await hand.press("y")
         await hand.until(lambda: "elsewhere" in hand.status)
-
-    browsing(few, script)
     assert few.get_session("new") is not None
 
 
-def test_pin_and_unpin(few: Any) -> None:
-    async def script(hand: Hand) -> None:
+async def test_pin_and_unpin(few: Any) -> None:
+    async with browsing(few) as hand:
         await hand.press("ctrl+p")
         await hand.until(lambda: hand.rows()[0].startswith("★"))
         assert few.get_session("new")["pinned_at"] is not None
         await hand.press("ctrl+p")
         await hand.until(lambda: not hand.rows()[0].startswith("★"))
-
-    browsing(few, script)
     assert few.get_session("new")["pinned_at"] is None
 
 
-def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: Any, tmp_path: Path) -> None:
+async def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: Any, tmp_path: Path) -> None:
     there = tmp_path / "there.md"
     there.write_text("mine")
-
-    async def script(hand: Hand) -> None:
+    async with browsing(few) as hand:
         await hand.press("ctrl+e")
         await hand.until(lambda: len(hand.app.screen_stack) == 3)
         field = hand.app.screen.query_one(Input)
@@ -469,8 +426,6 @@ def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: Any, tmp
             hand.app.screen.query_one(Input).value = str(tmp_path / f"out.{ending}")
             await hand.press("enter")
             await hand.until(lambda ending=ending: f"out.{ending}" in hand.status)
-
-    browsing(few, script)
     assert there.read_text() == "mine"
     assert "pears in new" in (tmp_path / "out.md").read_text() and "pears in new" in (tmp_path / "out.html").read_text()
     other = make_db()
@@ -478,51 +433,47 @@ def test_export_in_three_forms_and_never_over_a_file(few: Any, make_db: Any, tmp
     assert other.export_session("new")["messages"] == few.export_session("new")["messages"]
 
 
-def test_the_keys_are_explained(few: Any) -> None:
-    async def script(hand: Hand) -> None:
+async def test_the_keys_are_explained(few: Any) -> None:
+    async with browsing(few) as hand:
         await hand.press("f1")
         await hand.until(lambda: len(hand.app.screen_stack) == 3)
         await hand.press("x")
         await hand.until(lambda: len(hand.app.screen_stack) == 2)
         assert len(hand.list.lines) == 3  # the key went nowhere else
 
-    browsing(few, script)
-
 
 # ── little room, nothing there, strange text ──
 
 
-def test_an_empty_store_says_so(db: Any) -> None:
-    async def script(hand: Hand) -> None:
+async def test_an_empty_store_says_so(db: Any) -> None:
+    async with browsing(db) as hand:
         assert "No conversations yet" in "".join(hand.rows())
         await hand.press("enter", "ctrl+r", "ctrl+x", "ctrl+p", "ctrl+e", "down", "pagedown", "ctrl+end", "tab", "tab")
         assert len(hand.app.screen_stack) == 2
-
-    assert browsing(db, script) is None
+    assert hand.app.return_value is None
 
 
 @pytest.mark.parametrize(
     ("size", "preview"), [((110, 30), True), ((80, 24), True), ((60, 15), False), ((30, 7), False)]
 )
-def test_where_there_is_no_room_the_preview_goes(few: Any, size: tuple[int, int], preview: bool) -> None:
-    async def script(hand: Hand) -> None:
+async def test_where_there_is_no_room_the_preview_goes(few: Any, size: tuple[int, int], preview: bool) -> None:
+    async with browsing(few, size) as hand:
         assert hand.app.screen.query_one("#preview").display is preview
         assert "Beta plan" in hand.rows()[0]
         await hand.press("down", "enter")
-
-    assert browsing(few, script, size) == "middle"
+    assert hand.app.return_value == "middle"
 
 
 @pytest.mark.parametrize("size", [(8, 3), (3, 2), (1, 1)])
-def test_a_terminal_of_any_size_can_be_left(few: Any, size: tuple[int, int]) -> None:
-    async def script(hand: Hand) -> None:
+async def test_a_terminal_of_any_size_can_be_left(few: Any, size: tuple[int, int]) -> None:
+    async with browsing(few, size) as hand:
         await hand.press("down", "ctrl+x", "n", "f1", "x", "enter")
+    assert hand.app.return_value == "middle"
 
-    assert browsing(few, script, size) == "middle"
 
-
-def test_every_line_has_exactly_the_width_of_the_list(many: SessionDB) -> None:
-    async def script(hand: Hand) -> None:
+@pytest.mark.parametrize("size", some([(60, 15), (81, 24), (140, 40)], 2))
+async def test_every_line_has_exactly_the_width_of_the_list(many: SessionDB, size: tuple[int, int]) -> None:
+    async with browsing(many, size) as hand:
         width = hand.list.scrollable_content_region.width
         assert {cell_len(row) for row in hand.rows()} == {width}
         await hand.press("tab")
@@ -530,24 +481,18 @@ def test_every_line_has_exactly_the_width_of_the_list(many: SessionDB) -> None:
         await hand.until(lambda: hand.list.lines)
         assert {cell_len(row) for row in hand.rows()} == {hand.list.scrollable_content_region.width}
 
-    for terminal in some([(60, 15), (81, 24), (140, 40)], 2):
-        browsing(many, script, terminal)
 
-
-def test_text_from_elsewhere_can_do_nothing_to_the_terminal(db: Any) -> None:
+async def test_text_from_elsewhere_can_do_nothing_to_the_terminal(db: Any) -> None:
     db.create_session("evil", "cli\x1b[2J")
     db.append_message("evil", "user", "\x1b]0;owned\x07\x1b[31mred\x9b2J \u202eturned \ud800 [bold]not markup[/bold]")
     db.append_message("evil", "assistant", "fine\x1b[2J\x00\x07")
-
-    async def script(hand: Hand) -> None:
+    async with browsing(db) as hand:
         await hand.until(lambda: "fine" in hand.text("#conversation"))
         await hand.press("ctrl+x")
         await hand.until(lambda: len(hand.app.screen_stack) == 3)
         assert "[bold]not markup[/bold]" in hand.text("#conversation") + "".join(hand.rows())
         picture = hand.app.export_screenshot()
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800]", picture)
-
-    browsing(db, script)
 
 
 @given(st.text())
@@ -569,15 +514,12 @@ def test_a_filter_puts_titles_first_in_their_order_and_loses_nothing_for_no_word
         assert line in matching(lines, line.id)
 
 
-def test_a_store_that_can_not_be_read_ends_it_with_the_reason(few: Any) -> None:
-    async def go() -> Any:
-        app = Browser(few)
-        few.close()
-        async with app.run_test() as pilot:
-            await Hand(pilot).until(lambda: app.problem)
-        return app.problem
-
-    assert isinstance(asyncio.run(go()), StoreClosed)
+async def test_a_store_that_can_not_be_read_ends_it_with_the_reason(few: Any) -> None:
+    app = Browser(few)
+    few.close()
+    async with app.run_test() as pilot:
+        await Hand(pilot).until(lambda: app.problem)
+    assert isinstance(app.problem, StoreClosed)
 
 
 # ── as a program ──
@@ -614,8 +556,7 @@ def _talks(home: Path) -> None:
 
 def test_in_a_terminal_enter_resumes_the_conversation(home: Path, server: Any, open_screen: Any) -> None:
     _talks(home)
-    screen = open_screen("sessions", "browse", width=100)
-    screen.wait_for("30 conversations")
+    screen = open_screen("sessions", "browse", width=100, until="30 conversations")
     screen.type("zurich 7th")
     screen.wait_for("3 of 30 conversations")
     screen.press("Down")
@@ -634,8 +575,7 @@ def test_what_was_found_in_an_older_part_goes_on_in_the_newest(home: Path, serve
     _talks(home)
     with SessionDB(home / "state.db") as db:
         db.compress_session("s3", "s3-next", summary="So far we spoke of lakes.")
-    screen = open_screen("sessions", "browse", width=100)
-    screen.wait_for("30 conversations")
+    screen = open_screen("sessions", "browse", width=100, until="30 conversations")
     screen.press("Tab")
     screen.type('"3th answer"')
     screen.wait_for("Found in 1 conversation")
@@ -659,7 +599,7 @@ def test_no_color_is_honoured(home: Path, open_screen: Any) -> None:
 
 
 def test_small_screens_and_titles_first(home: Path, open_screen: Any) -> None:
-    empty = open_screen("sessions", "browse", width=40, height=12)
+    empty = open_screen("sessions", "browse", width=40, height=12, until="")
     assert "No conversations yet. Esc leaves," in empty.wait_for("starts one.")  # wrapped, not cut
     empty.press("Escape")
     empty.wait_until_over()
@@ -675,8 +615,7 @@ def test_small_screens_and_titles_first(home: Path, open_screen: Any) -> None:
             db.create_session(name, "cli")
             db.append_message(name, "user", words)
             db.set_session_title(name, title)
-    screen = open_screen("sessions", "browse", width=100, height=30)
-    screen.wait_for("2 conversations")
+    screen = open_screen("sessions", "browse", width=100, height=30, until="2 conversations")
     screen.type("parser")
     screen.wait_for("2 of 2 conversations")
     lines = [line for line in screen.text().splitlines() if "just now" in line]
@@ -704,8 +643,7 @@ def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any)
         for number in range(1001):
             db.create_session(f"s{number}", "cli")
             db.append_message(f"s{number}", "user", f"the walrus {number}" + " sleeps" * (number < 239))
-    screen = open_screen("sessions", "browse", width=100)
-    screen.wait_for("1,001 conversations")
+    screen = open_screen("sessions", "browse", width=100, until="1,001 conversations")
     screen.press("Tab")
     screen.type("sleeps")
     screen.wait_for("Found in 239 conversations")

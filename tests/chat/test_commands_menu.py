@@ -28,7 +28,6 @@ def server(home: Path) -> Iterator[ModelServer]:
 
 def test_a_slash_opens_a_menu_that_takes_letters_in_their_order(server: ModelServer, open_screen: Open) -> None:
     screen = open_screen(width=60, height=20)
-    screen.wait_for("❯")
     before = screen.text()
     screen.type("/")
     screen.wait_for("/resume     continue another session")
@@ -53,7 +52,6 @@ def test_a_slash_opens_a_menu_that_takes_letters_in_their_order(server: ModelSer
 
 def test_models_the_window_searching_and_clearing(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("hello zebra")
     screen.wait_for("That is all I have to say.")
     screen.line("/model no-such")

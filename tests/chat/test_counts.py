@@ -45,8 +45,7 @@ def test_every_door_counts_the_same(counted: dict[str, int], home: Path, open_sc
     longest = json.loads(run("insights", "--json", home=home).out)["longest"]
     assert {row["id"]: row["messages"] for row in longest} == counted
     assert "Msgs" not in run("sessions", "list", home=home, width=40).out
-    browse = open_screen("sessions", "browse", width=120)
-    browse.wait_for("conversations")
+    browse = open_screen("sessions", "browse", width=120, until="conversations")
     for name, count in counted.items():
         assert listed[name]["messages"] == count
         assert re.search(rf"  {count}  +test-model .*{name}", wide), wide
@@ -55,7 +54,6 @@ def test_every_door_counts_the_same(counted: dict[str, int], home: Path, open_sc
         browse.wait_for(f"test-model · {count} messages")
         browse.press("Escape")
         screen = open_screen("-r", name, width=100)
-        screen.wait_for("❯")
         screen.line("/status")
         assert re.search(rf"Messages +{count}, 1 tool call\n", screen.wait_for("Started"))
         screen.press("C-d")

@@ -52,7 +52,6 @@ def test_sub_agents_work_side_by_side_in_sessions_of_their_own(
     server: Team, open_screen: Open, look: Look, home: Path
 ) -> None:
     screen = open_screen(width=100)
-    screen.wait_for("❯")
     screen.line("count both")
     assert all(gate.reached.wait(60) for gate in server.gates.values())  # both ask before either has an answer
     for gate in server.gates.values():
@@ -77,7 +76,6 @@ def test_sub_agents_work_side_by_side_in_sessions_of_their_own(
 
 def test_ctrl_c_ends_the_sub_agents(server: Team, open_screen: Open, look: Look) -> None:
     screen = open_screen(width=100)
-    screen.wait_for("❯")
     screen.line("count both")
     assert all(gate.reached.wait(60) for gate in server.gates.values())
     screen.press("C-c")

@@ -44,7 +44,6 @@ def results(server: ModelServer) -> list[str]:
 
 def test_a_path_after_an_at_sign_goes_with_the_question(server: ModelServer, open_screen: Open, folder: Path) -> None:
     screen = open_screen(cwd=folder, width=100)
-    screen.wait_for("❯")
     screen.type("look at @no")
     screen.wait_for("  notes.txt")
     screen.press("Tab")
@@ -82,7 +81,6 @@ def test_files_are_changed_with_a_diff_and_put_back_by_undo(
     ]
     os.chmod(folder / "notes.txt", 0o640)
     screen = open_screen(cwd=folder)
-    screen.wait_for("❯")
     screen.line("change them")
     text = screen.wait_for("Changed.")
     assert re.search(r"✓ edit_file  notes.txt  \S+\n    @@ .*\n     one\n    -two\n    \+zwei\n     three\n", text)
@@ -135,13 +133,12 @@ def test_the_answers_to_a_question(server: ModelServer, open_screen: Open, folde
         ["The end."],
     ]
     screen = open_screen(cwd=folder, width=100, height=60)
-    screen.wait_for("❯")
     screen.line("read it")
     text = screen.wait_for("[y/N]")
     assert f"Read {folder.parent}/secret.txt? (it is outside the folder {folder})" in " ".join(text.split())
     screen.line("take notes.txt instead")
     text = screen.wait_for("As you say.")
-    assert results(server)[-1].endswith("ask what they want instead. The user said: take notes.txt instead")
+    assert results(server)[-1].endswith("The user said: take notes.txt instead")
     assert re.search(r"✗ read_file .*declined  0\.\ds", text)  # the wait for the user is not the tool's time
     screen.line("once")
     text = screen.wait_for("[y/N]", times=2)

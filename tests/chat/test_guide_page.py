@@ -45,7 +45,6 @@ def test_the_screens_of_the_page_are_what_a_terminal_shows(
     for number in range(12):
         (tmp_path / "tests" / f"test_{number}.py").touch()
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     shows(screen, "start")
     screen.line("Which of the two parsers did we take?")
     screen.wait_for("the line of an error.")
@@ -57,7 +56,6 @@ def test_the_screens_of_the_page_are_what_a_terminal_shows(
     screen.wait_until_over()
     shows(screen, "leave")
     again = open_screen("-c", cwd=tmp_path)
-    again.wait_for("❯")
     shows(again, "recap")
     again.paste("one line of a long text\n" * 300)
     again.wait_for("characters]")

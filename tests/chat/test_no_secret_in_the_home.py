@@ -36,7 +36,6 @@ def stored(home: Path) -> str:
 
 def test_typed_and_pasted(server: ModelServer, open_screen: Open, home: Path) -> None:
     screen = open_screen(width=200, height=50)
-    screen.wait_for("❯")
     screen.line(f"typed: password=hunter2secret and {GITHUB}")
     screen.wait_for("That is all", times=1)
     screen.wait_for("a secret in your message " + TOLD)
@@ -62,8 +61,7 @@ def test_a_history_from_before_is_masked_when_a_conversation_begins(
 ) -> None:
     lines = "".join(f"+{line}\n" for line in everything().split("\n"))
     (home / "history").write_text(f"\n# 2026-01-01 10:00:00\n+first one\n\n# 2026-01-01 10:00:01\n{lines}")
-    screen = open_screen()
-    screen.wait_for("❯")
+    open_screen()
     assert leaks(home) == []
     text = (home / "history").read_text()
     assert text.startswith(
@@ -76,7 +74,6 @@ def test_with_masking_off_the_history_is_as_typed(server: ModelServer, open_scre
     with (home / "config.yaml").open("a") as file:
         file.write("privacy: {redact_secrets: false}\n")
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("password=hunter2secret")
     screen.wait_for("That is all")
     assert "password=hunter2secret" in (home / "history").read_text() and TOLD not in screen.text()

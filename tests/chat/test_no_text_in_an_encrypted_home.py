@@ -61,7 +61,6 @@ def test_a_life(server: ModelServer, open_screen: Open, places: tuple[Path, Path
     server.scripts = [[f"the {REPLIED} of the model"]] * 4
     assert REPLIED in run(home, "-q", f"what is a {SAID}?")
     screen = open_screen(width=120)
-    screen.wait_for("❯")
     screen.line(f"a {TYPED} that is typed")
     screen.wait_for(REPLIED)
     assert files_with(WORDS, *places) == {}, "while the program runs"

@@ -51,8 +51,7 @@ def test_a_changed_file_is_read_again_and_an_unchanged_one_changes_nothing(
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "AGENTS.md").write_text("Use tabs.")
-    screen = open_screen(width=100, cwd=folder)
-    screen.wait_for("Project instructions:")
+    screen = open_screen(width=100, cwd=folder, until="Project instructions:")
     screen.wait_for("❯")
     screen.line("first question")
     screen.wait_for("tokens")
@@ -81,7 +80,6 @@ def test_a_command_of_the_users_own_runs_and_its_output_joins_the_conversation(
     server: ModelServer, tmp_path: Path, open_screen: Open, look: Look
 ) -> None:
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     screen.line("!echo walrus $((40 + 2)); false")
     screen.wait_for("walrus 42")
     screen.wait_for("Exit status 1.")
@@ -116,7 +114,6 @@ def test_reasoning_is_one_line_until_it_is_asked_for(home: Path, open_screen: Op
             "auxiliary: {title: {model: none, base_url: 'http://127.0.0.1:9/v1'}}\n"
         )
         screen = open_screen()
-        screen.wait_for("❯")
         screen.line("why?")
         screen.wait_for("Answer 1.")
         assert "Thought for" in screen.history() and "walrus" not in screen.history()

@@ -20,7 +20,6 @@ def test_a_reply_that_fills_the_screen_leaves_the_prompt_right_below_it(server: 
     written = Gate()
     server.scripts = [["Before it.\n\n```python\n", code, written, "```\n\n", "After it.\n\n", "The end."]]
     screen = open_screen(**NARROW)
-    screen.wait_for("❯")
     screen.line("write a program")
     screen.wait_for("step_11 = 11")  # it stands in the region that is drawn again and again
     written.open.set()
@@ -45,7 +44,6 @@ def test_a_changed_file_is_shown_as_a_diff_and_a_failed_call_says_why(
     folder = tmp_path / "project"
     folder.mkdir()
     screen = open_screen(cwd=folder, width=100, height=30)
-    screen.wait_for("❯")
     screen.line("write it")
     screen.wait_for("Done.")
     text = screen.wait_for("of 33k tokens")
@@ -70,7 +68,6 @@ def test_a_window_made_narrower_during_a_reply_keeps_no_trace_of_the_wider_one(
     begun, ended = Gate(), Gate()
     server.scripts = [["one " * 30 + "two ", begun, "three ", ended, "four"]]
     screen = open_screen(width=100, height=30)
-    screen.wait_for("❯")
     screen.line("count")
     screen.wait_for("two")
     screen.resize(60, 20)
@@ -86,7 +83,6 @@ def test_reasoning_that_is_shown_scrolls_on_while_the_model_thinks(home: Path, o
     with ModelServer([Thought("First the walrus. " * 20), Thought("Then the ice."), held, "Done."]) as thinking:
         (home / "config.yaml").write_text(thinking.config())
         screen = open_screen(**NARROW)
-        screen.wait_for("❯")
         screen.line("/reasoning show")
         screen.wait_for("/reasoning hide")
         screen.line("think")
@@ -99,7 +95,6 @@ def test_a_stop_before_the_first_word_claims_no_reply(server: ModelServer, open_
     held = Gate()
     server.scripts = [[held, "never"]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("hello")
     assert held.reached.wait(60)
     screen.press("C-c")
@@ -115,7 +110,6 @@ def test_a_number_that_is_not_in_the_list_is_asked_for_again(
             db.append_message(name, "user", f"about the {name}")
             db.set_session_title(name, name)
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("/resume")
     screen.wait_for("Which one?")
     screen.line("7")
@@ -128,7 +122,6 @@ def test_what_a_command_of_the_users_own_prints_ends_with_a_line_break(
     server: ModelServer, open_screen: Open, tmp_path: Path
 ) -> None:
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     screen.line("!printf walrus")
     screen.wait_for("walrus\nThe model")
     screen.line("!echo begun; sleep 600")
@@ -138,8 +131,7 @@ def test_what_a_command_of_the_users_own_prints_ends_with_a_line_break(
 
 
 def test_the_browser_names_as_many_keys_as_fit(server: ModelServer, open_screen: Open) -> None:
-    screen = open_screen("sessions", "browse", **NARROW)
-    screen.wait_for("No conversations yet")
+    screen = open_screen("sessions", "browse", **NARROW, until="No conversations yet")
     screen.wait_for("esc Back")
     assert screen.text().split("\n")[-1] == "↵ Resume ⇥ Inside ^r Rename ^x Delete f1 Keys esc Back"
     screen.press("F1")

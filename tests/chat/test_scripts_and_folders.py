@@ -104,8 +104,7 @@ def test_a_question_takes_files_by_an_at_sign_and_piped_text_does_not(
 
 def test_nothing_of_an_unsaved_conversation_is_on_disk(server: ModelServer, home: Path, open_screen: Open) -> None:
     assert run("-q", "the secret plan", "--no-save", home=home).out == "That is all I have to say.\n"
-    screen = open_screen("--no-save", width=100)
-    screen.wait_for("not saved")
+    screen = open_screen("--no-save", width=100, until="not saved")
     screen.line("the secret plan")
     screen.wait_for("That is all")
     screen.press("C-d")
@@ -128,12 +127,10 @@ def test_sessions_belong_to_folders_and_follow_them(
         for name, folder, when in (("in-one", one / "src", 1e9), ("in-other", other, 2e9)):
             db.create_session(name, "cli", model="test-model", cwd=str(folder), started_at=when)
             db.append_message(name, "user", f"hello from {name}")
-    screen = open_screen("-c", cwd=one, width=100)
-    screen.wait_for("hello from in-other")
+    screen = open_screen("-c", cwd=one, width=100, until="hello from in-other")
     told = "".join(screen.wait_for("❯").split())  # a long line is wrapped
     assert f"Thisconversationbelongsto{other}" in told and "hermes-c--here" in told
-    here = open_screen("-c", "--here", cwd=one, width=100)
-    here.wait_for("hello from in-one")
+    here = open_screen("-c", "--here", cwd=one, width=100, until="hello from in-one")
     assert "belongs to" not in here.wait_for("❯")
     here.press("C-d")
     here.wait_until_over()
@@ -142,8 +139,7 @@ def test_sessions_belong_to_folders_and_follow_them(
     listed = run("sessions", "list", "--here", home=home, cwd=one / "src").out
     assert "in-one" in listed and "in-other" not in listed
 
-    browse = open_screen("sessions", "browse", width=120)
-    browse.wait_for("2 conversations")
+    browse = open_screen("sessions", "browse", width=120, until="2 conversations")
     browse.press("F2")
     browse.wait_for("/one/src")
     assert re.search(r"/other  .*hello from in-other", browse.text())

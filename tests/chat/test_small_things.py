@@ -33,7 +33,6 @@ def record(home: Path, *texts: str, count: int = 1) -> None:
 def test_esc_at_a_question_cancels_it_and_swallows_no_key(server: ModelServer, home: Path, open_screen: Open) -> None:
     record(home, count=3)
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("/resume")
     screen.wait_for("Which one?")
     screen.press("Escape")
@@ -45,7 +44,6 @@ def test_esc_at_a_question_cancels_it_and_swallows_no_key(server: ModelServer, h
 def test_branching_does_not_print_the_conversation_again(server: ModelServer, home: Path, open_screen: Open) -> None:
     server.scripts = [["The walrus sleeps."]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("tell me")
     screen.wait_for("The walrus sleeps.")
     screen.line("/branch")
@@ -60,7 +58,7 @@ def test_a_recap_names_files_that_went_with_a_message_and_does_not_print_them(
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "inner.txt").write_text("x")
     assert run("-q", "what is in @notes.txt and @sub and why?", home=home, cwd=tmp_path).status == 0
-    recap = open_screen("-c", width=100).wait_for("❯")
+    recap = open_screen("-c", width=100, until="").wait_for("❯")
     assert "● what is in @notes.txt and @sub and why?" in recap and "[file notes.txt" in recap
     assert "secret line" not in recap and "inner.txt" not in recap
 
@@ -71,7 +69,6 @@ def test_a_first_exchange_that_was_stopped_still_gets_a_title(
     gate = Gate()
     server.scripts = [["The parser ", gate]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("Why is the parser slow on large files?")
     screen.wait_for("The parser")
     screen.press("C-c")
@@ -92,8 +89,7 @@ def test_a_question_that_no_model_answered_still_gets_a_title(home: Path, look: 
 def test_ctrl_c_in_one_question_prints_each_line_once(server: ModelServer, open_screen: Open) -> None:
     gate = Gate()
     server.scripts = [["The first half ", gate]]
-    screen = open_screen("-q", "tell me")
-    screen.wait_for("The first half")
+    screen = open_screen("-q", "tell me", until="The first half")
     screen.press("C-c")
     screen.wait_until_over()
     text = screen.history()
@@ -156,7 +152,6 @@ def test_the_window_of_a_resumed_conversation_counts_the_tools_of_mcp_servers(
     sent = estimate_tokens((), server.requests[-1]["tools"])
     assert any(tool["function"]["name"].startswith("plain__") for tool in server.requests[-1]["tools"])
     screen = open_screen("-c", width=100, height=40)
-    screen.wait_for("❯")
 
     def counted() -> bool:
         screen.line("/context")

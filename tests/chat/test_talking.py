@@ -36,7 +36,6 @@ def test_a_conversation_is_saved_and_leaving_says_how_to_come_back(
 ) -> None:
     server.scripts = [["Hello ", "there, **friend**."]]
     screen = open_screen()
-    screen.wait_for("❯")
     assert "test-model" in screen.text()
     screen.line("good morning")
     screen.wait_for("Hello there, friend.")
@@ -53,7 +52,6 @@ def test_a_conversation_is_saved_and_leaving_says_how_to_come_back(
 
 def test_the_line_that_resumes_is_whole_on_a_narrow_screen(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen(width=32)
-    screen.wait_for("❯")
     screen.line("good morning")
     screen.wait_for("That is all")
     screen.press("C-d")
@@ -63,7 +61,6 @@ def test_the_line_that_resumes_is_whole_on_a_narrow_screen(server: ModelServer, 
 
 def test_saying_nothing_leaves_nothing(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.press("C-d")
     assert screen.wait_until_over() == 0
     assert "Session" not in screen.text()
@@ -74,7 +71,6 @@ def test_ctrl_c_stops_a_reply_and_keeps_what_was_said(server: ModelServer, open_
     gate = Gate()
     server.scripts = [["The first half", gate, " and the second"], ["All good."]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("tell me")
     screen.wait_for("The first half")
     screen.press("C-c")
@@ -92,7 +88,6 @@ def test_ctrl_c_right_behind_enter_stops_the_turn(server: ModelServer, open_scre
     gate = Gate()
     server.scripts = [[gate, "Too late."]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.type("tell me\r\x03")  # read by the prompt in one piece
     screen.wait_for("Stopped")
     gate.open.set()
@@ -103,7 +98,6 @@ def test_ctrl_c_right_behind_enter_stops_the_turn(server: ModelServer, open_scre
 
 def test_ctrl_c_at_the_prompt_says_how_to_leave(server: ModelServer, open_screen: Open) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.press("C-c")
     screen.wait_for("Ctrl-D or /quit leaves.")
     screen.line("/quit")
@@ -115,12 +109,11 @@ def test_continuing_shows_the_recap_and_sends_the_whole_history(
 ) -> None:
     server.scripts = [["Two and two is four."], ["And three more is seven."]]
     first = open_screen()
-    first.wait_for("❯")
     first.line("two and two?")
     first.wait_for("is four.")
     first.press("C-d")
     first.wait_until_over()
-    second = open_screen("-c")
+    second = open_screen("-c", until="")
     text = second.wait_for("Hermes ·")
     assert "● two and two?" in text and "◆ Two and two is four." in text
     second.line("and three?")
@@ -138,13 +131,11 @@ def test_continuing_shows_the_recap_and_sends_the_whole_history(
 
 def test_the_recap_is_gold_for_you_green_for_the_agent_and_dim(server: ModelServer, open_screen: Open) -> None:
     first = open_screen()
-    first.wait_for("❯")
     first.line("hello")
     first.wait_for("That is all")
     first.press("C-d")
     first.wait_until_over()
-    second = open_screen("-c")
-    second.wait_for("Hermes ·")
+    second = open_screen("-c", until="Hermes ·")
     styled = second.styled()
     assert re.search(r"\x1b\[[0-9;]*2[0-9;]*38;5;220m●|\x1b\[2m\x1b\[38;5;220m●", styled), styled
     assert re.search(r"\x1b\[[0-9;]*32m◆|\x1b\[2m\x1b\[32m◆", styled), styled
@@ -158,7 +149,6 @@ def test_compressing_goes_on_in_number_2_which_the_title_then_finds(
     server.task_answer = lambda body: "Goal: count. Decisions: count to five."
     server.scripts = [[f"Number {n}."] for n in range(1, 6)]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("/title counting")
     for n in range(1, 6):
         screen.line(f"say {n}")
@@ -171,7 +161,7 @@ def test_compressing_goes_on_in_number_2_which_the_title_then_finds(
     tip = look(lambda db: db.resolve_session_by_title("counting"))
     assert look(lambda db: db.get_session_title(tip)) == "counting #2"
     assert f"hermes -r {tip}" in screen.history()
-    again = open_screen("-c", "counting")
+    again = open_screen("-c", "counting", until="")
     again.wait_for("counting #2")
     again.line("say six")
     again.wait_for("That is all I have to say.")
@@ -190,14 +180,12 @@ def test_killed_in_mid_reply_nothing_is_lost_and_it_goes_on_at_once(
     gate = Gate()
     server.scripts = [["Half of an", gate, " answer"], ["Where were we?"]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("a question")
     screen.wait_for("Half of an")
     os.kill(screen.pid(), signal.SIGKILL)
     screen.wait_until_over()
     gate.open.set()
-    again = open_screen("-c")
-    again.wait_for("● a question")
+    again = open_screen("-c", until="● a question")
     again.wait_for("❯")
     again.line("hello again")
     again.wait_for("Where were we?")
@@ -214,13 +202,11 @@ def test_killed_in_mid_reply_nothing_is_lost_and_it_goes_on_at_once(
 def test_an_eight_column_terminal_works(server: ModelServer, open_screen: Open, look: Look) -> None:
     server.scripts = [["A **bold** word\n\n```python\nprint('hello world')\n```\n\ndone."]]
     screen = open_screen(width=8, height=12)
-    screen.wait_for("❯")
     screen.line("hi")
     screen.wait_for("done.")
     screen.press("C-d")
     assert screen.wait_until_over() == 0
     again = open_screen("-c", width=8, height=12)
-    again.wait_for("❯")
     again.press("C-d")
     assert again.wait_until_over() == 0
     assert "Traceback" not in screen.history() + again.history()
@@ -232,7 +218,6 @@ def test_a_dead_model_server_is_one_line_and_retry_asks_again(
 ) -> None:
     server.close()
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("is anybody there?")
     screen.wait_for("/retry asks again", timeout=120)
     assert "Traceback" not in screen.history()
@@ -243,7 +228,6 @@ def test_a_dead_model_server_is_one_line_and_retry_asks_again(
 
 def test_sigterm_at_the_prompt_ends_the_session_properly(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("hello")
     screen.wait_for("That is all")
     os.kill(screen.pid(), signal.SIGTERM)
@@ -257,7 +241,6 @@ def test_sigterm_in_mid_reply_keeps_what_was_said(server: ModelServer, open_scre
     gate = Gate()
     server.scripts = [["One moment", gate]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("hello")
     screen.wait_for("One moment")
     os.kill(screen.pid(), signal.SIGTERM)
@@ -269,7 +252,6 @@ def test_sigterm_in_mid_reply_keeps_what_was_said(server: ModelServer, open_scre
 
 def test_a_closed_terminal_ends_the_session_properly(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("hello")
     screen.wait_for("That is all")
     pid = screen.pid()
@@ -280,7 +262,6 @@ def test_a_closed_terminal_ends_the_session_properly(server: ModelServer, open_s
 
 def test_several_lines_are_one_message(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.type("one")
     screen.press("M-Enter")
     screen.type("two")
@@ -295,7 +276,6 @@ def test_a_paste_of_a_megabyte_arrives_whole(server: ModelServer, open_screen: O
     text = "\n".join(f"line {n} with some words in it" for n in range(35_000))
     assert len(text) > 1_000_000
     screen = open_screen()
-    screen.wait_for("❯")
     screen.type("look: ")
     screen.paste(text)
     screen.wait_for("[pasted text 1: 35,000 lines")
@@ -315,7 +295,6 @@ def test_tool_calls_are_one_line_each_and_a_destructive_one_asks(
         ["Gone."],
     ]
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     screen.line("remove it")
     screen.wait_for("[y/N]")
     screen.press("Enter")
@@ -335,7 +314,6 @@ def test_ctrl_c_at_a_question_means_no_and_stops_the_turn(
     (tmp_path / "precious.txt").write_text("x")
     server.scripts = [[Call("terminal", command="rm precious.txt")], ["never asked for"], ["never asked for"]]
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     screen.line("remove it")
     screen.wait_for("[y/N]")
     screen.press("C-c")
@@ -352,7 +330,6 @@ def test_sigterm_at_a_question_ends_properly(
     (tmp_path / "precious.txt").write_text("x")
     server.scripts = [[Call("terminal", command="rm precious.txt")]]
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     screen.line("remove it")
     screen.wait_for("[y/N]")
     os.kill(screen.pid(), signal.SIGTERM)
@@ -367,7 +344,6 @@ def test_what_was_typed_ahead_at_the_prompt_is_no_answer_to_a_question(
     (tmp_path / "precious.txt").write_text("x")
     server.scripts = [[Call("terminal", command="rm precious.txt")], ["As you wish."]]
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     screen.type("remove it\ry\r")  # both lines arrive at once
     screen.wait_for("[y/N]")
     screen.press("Enter")
@@ -383,7 +359,6 @@ def test_what_was_typed_before_a_question_is_no_answer_to_it(
     gate = Gate()
     server.scripts = [["Let me see", gate, Call("terminal", command="rm precious.txt")], ["As you wish."]]
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     screen.line("remove it")
     screen.wait_for("Let me see")
     screen.line("y")
@@ -396,7 +371,6 @@ def test_what_was_typed_before_a_question_is_no_answer_to_it(
 
 def test_tab_completes_commands_and_titles(server: ModelServer, open_screen: Open) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("/title a rather special name")
     screen.line("hello")
     screen.wait_for("That is all")
@@ -416,14 +390,12 @@ def test_lines_typed_before_come_back_in_the_next_conversation(
     server: ModelServer, open_screen: Open, home: Path
 ) -> None:
     first = open_screen()
-    first.wait_for("❯")
     first.line("a memorable question")
     first.wait_for("That is all")
     first.press("C-d")
     first.wait_until_over()
     assert (home / "history").stat().st_mode & 0o777 == 0o600
     second = open_screen()
-    second.wait_for("❯")
     second.press("Up")
     second.wait_for("❯ a memorable question")
 
@@ -443,7 +415,6 @@ def test_ctrl_c_stops_a_compression_and_nothing_has_changed(
 
     server.task_answer = slow
     screen = open_screen()
-    screen.wait_for("❯")
     for number in range(1, 5):
         screen.line("hello")
         screen.wait_for("That is all", times=number)
@@ -464,7 +435,6 @@ def test_a_reply_longer_than_the_screen_scrolls_by_and_nothing_of_it_is_lost(
     text = code + "\n\n".join(f"Paragraph {n}. 日本語" for n in range(40)) + "\n\nThe end."
     server.scripts = [[text[at : at + 5] for at in range(0, len(text), 5)]]
     screen = open_screen(width=40, height=10)
-    screen.wait_for("❯")
     screen.line("talk")
     screen.wait_for("The end.")
     screen.press("C-d")
@@ -494,7 +464,6 @@ def test_where_output_is_piped_only_replies_go_there(
 
 def test_an_unknown_command_is_one_line_with_a_suggestion(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("/titel x")
     screen.wait_for("There is no command /titel; did you mean /title?")
     screen.line("//titel x")
@@ -511,7 +480,6 @@ def test_a_line_typed_during_a_reply_stops_it_and_is_sent(server: ModelServer, o
     gate = Gate()
     server.scripts = [["The wrong way", gate, " never said"], ["Second reply."]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("first")
     screen.wait_for("The wrong way")
     screen.press("Enter")  # an empty line is no wish
@@ -534,7 +502,6 @@ def test_what_is_typed_during_a_reply_is_sent_after_it_if_wanted(
     gate = Gate()
     server.scripts = [["Wait", gate, " a bit."], ["Second reply."], ["Third."]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("first")
     screen.wait_for("Wait")
     screen.line("second")
@@ -560,7 +527,6 @@ def test_after_ctrl_c_nothing_typed_before_is_sent_by_itself(
     gate = Gate()
     server.scripts = [["Wait", gate], ["Second reply."]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("first")
     screen.wait_for("Wait")
     screen.line("second thoughts")
@@ -578,15 +544,12 @@ def test_a_session_open_elsewhere_is_continued_in_a_branch_or_not_at_all(
     server: ModelServer, open_screen: Open, look: Look
 ) -> None:
     first = open_screen()
-    first.wait_for("❯")
     first.line("hello")
     first.wait_for("That is all")
-    second = open_screen("-c")
-    second.wait_for("is open in another process")
+    second = open_screen("-c", until="is open in another process")
     second.press("Enter")
     assert second.wait_until_over() == 1
-    third = open_screen("-c")
-    third.wait_for("is open in another process")
+    third = open_screen("-c", until="is open in another process")
     third.line("y")
     third.wait_for("● hello")
     third.line("in the branch")
@@ -597,7 +560,6 @@ def test_a_session_open_elsewhere_is_continued_in_a_branch_or_not_at_all(
 
 def test_without_any_model_the_history_answers(home: Path, open_screen: Open, look: Look) -> None:
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("what did we decide about the parser?")
     screen.wait_for("❯", times=2)
     screen.press("C-d")
@@ -607,8 +569,7 @@ def test_without_any_model_the_history_answers(home: Path, open_screen: Open, lo
 
 def test_a_dumb_terminal_gets_plain_text(server: ModelServer, open_screen: Open, look: Look) -> None:
     server.scripts = [["plain **text**"]]
-    screen = open_screen(terminal="dumb")
-    screen.wait_for("Hermes ·")
+    screen = open_screen(terminal="dumb", until="Hermes ·")
     screen.line("hi")
     screen.wait_for("plain text")
     screen.press("C-d")
@@ -620,7 +581,7 @@ def test_one_question_on_a_terminal_is_rendered_and_says_how_to_go_on(
     server: ModelServer, open_screen: Open, look: Look
 ) -> None:
     server.scripts = [["It is **four**."]]
-    screen = open_screen("-q", "two and two?")
+    screen = open_screen("-q", "two and two?", until="")
     assert screen.wait_until_over() == 0
     assert "It is four." in screen.text() and f"hermes -r {look(only_session)['id']}" in screen.text()
     assert "Hermes ·" not in screen.text()

@@ -27,7 +27,6 @@ def test_a_failing_command_has_a_cross_and_its_exit_status(server: ModelServer, 
         ["Tried."],
     ]
     screen = open_screen("--yes")
-    screen.wait_for("❯")
     screen.line("try these")
     text = screen.wait_for("Tried.")
     lines = [line.strip() for line in text.splitlines() if re.match(r"\s+[✓✗] ", line)]
@@ -47,7 +46,6 @@ def test_calls_stand_in_the_order_they_were_made(server: ModelServer, open_scree
     wait = f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done"
     server.scripts = [[Call("terminal", command=wait), Call("terminal", command=f"touch {tmp_path}/go")], ["Tried."]]
     screen = open_screen("--yes", width=160)
-    screen.wait_for("❯")
     screen.line("try these")
     lines = [line for line in screen.wait_for("Tried.").splitlines() if "✓ terminal" in line]
     assert "while" in lines[0] and "touch" in lines[1]
@@ -56,7 +54,6 @@ def test_calls_stand_in_the_order_they_were_made(server: ModelServer, open_scree
 def test_a_command_stopped_by_ctrl_c_says_stopped(server: ModelServer, open_screen: Open) -> None:
     server.scripts = [[Call("terminal", command="echo begun; sleep 60")]]
     screen = open_screen()
-    screen.wait_for("❯")
     screen.line("wait")
     screen.wait_for("terminal  echo begun")
     screen.press("C-c")
@@ -69,7 +66,6 @@ def test_a_command_that_was_not_allowed_says_declined(server: ModelServer, open_
     (tmp_path / "kept.txt").write_text("x")
     server.scripts = [[Call("terminal", command="rm kept.txt")], ["As you wish."]]
     screen = open_screen(cwd=tmp_path)
-    screen.wait_for("❯")
     screen.line("remove it")
     screen.wait_for("[y/N]")
     screen.press("Enter")
@@ -80,6 +76,6 @@ def test_a_command_that_was_not_allowed_says_declined(server: ModelServer, open_
 
 def test_a_dumb_terminal_says_it_too(server: ModelServer, open_screen: Open) -> None:
     server.scripts = [[Call("terminal", command="exit 3")], ["Tried."]]
-    screen = open_screen("-q", "try", terminal="dumb")
+    screen = open_screen("-q", "try", terminal="dumb", until="")
     screen.wait_until_over()
     assert re.search(r"✗ terminal  exit 3  exit 3  \d+\.\ds", screen.text())

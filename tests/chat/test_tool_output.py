@@ -23,7 +23,6 @@ def test_output_is_seen_while_it_runs_folded_afterwards_and_unfolded(
         ["Read both."],
     ]
     screen = open_screen("--yes", cwd=tmp_path, width=160)
-    screen.wait_for("❯")
     screen.line("/show")
     screen.wait_for("No tools have been used")
     screen.line("run it")
@@ -56,7 +55,6 @@ def test_what_a_command_prints_does_nothing_to_the_screen(server: ModelServer, o
         ["Read it."],
     ]
     screen = open_screen(width=60, height=20)
-    screen.wait_for("❯")
     screen.line("run it")
     text = screen.wait_for("Read it.")
     assert re.search(r"\n    abc +x\n    dy+…\n", text)

@@ -15,7 +15,6 @@ Open = Callable[..., Screen]
 
 def used(open_screen: Open) -> str:
     screen = open_screen("-r", "second", width=100)
-    screen.wait_for("❯")
     screen.line("/usage")
     return screen.wait_for("Cost")
 
@@ -52,7 +51,6 @@ def test_the_endpoints_own_cost_counts_and_titles_and_summaries_are_a_line_of_th
 ) -> None:
     server.usage = {"cost": 0.25}
     screen = open_screen(width=100)
-    screen.wait_for("❯")
     screen.line("hello")
     screen.wait_for("That is all")
     screen.line("again")

@@ -31,7 +31,6 @@ def test_talking_tools_interrupting_and_coming_back(
     with Aimock(FIXTURES) as mock:
         (home / "config.yaml").write_text(f"model: {{default: fake, base_url: '{mock.base_url}', api_key: x}}\n")
         screen = open_screen()
-        screen.wait_for("❯")
         screen.line("good morning")
         screen.wait_for("A fine day.")
         screen.line("run something")
@@ -43,7 +42,7 @@ def test_talking_tools_interrupting_and_coming_back(
         screen.wait_for("Stopped; the reply so far is kept.")
         screen.press("C-d")
         assert screen.wait_until_over() == 0
-        again = open_screen("-c")
+        again = open_screen("-c", until="")
         text = again.wait_for("❯")
         assert "● run something" in text and "[1 tool call: terminal]" in text and "◆ One word" in text
         (row,) = look(lambda db: db.list_sessions_rich())

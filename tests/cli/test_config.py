@@ -312,10 +312,7 @@ def test_unset_takes_the_line_and_an_empty_section_with_it(hermes_home: Path, co
         assert comment in config_file.read_text()
     done = run("config", "unset", "owner", home=hermes_home)
     assert (done.status, done.err) == (1, f"hermes: owner is not set in {config_file}\n")
-    assert (
-        run("config", "unset", "ownr", home=hermes_home).err
-        == "hermes: unknown configuration key: ownr; did you mean owner?\n"
-    )
+    assert "ownr; did you mean owner?" in run("config", "unset", "ownr", home=hermes_home).err
 
 
 # ── edit ──

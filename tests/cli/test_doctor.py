@@ -101,9 +101,8 @@ def test_all_is_well_and_nothing_is_changed(home: Path) -> None:
 def test_a_fresh_machine_is_well_and_stays_empty(hermes_home: Path) -> None:
     status, found = doctor(hermes_home)
     assert status == 0
-    assert about(found, "home") == [
-        ("well", f"{hermes_home} does not exist yet; the first conversation creates it", "")
-    ]
+    ((state, text, hint),) = about(found, "home")
+    assert (state, hint) == ("well", "") and str(hermes_home) in text
     assert about(found, "store")[0][0] == "well"
     assert not hermes_home.exists()
 
@@ -113,11 +112,9 @@ def test_one_wrong_thing_is_one_line_with_a_hint(home: Path) -> None:
     done = run("doctor", home=home, env=QUIET)
     assert done.status == 1
     wrong = [line for line in done.out.splitlines() if line.startswith("✗")]
-    assert wrong == [
-        f"✗ config           {home / 'config.yaml'} line 1: timezone: expected a name such as Europe/Berlin, got 'Berlin';"
-        " did you mean Europe/Berlin?"
-        " → `hermes config edit` opens and checks it"
-    ]
+    (line,) = wrong
+    assert f"{home / 'config.yaml'} line 1: timezone: " in line and "'Berlin'; did you mean Europe/Berlin?" in line
+    assert "→ `hermes config edit`" in line
     assert done.out.endswith("\n1 problem (✗).\n")
 
 
@@ -161,12 +158,14 @@ def test_a_missing_extra_is_no_warning(home: Path, extra: str, library: str) -> 
 
 def test_a_home_others_can_enter(home: Path) -> None:
     home.chmod(0o755)
-    assert only(home, "home") == ("remark", f"{home} is open to other users (mode 0755)", f"chmod 700 {home}")
+    state, text, hint = only(home, "home")
+    assert (state, hint) == ("remark", f"chmod 700 {home}") and "0755" in text
 
 
 def test_a_file_where_the_home_should_be(hermes_home: Path) -> None:
     hermes_home.write_text("x")
-    assert only(hermes_home, "home")[:2] == ("wrong", f"{hermes_home} is a file, not a folder")
+    state, text, _ = only(hermes_home, "home")
+    assert state == "wrong" and f"{hermes_home} is a file" in text
 
 
 def test_a_home_that_cant_be_written() -> None:
@@ -203,14 +202,10 @@ def test_every_mistake_in_the_configuration_has_its_line(home: Path) -> None:
     status, found = doctor(home)
     hint = "`hermes config edit` opens and checks it"
     assert status == 1
-    assert about(found, "config") == [
-        (
-            "remark",
-            f"{path} line 1: unknown configuration key: modle; did you mean model? (ignored)",
-            "hermes config unset modle",
-        ),
-        ("wrong", f"{path} line 3: sessions.retention_days: expected a number, got 'soon'", hint),
-    ]
+    first, second = about(found, "config")
+    assert (first[0], first[2]) == ("remark", "hermes config unset modle")
+    assert f"{path} line 1: " in first[1] and "modle; did you mean model?" in first[1]
+    assert (second[0], second[2]) == ("wrong", hint) and f"{path} line 3: sessions.retention_days: " in second[1]
 
 
 def test_a_configuration_that_cant_be_read(home: Path) -> None:
@@ -228,7 +223,8 @@ def test_a_variable_that_is_set_nowhere(home: Path) -> None:
 def test_an_env_file_that_is_no_text(home: Path) -> None:
     path = home / ".env"
     path.write_bytes(b"A=\xff")
-    assert only(home, ".env")[:2] == ("wrong", f"{path} is not UTF-8 text; save it as UTF-8 or move it away")
+    state, text, _ = only(home, ".env")
+    assert state == "wrong" and str(path) in text and "UTF-8" in text
 
 
 # ── the record ──
@@ -243,11 +239,8 @@ def test_a_store_that_is_no_database(home: Path) -> None:
 def test_a_folder_where_the_store_should_be(hermes_home: Path) -> None:
     (hermes_home / "state.db").mkdir(parents=True, mode=0o700)
     hermes_home.chmod(0o700)
-    assert only(hermes_home, "store") == (
-        "wrong",
-        f"{hermes_home / 'state.db'} is a folder, not a database",
-        "move it away",
-    )
+    state, text, hint = only(hermes_home, "store")
+    assert state == "wrong" and f"{hermes_home / 'state.db'} is a folder" in text and hint
 
 
 def test_a_database_of_another_program(home: Path) -> None:
@@ -256,7 +249,8 @@ def test_a_database_of_another_program(home: Path) -> None:
     with sqlite3.connect(home / "state.db") as other:
         other.execute("CREATE TABLE birds(name)")
     other.close()
-    assert only(home, "store")[1] == f"{home / 'state.db'} is a database of another program"
+    text = only(home, "store")[1]
+    assert str(home / "state.db") in text and "another program" in text
 
 
 def test_a_damaged_store(home: Path) -> None:
@@ -292,7 +286,7 @@ def test_an_index_that_is_far_behind(home: Path) -> None:
         )
     other.close()
     line = only(home, "index")
-    assert line == ("remark", "6000 messages are not indexed yet: search is slower", "hermes sessions optimize")
+    assert line[0] == "remark" and "6000" in line[1] and line[2] == "hermes sessions optimize"
 
 
 def test_a_log_that_has_grown_long_and_who_has_the_store_open(home: Path) -> None:
@@ -308,7 +302,7 @@ def test_a_log_that_has_grown_long_and_who_has_the_store_open(home: Path) -> Non
         wal.truncate(300 << 20)  # sparse: no real room is taken
     status, found = doctor(home)
     (line,) = about(found, "log")
-    assert line[0] == "remark" and "has grown to 300.0 MB" in line[1] and line[2] == "hermes sessions optimize"
+    assert line[0] == "remark" and "300.0 MB" in line[1] and line[2] == "hermes sessions optimize"
 
 
 def test_a_store_url_that_leads_nowhere(home: Path) -> None:
@@ -410,22 +404,21 @@ def test_an_endpoint_with_something_wrong(
 def test_an_endpoint_without_a_key(home: Path, server: Server) -> None:
     server.key = "k"
     config(home, f"model: {{default: gpt-5, base_url: '{server.url}'}}\n")
-    assert only(home, "model") == (
-        "wrong",
-        f"{server.url} requires a key, and none is set",
-        "hermes config set model.api_key",
-    )
+    state, text, hint = only(home, "model")
+    assert state == "wrong" and f"{server.url} requires a key" in text and hint == "hermes config set model.api_key"
 
 
 def test_an_endpoint_nobody_listens_at(home: Path) -> None:
     config(home, "model: {default: gpt-5, base_url: 'http://me:pw@127.0.0.1:9/v1'}\n")
-    assert only(home, "model")[:2] == ("wrong", "no server answers at http://127.0.0.1:9/v1")
+    state, text, _ = only(home, "model")
+    assert state == "wrong" and "http://127.0.0.1:9/v1" in text
 
 
 def test_an_endpoint_that_does_not_answer_in_time(home: Path, server: Server) -> None:
     server.delay = 8
     config(home, f"model: {{default: gpt-5, base_url: '{server.url}'}}\n")
-    assert only(home, "model")[:2] == ("wrong", f"{server.url} does not answer within 4 seconds")
+    state, text, _ = only(home, "model")
+    assert state == "wrong" and server.url in text and "4 seconds" in text
 
 
 def test_a_model_nobody_offers(home: Path) -> None:
@@ -459,11 +452,7 @@ def test_auxiliary_models_each_have_a_line(home: Path, server: Server) -> None:
     assert status == 1
     assert about(found, "auxiliary title") == [("well", f"small at {server.url}, 2 listed", "")]
     (line,) = about(found, "auxiliary summary")
-    assert (
-        line[0] == "wrong"
-        and "does not list huge" in line[1]
-        and line[2] == "hermes config set auxiliary.summary.model NAME"
-    )
+    assert line[0] == "wrong" and "huge" in line[1] and line[2].startswith("hermes config set auxiliary.summary.model")
 
 
 # ── MCP servers ──
@@ -492,13 +481,8 @@ mcp_servers:
         "MCP here": "well", "MCP gone": "wrong", "MCP web": "well", "MCP keyed": "well", "MCP closed": "wrong",
         "MCP lost": "wrong", "MCP dead": "wrong",
     }  # fmt: skip
-    assert about(found, "MCP gone") == [
-        (
-            "wrong",
-            "the program no-such-program-anywhere is not installed",
-            "install it, or check mcp_servers.gone.command",
-        )
-    ]
+    ((state, text, hint),) = about(found, "MCP gone")
+    assert state == "wrong" and "no-such-program-anywhere" in text and "mcp_servers.gone.command" in hint
 
 
 # ── the screen ──
@@ -539,9 +523,7 @@ def test_a_disk_with_little_room(home: Path, size: str, state: str) -> None:
     done = subprocess.run(words, env=environment(home, QUIET), capture_output=True, text=True, check=False)
     assert done.returncode == (1 if state == "wrong" else 0), done.stderr
     (line,) = about(json.loads(done.stdout)["checks"], "home")
-    assert (
-        line[0] == state and line[1].startswith(f"{home}: only ") and "MB are free on that disk" in line[1] and line[2]
-    )
+    assert line[0] == state and line[1].startswith(f"{home}: only ") and " MB " in line[1] and line[2]
 
 
 def test_agents_and_editors_that_are_found_get_their_line(home: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from hermes.store.api.session_db import SessionDB
+from tests.gateway.platforms import conftest as fixtures
 from tests.support import program
 from tests.support.echo import Echo
 from tests.support.labs.base import until
@@ -31,18 +32,7 @@ def model() -> Iterator[Echo]:
         yield echo
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
+lab, place = fixtures.lab, fixtures.place
 
 
 def configure(home: Path, lab: Lab, model: Echo, *, telegram: dict[str, Any] | None = None, **more: Any) -> None:

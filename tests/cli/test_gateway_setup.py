@@ -326,10 +326,7 @@ def test_install_and_uninstall(home: Path, tmp_path: Path) -> None:
     assert program.run("gateway", "uninstall", home=home, env=variables).status == 0
     assert not unit.exists()
     gone = program.run("gateway", "uninstall", home=home, env=variables)
-    assert (gone.status, gone.err) == (
-        1,
-        "hermes: the service is not installed; `hermes gateway install` installs it\n",
-    )
+    assert gone.status == 1 and "`hermes gateway install`" in gone.err
 
 
 def _words(unit: str) -> list[str]:

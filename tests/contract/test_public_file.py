@@ -8,61 +8,15 @@ from contextlib import closing
 import pytest
 
 from . import plain_sql, say, talk
+from .test_messages import JSON_FIELDS, TEXT_FIELDS
+from .test_sessions import COLUMNS
 
-SESSIONS = [
-    "id",
-    "source",
-    "user_id",
-    "model",
-    "model_config",
-    "system_prompt",
-    "parent_session_id",
-    "started_at",
-    "ended_at",
-    "end_reason",
-    "message_count",
-    "tool_call_count",
-    "input_tokens",
-    "output_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-    "billing_provider",
-    "billing_base_url",
-    "billing_mode",
-    "estimated_cost_usd",
-    "actual_cost_usd",
-    "cost_status",
-    "cost_source",
-    "pricing_version",
-    "title",
-    "api_call_count",
-    "handoff_state",
-    "handoff_platform",
-    "handoff_error",
-]
-MESSAGES = [
-    "id",
-    "session_id",
-    "role",
-    "content",
-    "tool_call_id",
-    "tool_calls",
-    "tool_name",
-    "timestamp",
-    "token_count",
-    "finish_reason",
-    "reasoning",
-    "reasoning_content",
-    "reasoning_details",
-    "codex_reasoning_items",
-    "codex_message_items",
-]
+MESSAGES = ["id", "session_id", "role", "timestamp", "token_count", *TEXT_FIELDS, *JSON_FIELDS]
 
 pytestmark = pytest.mark.usefixtures("sqlite_only")
 
 
-@pytest.mark.parametrize(("table", "columns"), [("sessions", SESSIONS), ("messages", MESSAGES)])
+@pytest.mark.parametrize(("table", "columns"), [("sessions", COLUMNS), ("messages", MESSAGES)])
 def test_the_public_columns_are_there(db, table, columns):
     present = [row[1] for row in plain_sql(db.path, f"PRAGMA table_info({table})")[0]]
     assert not [name for name in columns if name not in present]

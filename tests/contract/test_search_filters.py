@@ -9,21 +9,9 @@ import pytest
 from . import DAY, contents, found, ids, marked, say, talk
 
 KEYS = [
-    "id",
-    "session_id",
-    "role",
-    "timestamp",
-    "snippet",
-    "context",
-    "source",
-    "model",
-    "session_started",
-    "score",
-    "reason",
-    "relaxed",
-    "title",
-    "tool_name",
-]
+    "id", "session_id", "role", "timestamp", "snippet", "context", "source", "model", "session_started", "score",
+    "reason", "relaxed", "title", "tool_name",
+]  # fmt: skip
 
 
 # ------------------------------------------------------------------ a hit

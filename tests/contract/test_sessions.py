@@ -10,15 +10,9 @@ import pytest
 from . import shown, talk
 
 COUNTERS = [
-    "message_count",
-    "tool_call_count",
-    "input_tokens",
-    "output_tokens",
-    "cache_read_tokens",
-    "cache_write_tokens",
-    "reasoning_tokens",
-    "api_call_count",
-]
+    "message_count", "tool_call_count", "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens",
+    "reasoning_tokens", "api_call_count",
+]  # fmt: skip
 COLUMNS = [
     "id",
     "source",

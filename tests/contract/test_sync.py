@@ -372,25 +372,15 @@ def test_a_parent_deleted_before_the_first_meeting_leaves_nothing_half_deleted(p
     assert one.check() == other.check() == []
 
 
-def test_a_branch_of_a_session_that_was_cleared_elsewhere_arrives(pair):
+@pytest.mark.parametrize(("done", "left"), [("clear_messages", {"parent": []}), ("shred_session", {})])
+def test_a_branch_of_a_session_that_was_cleared_or_shredded_elsewhere_arrives(pair, done, left):
     one, other, folder = pair
     talk(one, "parent", "q", "a")
     both(one, other, folder)
-    other.clear_messages("parent")
+    getattr(other, done)("parent")
     one.branch_session("parent", "branch")
     both(one, other, folder)
-    assert sessions(one) == sessions(other) == {"parent": [], "branch": ["q", "a"]}
-    assert meet(one, folder).here.waiting == meet(other, folder).here.waiting == 0
-
-
-def test_a_branch_of_a_session_that_was_shredded_elsewhere_arrives(pair):
-    one, other, folder = pair
-    talk(one, "parent", "q", "a")
-    both(one, other, folder)
-    other.shred_session("parent")
-    one.branch_session("parent", "branch")
-    both(one, other, folder)
-    assert sessions(one) == sessions(other) == {"branch": ["q", "a"]}
+    assert sessions(one) == sessions(other) == {**left, "branch": ["q", "a"]}
     assert meet(one, folder).here.waiting == meet(other, folder).here.waiting == 0
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.forking import Forked, forks
 from tests.support.program import environment
-from tests.support.screen import Screen
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.mechanism
@@ -49,18 +48,6 @@ def outcome(kind: type[subprocess.Popen[Any]], folder: Path, *words: str) -> tup
 def test_a_forked_program_is_the_one_that_is_started(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "probe.py").write_text(PROBE)
     assert outcome(Forked, tmp_path, *words) == outcome(subprocess.Popen, tmp_path, *words)
-
-
-def test_it_is_a_process_of_its_own_that_can_be_ended_and_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "waits.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), variables["PYTHONPATH"]])
-    process = Forked([sys.executable, "-m", "waits"], env=variables, stdout=subprocess.PIPE)
-    assert process.stdout is not None and process.stdout.readline() == b"here\n"
-    assert process.poll() is None and process.pid != os.getpid()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == -signal.SIGTERM == process.poll()
-    process.stdout.close()
 
 
 @pytest.mark.skipif(not forks(), reason="every program is started from the beginning")
@@ -105,51 +92,3 @@ def test_programs_and_what_they_started_end_with_the_test_process(tmp_path: Path
         tests.send_signal(number)
         tests.wait(60)
     until(lambda: not any(one.is_running() for one in alive), lambda: alive)
-
-
-@pytest.mark.skipif(not forks(), reason="every program is started from the beginning")
-def test_a_script_that_hides_a_library_does_not_start_itself_for_ever(tmp_path: Path) -> None:
-    """`yaml` of the script's own folder is what the program imports: it is the script."""
-    script = tmp_path / "yaml.py"
-    script.write_text(
-        "import pathlib\nfrom tests.support import program\n"
-        f"print(program.run('sessions', 'list', home=pathlib.Path({str(tmp_path)!r})).err)\n"
-    )
-    done = subprocess.run([sys.executable, str(script)], env=environment(tmp_path), cwd=tmp_path, capture_output=True)
-    assert b"hides a library" in done.stdout + done.stderr
-
-
-TERMINAL_PROBE = """
-import os, signal, sys
-signal.signal(signal.SIGWINCH, lambda *_: print("size", *os.get_terminal_size(), flush=True))
-print("terminal", os.isatty(0), *os.get_terminal_size(), os.tcgetpgrp(0) == os.getpid() == os.getsid(0))
-print("tmux", os.environ["TERM"], os.environ["TERM_PROGRAM"], "TMUX" in os.environ)
-try: print("heard", input("say: "))
-except KeyboardInterrupt: sys.exit(7)
-sys.exit(3)
-"""
-
-
-@pytest.mark.parametrize(("end", "status"), [("line", 3), ("C-c", 7), ("kill", None), ("SIGTERM", None)])
-def test_a_program_on_a_screen_has_the_same_terminal_when_it_is_forked(
-    tmp_path: Path, end: str, status: int | None
-) -> None:
-    (tmp_path / "probe.py").write_text(TERMINAL_PROBE)
-    variables = environment(tmp_path)
-    variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), variables["PYTHONPATH"]])
-    seen = []
-    for start in ([], ["env"]):  # what begins with another word is started
-        with Screen([*start, sys.executable, "-m", "probe"], 70, 20, env=variables) as screen:
-            screen.wait_for("say:")
-            screen.resize(50, 15)
-            screen.wait_for("size 50 15")
-            if end == "line":
-                screen.line("hello")
-            elif end == "C-c":
-                screen.press("C-c")
-            else:
-                os.kill(screen.pid(), signal.SIGKILL if end == "kill" else signal.SIGTERM)
-            assert screen.wait_until_over() == status
-            seen.append(screen.history())
-    assert seen[0] == seen[1]
-    assert "terminal True 70 20 True" in seen[0]

@@ -60,10 +60,10 @@ class Scene:
 
 
 @pytest.fixture
-def scene(model: Echo, hermes_home: Path) -> Iterator[Scene]:
+def scene(model: Echo) -> Iterator[Scene]:
     lab = PlainLab()
     platforms = {"plain": {"allowed_users": EVERYONE}}
-    with running(lab, hermes_home, model.base_url, gateway=QUIET, platforms=platforms) as gateway:
+    with running(lab, model, gateway=QUIET, platforms=platforms) as gateway:
         yield Scene(lab, gateway)
     lab.close()
 
@@ -142,7 +142,7 @@ def test_commands_and_tools_of_chats_show_a_guest_nothing_of_others(scene: Scene
     assert SECRET.encode() not in b"".join(data for _, data, _ in scene.lab.sent_files(where, who="bob"))
 
 
-def test_the_same_user_id_on_another_platform_is_another_person(model: Echo, hermes_home: Path) -> None:
+def test_the_same_user_id_on_another_platform_is_another_person(model: Echo) -> None:
     class Elsewhere(Plain):
         platform = "elsewhere"
 
@@ -151,7 +151,7 @@ def test_the_same_user_id_on_another_platform_is_another_person(model: Echo, her
         adapter = Elsewhere
 
     lab, other = PlainLab(), OtherLab()
-    with running([lab, other], hermes_home, model.base_url, gateway=QUIET, owner=["plain:u-alice"]) as gateway:
+    with running([lab, other], model, gateway=QUIET, owner=["plain:u-alice"]) as gateway:
         session = Scene(lab, gateway).secret_of("bob")
         there = Scene(other, gateway)
         for who in ("bob", "alice"):  # alice is the owner on one platform only

@@ -37,10 +37,10 @@ def labs() -> Iterator[tuple[PlainLab, PlainLab]]:
 
 
 def test_the_same_person_has_a_conversation_with_each_and_each_answers_its_own(
-    labs: tuple[PlainLab, PlainLab], model: Echo, hermes_home: Path
+    labs: tuple[PlainLab, PlainLab], model: Echo
 ) -> None:
     first, second = labs
-    with running(labs, hermes_home, model.base_url) as gateway:
+    with running(labs, model) as gateway:
         assert set(gateway.connections) == {"plain", "plain/work"}
         # both platforms count their messages from 1: the same chat id, the same message id, two bots
         assert first.say("to the first") == second.say("to the second")
@@ -73,11 +73,9 @@ def test_the_same_person_has_a_conversation_with_each_and_each_answers_its_own(
         assert "to the first" in found() and "to the second" not in found()
 
 
-def test_a_restart_sends_each_reply_by_its_own_account(
-    labs: tuple[PlainLab, PlainLab], model: Echo, hermes_home: Path
-) -> None:
+def test_a_restart_sends_each_reply_by_its_own_account(labs: tuple[PlainLab, PlainLab], model: Echo) -> None:
     first, second = labs
-    with running(labs, hermes_home, model.base_url) as gateway:
+    with running(labs, model) as gateway:
         first.fail(times=10_000)
         second.fail(times=10_000)
         first.say("one")
@@ -87,15 +85,15 @@ def test_a_restart_sends_each_reply_by_its_own_account(
     for lab in labs:
         with lab._lock:
             lab._failures = 0
-    with running(labs, hermes_home, model.base_url):
+    with running(labs, model):
         until(lambda: first.shown() == ["echo: one"] and second.shown() == ["echo: two"])
 
 
 def test_people_are_let_in_by_account_and_the_owner_is_the_owner_of_both(
-    labs: tuple[PlainLab, PlainLab], model: Echo, hermes_home: Path
+    labs: tuple[PlainLab, PlainLab], model: Echo
 ) -> None:
     first, second = labs
-    with running(labs, hermes_home, model.base_url) as gateway:
+    with running(labs, model) as gateway:
         second.say("let me in", who="mallory")
         until(lambda: second.shown(who="mallory"))
         code = second.shown(who="mallory")[0].split("pairing approve ")[1].split("`")[0]
@@ -119,12 +117,12 @@ class LocalPlain(Plain):
 
 
 def test_where_ids_are_an_organisations_own_the_same_id_is_another_person(
-    labs: tuple[PlainLab, PlainLab], model: Echo, hermes_home: Path
+    labs: tuple[PlainLab, PlainLab], model: Echo
 ) -> None:
     first, second = labs
     first.adapter = second.adapter = LocalPlain
     owner = ["plain:u-alice", "plain/work:u-bob"]
-    with running(labs, hermes_home, model.base_url, owner=owner) as gateway:
+    with running(labs, model, owner=owner) as gateway:
         first.say("the secret is Kardamom")
         until(lambda: first.shown())
         for line in ("/sessions", "/resume secret", 'call=session_search {"query": "secret"}', "/sethome"):
@@ -164,7 +162,7 @@ def test_a_handoff_goes_to_the_account_that_is_named(
         db.create_session("20260101_000000_abcdef", "cli")
         db.set_session_title("20260101_000000_abcdef", "from the desk")
         db.append_message("20260101_000000_abcdef", "user", "about tulips")
-    with running(labs, hermes_home, model.base_url) as gateway:
+    with running(labs, model) as gateway:
         second.say("/sethome", where="group")
         until(lambda: gateway.store.read(approvals.home, "plain/work"))
         assert gateway.db.request_handoff("20260101_000000_abcdef", "plain/work")

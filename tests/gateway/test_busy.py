@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,8 +36,8 @@ def said(gateway: Any) -> list[str]:
     return [m["content"] for m in gateway.db.get_messages(row["id"]) if m["role"] == "user"]
 
 
-def test_a_message_interrupts_the_reply_and_is_answered(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_message_interrupts_the_reply_and_is_answered(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say(SLOW)
         until(lambda: any("x x x" in one for one in lab.shown()))
         lab.say("rather this")
@@ -52,19 +51,17 @@ def test_a_message_interrupts_the_reply_and_is_answered(lab: PlainLab, model: Ec
 @pytest.mark.parametrize(
     "display", [{"busy": "queue"}, {"busy": "interrupt", "platforms": {"plain": {"busy": "queue"}}}]
 )
-def test_a_message_waits_where_that_is_wanted(
-    lab: PlainLab, model: Echo, hermes_home: Path, display: dict[str, Any]
-) -> None:
-    with running(lab, hermes_home, model.base_url, display=display):
+def test_a_message_waits_where_that_is_wanted(lab: PlainLab, model: Echo, display: dict[str, Any]) -> None:
+    with running(lab, model, display=display):
         lab.say("slow=1.5 take your time")
         begun(model, "take your time")
         lab.say("then this")
         assert whole(lab, 2) == ["echo: slow=1.5 take your time", "echo: then this"]
 
 
-def test_one_platform_may_interrupt_where_others_wait(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_one_platform_may_interrupt_where_others_wait(lab: PlainLab, model: Echo) -> None:
     display = {"busy": "queue", "platforms": {"plain": {"busy": "interrupt"}}}
-    with running(lab, hermes_home, model.base_url, display=display):
+    with running(lab, model, display=display):
         lab.say(SLOW)
         until(lambda: any("x x x" in one for one in lab.shown()))
         lab.say("now")
@@ -72,11 +69,9 @@ def test_one_platform_may_interrupt_where_others_wait(lab: PlainLab, model: Echo
 
 
 @pytest.mark.parametrize("busy", ["interrupt", "queue"])
-def test_what_arrives_meanwhile_keeps_its_order_and_is_all_answered(
-    lab: PlainLab, model: Echo, hermes_home: Path, busy: str
-) -> None:
+def test_what_arrives_meanwhile_keeps_its_order_and_is_all_answered(lab: PlainLab, model: Echo, busy: str) -> None:
     each = {"debounce_seconds": 0}
-    with running(lab, hermes_home, model.base_url, display={"busy": busy}, gateway=each) as gateway:
+    with running(lab, model, display={"busy": busy}, gateway=each) as gateway:
         lab.say("pause=1 first")
         begun(model, "first")
         for number in range(5):
@@ -88,8 +83,8 @@ def test_what_arrives_meanwhile_keeps_its_order_and_is_all_answered(
         assert said(gateway) == ["pause=1 first", *(f"number {number}" for number in range(5))]
 
 
-def test_stop_ends_the_reply_and_the_conversation_goes_on(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+def test_stop_ends_the_reply_and_the_conversation_goes_on(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
         lab.say(SLOW)
         until(lambda: any("x x x" in one for one in lab.shown()))
         lab.say("/stop")
@@ -101,8 +96,8 @@ def test_stop_ends_the_reply_and_the_conversation_goes_on(lab: PlainLab, model: 
         assert said(gateway) == [SLOW.strip(), "go on"]
 
 
-def test_other_commands_wait_for_the_reply(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_other_commands_wait_for_the_reply(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("pause=1 the reply")
         begun(model, "the reply")
         lab.say("/title about it")
@@ -111,8 +106,8 @@ def test_other_commands_wait_for_the_reply(lab: PlainLab, model: Echo, hermes_ho
         assert 'now called "about it"' in shown[1]
 
 
-def test_a_long_turn_blocks_no_other_person_and_no_other_chat(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_long_turn_blocks_no_other_person_and_no_other_chat(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("pause=60 for alice", who="alice")
         begun(model, "for alice")
         lab.say("for bob", who="bob")
@@ -128,8 +123,8 @@ def test_a_long_turn_blocks_no_other_person_and_no_other_chat(lab: PlainLab, mod
 # ------------------------------------------------------------------------------------------------ several people
 
 
-def test_quick_messages_of_one_person_are_answered_together(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 30}) as gateway:
+def test_quick_messages_of_one_person_are_answered_together(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, gateway={"debounce_seconds": 30}) as gateway:
         lab.say("slow=20 the first " + "x " * 100)
         begun(model, "the first")
         lab.say("pause=20 and the second")
@@ -146,8 +141,8 @@ def test_quick_messages_of_one_person_are_answered_together(lab: PlainLab, model
         assert not gateway.store.read(inbox.waiting)
 
 
-def test_quick_messages_that_wait_are_answered_together(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 30}) as gateway:
+def test_quick_messages_that_wait_are_answered_together(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, gateway={"debounce_seconds": 30}) as gateway:
         for number in range(5):
             lab.say(f"number {number}")
         until(lambda: any("number 4" in one for one in lab.shown()))
@@ -156,8 +151,8 @@ def test_quick_messages_that_wait_are_answered_together(lab: PlainLab, model: Ec
         assert not any(STOPPED in one for one in lab.shown())
 
 
-def test_messages_that_are_not_quick_are_answered_each(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 0}):
+def test_messages_that_are_not_quick_are_answered_each(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, gateway={"debounce_seconds": 0}):
         lab.say("pause=20 the first")
         begun(model, "the first")
         lab.say("the second")
@@ -165,10 +160,8 @@ def test_messages_that_are_not_quick_are_answered_each(lab: PlainLab, model: Ech
 
 
 @pytest.mark.parametrize("line", ["what about plums?", "/stop"])
-def test_nobody_stops_another_ones_answer_in_a_shared_thread(
-    lab: PlainLab, model: Echo, hermes_home: Path, line: str
-) -> None:
-    with running(lab, hermes_home, model.base_url, owner=["plain:u-carol"]):
+def test_nobody_stops_another_ones_answer_in_a_shared_thread(lab: PlainLab, model: Echo, line: str) -> None:
+    with running(lab, model, owner=["plain:u-carol"]):
         lab.say("pause=1.5 for alice", where="thread")
         begun(model, "for alice")
         lab.say(line, who="bob", where="thread")
@@ -178,17 +171,17 @@ def test_nobody_stops_another_ones_answer_in_a_shared_thread(
 
 
 @pytest.mark.parametrize("line", ["enough of that", "/stop"])
-def test_the_owner_stops_anyones_answer(lab: PlainLab, model: Echo, hermes_home: Path, line: str) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_the_owner_stops_anyones_answer(lab: PlainLab, model: Echo, line: str) -> None:
+    with running(lab, model):
         lab.say("pause=60 for bob", who="bob", where="thread")
         begun(model, "for bob")
         lab.say(line, where="thread")
         assert whole(lab, 2, where="thread")[0] == STOPPED
 
 
-def test_what_people_say_to_each_other_in_a_thread_is_context(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_what_people_say_to_each_other_in_a_thread_is_context(lab: PlainLab, model: Echo) -> None:
     mention = {"plain": {"require_mention": True}}
-    with running(lab, hermes_home, model.base_url, platforms=mention) as gateway:
+    with running(lab, model, platforms=mention) as gateway:
         lab.say("let us bake", where="thread")
         whole(lab, 1, where="thread")
         lab.say("with plums", where="thread", addressed=False)  # nobody else is there: it is for the agent

@@ -64,8 +64,8 @@ class Talk:
 
 
 @pytest.fixture
-def gateway(lab: PlainLab, model: Echo, hermes_home: Path) -> Iterator[Gateway]:
-    with running(lab, hermes_home, model.base_url) as made:
+def gateway(lab: PlainLab, model: Echo) -> Iterator[Gateway]:
+    with running(lab, model) as made:
         yield made
 
 
@@ -110,10 +110,10 @@ def test_titles_before_and_after_the_first_message(talk: Talk) -> None:
     assert talk.session["title"] == "Roses"
 
 
-def test_a_title_before_the_first_message_survives_a_restart(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_title_before_the_first_message_survives_a_restart(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         Talk(lab, gateway)("/title Kept over night")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         talk = Talk(lab, gateway)
         talk("hello")
         assert talk.session["title"] == "Kept over night"
@@ -240,8 +240,8 @@ def full(talk: Talk) -> str:
 COMPRESSION = {"protect_first_n": 1, "protect_last_n": 2}
 
 
-def test_compress_goes_on_in_a_child_and_keeps_what_runs(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, compression=COMPRESSION) as gateway:
+def test_compress_goes_on_in_a_child_and_keeps_what_runs(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, compression=COMPRESSION) as gateway:
         talk = Talk(lab, gateway)
         talk('call=terminal {"command": "sleep 300", "background": true}')
         old = full(talk)
@@ -259,8 +259,8 @@ def test_compress_goes_on_in_a_child_and_keeps_what_runs(lab: PlainLab, model: E
         assert "Stopped 1 background process" in talk("/stop")
 
 
-def test_stop_interrupts_compress_and_nothing_has_changed(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, compression=COMPRESSION) as gateway:
+def test_stop_interrupts_compress_and_nothing_has_changed(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, compression=COMPRESSION) as gateway:
         talk = Talk(lab, gateway)
         old = full(talk)
         model.latency = 30.0
@@ -279,8 +279,8 @@ def test_stop_interrupts_compress_and_nothing_has_changed(lab: PlainLab, model: 
         assert talk.session["id"] != old
 
 
-def test_a_message_does_not_cut_compress_short(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, compression=COMPRESSION) as gateway:
+def test_a_message_does_not_cut_compress_short(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, compression=COMPRESSION) as gateway:
         talk = Talk(lab, gateway)
         old = full(talk)
         model.latency = 1.0
@@ -297,11 +297,9 @@ def test_a_message_does_not_cut_compress_short(lab: PlainLab, model: Echo, herme
 # ------------------------------------------------------------------------------------------------ in groups
 
 
-def test_where_a_mention_is_needed_our_commands_are_heard_and_others_are_not(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_where_a_mention_is_needed_our_commands_are_heard_and_others_are_not(lab: PlainLab, model: Echo) -> None:
     mention = {"plain": {"require_mention": True}}
-    with running(lab, hermes_home, model.base_url, platforms=mention):
+    with running(lab, model, platforms=mention):
         lab.say("just chatting", where="group", addressed=False)
         lab.say("/weather in Berlin", where="group", addressed=False)  # another bot's
         lab.say("/status", where="group", addressed=False)
@@ -313,12 +311,12 @@ def test_where_a_mention_is_needed_our_commands_are_heard_and_others_are_not(
 
 
 def test_where_a_mention_is_needed_the_answer_to_a_question_needs_none(
-    lab: PlainLab, model: Echo, hermes_home: Path, tmp_path: Path
+    lab: PlainLab, model: Echo, tmp_path: Path
 ) -> None:
     precious = tmp_path / "precious"
     precious.touch()
     mention = {"plain": {"require_mention": True}}
-    with running(lab, hermes_home, model.base_url, platforms=mention):
+    with running(lab, model, platforms=mention):
         lab.say(f'call=terminal {{"command": "rm {precious}"}}', where="group")
         until(lambda: any("Reply **yes**" in one for one in lab.shown("group")))
         lab.say("yes", where="group", addressed=False)
@@ -330,8 +328,8 @@ def test_where_a_mention_is_needed_the_answer_to_a_question_needs_none(
         assert not any("echo: yes" in one for one in lab.shown("group"))
 
 
-def test_a_failing_retry_holds_up_nothing(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_failing_retry_holds_up_nothing(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         talk = Talk(lab, gateway)
         talk("hello")
         model.refuses["echo"] = 400
@@ -345,8 +343,8 @@ def test_a_failing_retry_holds_up_nothing(lab: PlainLab, model: Echo, hermes_hom
         assert STOPPED in talk("/stop") + "\n".join(lab.shown())
 
 
-def test_reset_begins_a_new_session(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_reset_begins_a_new_session(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         talk = Talk(lab, gateway)
         talk("the first")
         assert "A new session" in talk("/reset")
@@ -354,8 +352,8 @@ def test_reset_begins_a_new_session(lab: PlainLab, model: Echo, hermes_home: Pat
         assert gateway.db.session_count() == 2
 
 
-def test_insights_count_what_the_person_may_see(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_insights_count_what_the_person_may_see(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         owner, bob = Talk(lab, gateway), Talk(lab, gateway, who="bob")
         owner("one")
         owner("two")
@@ -367,8 +365,8 @@ def test_insights_count_what_the_person_may_see(lab: PlainLab, model: Echo, herm
         assert "a number of days" in owner("/insights 0")
 
 
-def test_save_sends_the_conversation_as_a_file_each_time(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_save_sends_the_conversation_as_a_file_each_time(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         talk = Talk(lab, gateway)
         assert "nothing to save yet" in talk("/save")
         talk("about tulips")

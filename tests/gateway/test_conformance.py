@@ -89,8 +89,8 @@ def answered(lab: Lab, *texts: str, where: str = "dm", who: str = "alice") -> No
 
 
 @everywhere
-def test_a_message_is_answered_once_and_kept(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_message_is_answered_once_and_kept(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("hello there")
         answered(lab, "echo: hello there")
         (row,) = gateway.db.list_sessions_rich(source=lab.platform)
@@ -100,15 +100,15 @@ def test_a_message_is_answered_once_and_kept(lab: Lab, model: Echo, hermes_home:
         assert re.fullmatch(r"\d{8}_\d{6}_[0-9a-f]{8}", row["id"])
 
 
-def test_what_one_person_says_is_answered_in_order(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_what_one_person_says_is_answered_in_order(lab: Lab, model: Echo) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         for number in range(5):
             lab.say(f"number {number}")
         answered(lab, *(f"number {number}" for number in range(5)))
 
 
-def test_a_long_reply_comes_in_parts_that_fit(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_long_reply_comes_in_parts_that_fit(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say(f"long={LONG}")
         (connection,) = gateway.connections.values()
         longest = connection.adapter.capabilities.longest
@@ -126,15 +126,15 @@ def test_a_long_reply_comes_in_parts_that_fit(lab: Lab, model: Echo, hermes_home
 
 
 @everywhere
-def test_a_redelivered_event_is_answered_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_redelivered_event_is_answered_once(lab: Lab, model: Echo) -> None:
     needs(lab, "redeliver")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         number = lab.say("only once")
         answered(lab, "echo: only once")
         lab.redeliver(number)
         lab.say("after it")
         answered(lab, "echo: only once", "echo: after it")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.redeliver(number)
         lab.say("after a restart")
         answered(lab, "echo: only once", "echo: after it", "echo: after a restart")
@@ -146,9 +146,9 @@ def _shown_to_the_model(model: Echo, text: str) -> list[str]:
     return [str(one["content"]) for one in request["messages"] if one["role"] == "user"]
 
 
-def test_an_edited_message_is_replaced_and_a_deleted_one_hidden(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_an_edited_message_is_replaced_and_a_deleted_one_hidden(lab: Lab, model: Echo) -> None:
     needs(lab, "change")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         (connection,) = gateway.connections.values()
         told = connection.adapter.capabilities
         assert (told.tells_edits, told.tells_deletions) == (True, "take_back" in lab.can)
@@ -185,12 +185,12 @@ def test_an_edited_message_is_replaced_and_a_deleted_one_hidden(lab: Lab, model:
 
 @everywhere
 def test_a_forwarded_message_is_quoted_and_neither_a_command_nor_a_consent(
-    lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path
+    lab: Lab, model: Echo, tmp_path: Path
 ) -> None:
     needs(lab, "forward")
     precious = tmp_path / "precious.txt"
     precious.write_text("do not lose me")
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
         lab.say("the first cormorant")
         answered(lab, "echo: the first cormorant")
         lab.forward("/new")
@@ -211,8 +211,8 @@ def test_a_forwarded_message_is_quoted_and_neither_a_command_nor_a_consent(
 
 
 @everywhere
-def test_strangers_get_no_answer(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_strangers_get_no_answer(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("let me in", who="mallory")
         lab.say("hello")
         answered(lab, "echo: hello")
@@ -222,9 +222,9 @@ def test_strangers_get_no_answer(lab: Lab, model: Echo, hermes_home: Path) -> No
         assert gateway.db.search_messages("let me in") == []
 
 
-def test_strangers_in_a_group_hear_nothing(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_strangers_in_a_group_hear_nothing(lab: Lab, model: Echo) -> None:
     needs(lab, "group")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say("let me in", who="mallory", where="group")
         lab.say("hello", where="group")
         answered(lab, "echo: hello", where="group")
@@ -232,11 +232,9 @@ def test_strangers_in_a_group_hear_nothing(lab: Lab, model: Echo, hermes_home: P
 
 @everywhere
 @pytest.mark.parametrize("where", ["group", "channel"])
-def test_people_in_a_group_have_conversations_of_their_own(
-    lab: Lab, model: Echo, hermes_home: Path, where: str
-) -> None:
+def test_people_in_a_group_have_conversations_of_their_own(lab: Lab, model: Echo, where: str) -> None:
     needs(lab, where)
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("from alice", where=where, who="alice")
         lab.say("from bob", where=where, who="bob")
         until(lambda: len(lab.shown(where)) == 2)
@@ -247,9 +245,9 @@ def test_people_in_a_group_have_conversations_of_their_own(
             assert mine["preview"].endswith(f"from {who}")
 
 
-def test_a_thread_is_shared_and_says_who_speaks(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_thread_is_shared_and_says_who_speaks(lab: Lab, model: Echo) -> None:
     needs(lab, "thread")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("one", where="thread", who="alice")
         until(lambda: len(lab.shown("thread")) == 1)
         lab.say("two", where="thread", who="bob")
@@ -263,26 +261,26 @@ def test_a_thread_is_shared_and_says_who_speaks(lab: Lab, model: Echo, hermes_ho
         assert gateway.db.get_session(row["id"], visible_to=(lab.platform, lab.user_id("mallory"))) is None
 
 
-def test_wait_is_obeyed_and_nothing_lost(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_wait_is_obeyed_and_nothing_lost(lab: Lab, model: Echo) -> None:
     needs(lab, "rate_limit")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.rate_limit(0.3, times=2)
         lab.say("patience")
         answered(lab, "echo: patience")
 
 
-def test_a_failing_server_is_asked_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_failing_server_is_asked_again(lab: Lab, model: Echo) -> None:
     needs(lab, "fail")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.fail(times=2)
         lab.say("persist")
         until(lambda: any("persist" in text for text in lab.shown()))
         answered(lab, "echo: persist")
 
 
-def test_a_dropped_connection_is_taken_up_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_dropped_connection_is_taken_up_again(lab: Lab, model: Echo) -> None:
     needs(lab, "drop")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("before")
         answered(lab, "echo: before")
         lab.drop()
@@ -292,9 +290,9 @@ def test_a_dropped_connection_is_taken_up_again(lab: Lab, model: Echo, hermes_ho
         answered(lab, "echo: before", "echo: after")
 
 
-def test_a_picture_reaches_the_model_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_picture_reaches_the_model_once(lab: Lab, model: Echo) -> None:
     needs(lab, "attach")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         model.requests.clear()
         lab.attach(PNG, "dot.png", "image/png", text="look at this")
         until(lambda: len(lab.shown()) == 1)
@@ -326,19 +324,19 @@ async def test_a_file_is_read_no_further_than_what_is_kept(lab: Lab, hermes_home
             await asyncio.create_task(no_more_than(50_000, adapter.fetch(file)))
 
 
-def test_a_text_file_is_read_in(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_text_file_is_read_in(lab: Lab, model: Echo) -> None:
     needs(lab, "attach")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.attach("the secret word is Zwölfkämpfer".encode(), "note.txt", "text/plain", text="read it")
         until(lambda: any("Zwölfkämpfer" in text for text in lab.shown()), str(lab.shown()))
         assert gateway.db.search_messages("Zwölfkämpfer")
 
 
-def test_the_agent_sends_a_picture_and_a_document(lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path) -> None:
+def test_the_agent_sends_a_picture_and_a_document(lab: Lab, model: Echo, tmp_path: Path) -> None:
     needs(lab, "files")
     (tmp_path / "dot.png").write_bytes(PNG)
     (tmp_path / "Zürich list.txt").write_text("one\ntwo\n", "utf-8")
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
         (connection,) = gateway.connections.values()
         assert connection.adapter.capabilities.files
         lab.say(f'call=send_file {{"path": "{tmp_path}/dot.png", "caption": "a dot"}}')
@@ -349,13 +347,11 @@ def test_the_agent_sends_a_picture_and_a_document(lab: Lab, model: Echo, hermes_
         until(lambda: sum("the tool said" in text for text in lab.shown()) == 2, str(lab.shown()))
 
 
-def test_a_question_and_a_menu_are_answered_by_buttons(
-    lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path
-) -> None:
+def test_a_question_and_a_menu_are_answered_by_buttons(lab: Lab, model: Echo, tmp_path: Path) -> None:
     needs(lab, "choices")
     precious = tmp_path / "precious.txt"
     precious.write_text("do not lose me")
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
         assert next(iter(gateway.connections.values())).adapter.capabilities.choices
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
         until(lambda: lab.buttons() == ["Yes", "No"], str(lab.shown()))
@@ -372,14 +368,12 @@ def test_a_question_and_a_menu_are_answered_by_buttons(
         until(lambda: any("Continuing" in text and "gardening" in text for text in lab.shown()), str(lab.shown()))
 
 
-def test_a_button_answers_its_own_question_and_no_newer_one(
-    lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path
-) -> None:
+def test_a_button_answers_its_own_question_and_no_newer_one(lab: Lab, model: Echo, tmp_path: Path) -> None:
     needs(lab, "choices")
     where = next(one for one in ("group", "channel", "dm") if one in lab.places)
     first, second = tmp_path / "first.txt", tmp_path / "second.txt"
     first.touch(), second.touch()
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
 
         def shown() -> str:
             return str(lab.shown(where))
@@ -410,8 +404,8 @@ def test_a_button_answers_its_own_question_and_no_newer_one(
         assert len(said) == 2 and not any("/yes" in text for text in said)
 
 
-def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_commands_work_in_the_chat(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("something to keep")
         answered(lab, "echo: something to keep")
         lab.say("/title my talk")
@@ -429,9 +423,9 @@ def test_commands_work_in_the_chat(lab: Lab, model: Echo, hermes_home: Path) -> 
         assert gateway.db.get_messages(row["id"])[-1]["content"].endswith("echo: back here")
 
 
-def test_typing_is_shown_while_a_reply_is_written(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_typing_is_shown_while_a_reply_is_written(lab: Lab, model: Echo) -> None:
     where = getattr(lab, "typing_place", "dm")  # Slack shows it in threads only
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         (connection,) = gateway.connections.values()
         if not connection.adapter.capabilities.typing:
             pytest.skip(f"{lab.platform} can't show typing")
@@ -440,10 +434,10 @@ def test_typing_is_shown_while_a_reply_is_written(lab: Lab, model: Echo, hermes_
         answered(lab, "pause=1 please", where=where)
 
 
-def test_a_reply_grows_in_one_message(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_reply_grows_in_one_message(lab: Lab, model: Echo) -> None:
     needs(lab, "edits")
     streaming = {"streaming": {"edit_interval": 0.2, "buffer_threshold": 20}}
-    with running(lab, hermes_home, model.base_url, gateway={**streaming, "debounce_seconds": 0}):
+    with running(lab, model, gateway={**streaming, "debounce_seconds": 0}):
         seen: set[str] = set()
         lab.say("slow=2 " + "grow " * 40)
 
@@ -459,7 +453,7 @@ def test_a_reply_grows_in_one_message(lab: Lab, model: Echo, hermes_home: Path) 
 
 
 def test_stopping_in_the_middle_of_a_turn_loses_nothing(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.5)) as gateway:
+    with running(lab, model, timings=Timings(turns_end=0.5)) as gateway:
         lab.say("slow=30 take your time " + "x " * 60)
 
         def answers() -> bool:
@@ -480,8 +474,8 @@ def _named(entry: Any) -> str:
     return str(entry.get("command") or entry.get("name") if isinstance(entry, dict) else entry[0])
 
 
-def test_a_menu_of_commands_is_shown(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_menu_of_commands_is_shown(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         (connection,) = gateway.connections.values()
         if not connection.adapter.capabilities.menu:
             pytest.skip(f"{lab.platform} has no menu")
@@ -497,7 +491,7 @@ def test_a_handed_over_session_goes_on_here(lab: Lab, model: Echo, hermes_home: 
         db.append_message("20260101_000000_abcdef", "user", "we were talking about tulips")
         db.append_message("20260101_000000_abcdef", "assistant", "yes, about tulips")
     where = "channel" if "channel" in lab.places else "group" if "thread" in lab.places else "dm"
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("first", where=where)
         until(lambda: lab.shown(where))
         lab.say("/sethome", where=where)

@@ -76,7 +76,7 @@ def test_a_reply_that_had_begun_to_grow_is_completed_after_a_kill(
     lab.messages["m9"] = {"place": ("dm-alice", None), "text": "the beginning ▉", "nonce": "n-0"}
     lab._by_nonce["n-0"] = "m9"
     left_by_a_killed_process(hermes_home, lab, [{"text": "the beginning and the end", "nonce": "n-0"}])
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         until(lambda: nothing_waits(gateway))
     assert lab.shown() == ["the beginning and the end"]
 
@@ -87,7 +87,7 @@ def test_a_growing_message_whose_id_was_noted_is_completed_by_an_edit(
     forgetful.messages["m9"] = {"place": ("dm-alice", None), "text": "the beginning ▉", "nonce": "x"}
     parts = [{"text": "the beginning and the end", "nonce": "n-0"}, {"text": "of it all", "nonce": "n-1"}]
     left_by_a_killed_process(hermes_home, forgetful, parts, shown="m9")
-    with running(forgetful, hermes_home, model.base_url) as gateway:
+    with running(forgetful, model) as gateway:
         until(lambda: nothing_waits(gateway))
     assert forgetful.shown() == ["the beginning and the end", "of it all"]
 
@@ -96,7 +96,7 @@ def test_what_may_have_been_sent_says_so_where_the_platform_does_not_notice_repe
     letters: LettersLab, model: Echo, hermes_home: Path
 ) -> None:
     left_by_a_killed_process(hermes_home, letters, [{"text": "perhaps", "nonce": "n-0"}], begun=True)
-    with running(letters, hermes_home, model.base_url) as gateway:
+    with running(letters, model) as gateway:
         until(lambda: nothing_waits(gateway))
     assert letters.shown() == [f"{REPEATED}perhaps"]
 
@@ -105,7 +105,7 @@ def test_a_first_growing_message_that_nobody_noted_is_said_to_be_repeated(
     forgetful: ForgetfulLab, model: Echo, hermes_home: Path
 ) -> None:
     left_by_a_killed_process(hermes_home, forgetful, [{"text": "whole", "nonce": "n-0"}], shown="")
-    with running(forgetful, hermes_home, model.base_url) as gateway:
+    with running(forgetful, model) as gateway:
         until(lambda: nothing_waits(gateway))
     assert forgetful.shown() == [f"{REPEATED}whole"]
 
@@ -114,7 +114,7 @@ def test_two_parts_after_a_kill_between_them_come_in_order(lab: PlainLab, model:
     left_by_a_killed_process(hermes_home, lab, [{"text": f"part {n}", "nonce": f"n-{n}"} for n in range(4)])
     with SessionDB(hermes_home / "state.db") as db, db._engine.write() as tx:
         tx.run("UPDATE gateway_outbox SET sent_at = 1.0, message_id = 'm1', text = NULL WHERE nonce = 'n-0'")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         until(lambda: nothing_waits(gateway))
     assert lab.shown() == ["part 1", "part 2", "part 3"]
 
@@ -125,7 +125,7 @@ def test_a_question_of_a_turn_that_died_is_not_asked_again(lab: PlainLab, model:
         chat = as_json(Chat(platform="plain", chat_id="dm-alice"))
         store.post("plain", chat, "Delete everything?", f"{store.identity()}-q123")
         store.post("plain", chat, "a notice", f"{store.identity()}-n123")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         until(lambda: nothing_waits(gateway))
         assert lab.shown() == ["a notice"]
 
@@ -134,11 +134,11 @@ def test_what_is_for_a_platform_that_is_off_waits_and_holds_up_nobody(
     lab: PlainLab, letters: LettersLab, model: Echo, hermes_home: Path
 ) -> None:
     left_by_a_killed_process(hermes_home, letters, [{"text": "later", "nonce": "n-0"}])
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         until(lambda: [part.text for part in gateway.store.read(outbox.unsent)] == ["later"])
-    with running(letters, hermes_home, model.base_url) as gateway:
+    with running(letters, model) as gateway:
         until(lambda: letters.shown() == ["later"])
 
 
@@ -152,29 +152,27 @@ def test_a_message_from_a_platform_that_is_off_waits_until_it_is_on_again(
     until(lambda: not letters.unacknowledged)
     gateway.kill()
     model.latency = 0.0
-    with running(lab, hermes_home, model.base_url) as other:
+    with running(lab, model) as other:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         assert len(other.store.read(inbox.waiting)) == 1
-    with running(letters, hermes_home, model.base_url):
+    with running(letters, model):
         until(lambda: letters.shown() == ["echo: are you there?"])
 
 
 # ------------------------------------------------------------------------------------------ what a platform does
 
 
-def test_a_lost_answer_is_marked_where_repetitions_are_not_noticed(
-    letters: LettersLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(letters, hermes_home, model.base_url) as gateway:
+def test_a_lost_answer_is_marked_where_repetitions_are_not_noticed(letters: LettersLab, model: Echo) -> None:
+    with running(letters, model) as gateway:
         letters.swallows = 1
         letters.say("hello")
         until(lambda: len(letters.shown()) == 2 and nothing_waits(gateway))
     assert letters.shown() == ["echo: hello", f"{REPEATED}echo: hello"]
 
 
-def test_a_lost_answer_doubles_nothing_where_they_are(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
+def test_a_lost_answer_doubles_nothing_where_they_are(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, gateway=STREAMING) as gateway:
         lab.swallows = 2
         lab.say("slow=1 " + "hello " * 30)
         until(lambda: lab.shown() and nothing_waits(gateway))
@@ -184,15 +182,13 @@ def test_a_lost_answer_doubles_nothing_where_they_are(lab: PlainLab, model: Echo
 def test_the_mark_never_makes_a_message_too_long(letters: LettersLab, model: Echo, hermes_home: Path) -> None:
     parts = [{"text": "x" * 1000, "nonce": "n-0"}, {"text": "y" * 990, "nonce": "n-1"}]
     left_by_a_killed_process(hermes_home, letters, parts, begun=True)
-    with running(letters, hermes_home, model.base_url) as gateway:
+    with running(letters, model) as gateway:
         until(lambda: nothing_waits(gateway))
     assert letters.shown() == ["x" * 1000, "↻ " + "y" * 990]
 
 
-def test_a_refused_message_is_noted_with_the_reason_and_the_next_goes_on(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_refused_message_is_noted_with_the_reason_and_the_next_goes_on(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.refuses = "the chat is gone"
         lab.say("first")
         until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
@@ -222,7 +218,7 @@ def test_a_part_that_the_platform_refuses_is_given_up_and_the_person_is_told(
     lab = kind()
     write_config(hermes_home, [lab], model.base_url)
     lab.dislikes = "Paragraph 8:"
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("long=2600")
         until(lambda: without_part_two(lab.shown(), reply_to("long=2600")), str(lab.shown()))
         assert lost(gateway, lab.platform) == 1
@@ -243,11 +239,11 @@ HASTY = Timings(retry=0.001)
 @pytest.mark.parametrize("failure", [{"broken": True}, {"wait": 0.01}], ids=["fails", "asks to wait"])
 @pytest.mark.parametrize("kind", [PlainLab, LettersLab])
 def test_a_part_at_which_the_platform_always_fails_is_given_up_after_ten_tries_in_ten_minutes(
-    kind: type[PlainLab], failure: dict[str, Any], model: Echo, hermes_home: Path
+    kind: type[PlainLab], failure: dict[str, Any], model: Echo
 ) -> None:
     lab, clock = kind(), Clock()
     lab.stumbles, lab.failure = "Paragraph 8:", failure
-    with running(lab, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
+    with running(lab, model, clock=clock, timings=HASTY) as gateway:
         lab.say("long=2600")
         until(lambda: lab.stumbled >= 10)
         assert lost(gateway, lab.platform) == 0, "ten tries, but not ten minutes"
@@ -260,12 +256,10 @@ def test_a_part_at_which_the_platform_always_fails_is_given_up_after_ten_tries_i
     lab.close()
 
 
-def test_a_platform_that_asks_to_wait_for_hours_loses_no_message(
-    letters: LettersLab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_platform_that_asks_to_wait_for_hours_loses_no_message(letters: LettersLab, model: Echo) -> None:
     clock = Clock()
     letters.stumbles, letters.failure = "e", {"wait": 0.01}  # every text, also that of the trial
-    with running(letters, hermes_home, model.base_url, clock=clock) as gateway:
+    with running(letters, model, clock=clock) as gateway:
         letters.say("hello")
         until(lambda: letters.stumbled >= 10)
         clock.forward(3600)
@@ -277,11 +271,9 @@ def test_a_platform_that_asks_to_wait_for_hours_loses_no_message(
         assert lost(gateway, "letters") == 0
 
 
-def test_a_platform_that_fails_at_everything_loses_no_message(
-    letters: LettersLab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_platform_that_fails_at_everything_loses_no_message(letters: LettersLab, model: Echo) -> None:
     clock = Clock()
-    with running(letters, hermes_home, model.base_url, clock=clock, timings=HASTY) as gateway:
+    with running(letters, model, clock=clock, timings=HASTY) as gateway:
         letters.fail(1_000_000)
         letters.say("hello")
         until(lambda: letters._failures < 1_000_000)
@@ -293,8 +285,8 @@ def test_a_platform_that_fails_at_everything_loses_no_message(
         assert lost(gateway, "letters") == 0
 
 
-def test_a_message_that_was_removed_while_it_grew_is_said_anew(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, gateway=STREAMING) as gateway:
+def test_a_message_that_was_removed_while_it_grew_is_said_anew(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, gateway=STREAMING) as gateway:
         lab.say("slow=1.5 " + "grow " * 40)
         until(lab.shown)
         lab.delete(next(iter(lab.messages)))
@@ -302,10 +294,8 @@ def test_a_message_that_was_removed_while_it_grew_is_said_anew(lab: PlainLab, mo
     assert [text.strip() for text in lab.shown()] == [reply_to("slow=1.5 " + "grow " * 40).strip()]
 
 
-def test_after_a_long_time_without_a_connection_everything_comes_in_order(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+def test_after_a_long_time_without_a_connection_everything_comes_in_order(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
         (connection,) = gateway.connections.values()
         for n in range(3):
             lab.say(f"number {n}")
@@ -318,11 +308,9 @@ def test_after_a_long_time_without_a_connection_everything_comes_in_order(
         until(lambda: lab.shown() == [f"echo: number {n}" for n in range(3)], str(lab.shown()))
 
 
-def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(lab: PlainLab, model: Echo) -> None:
     said = "slow=3 " + "grow " * 60
-    with running(lab, hermes_home, model.base_url, gateway={**STREAMING, "debounce_seconds": 0}) as gateway:
+    with running(lab, model, gateway={**STREAMING, "debounce_seconds": 0}) as gateway:
         (connection,) = gateway.connections.values()
         lab.say(said)
         until(lab.shown)
@@ -380,10 +368,8 @@ def clumsy() -> Iterator[ClumsyLab]:
     made.close()
 
 
-def test_a_mistake_of_an_adapter_is_tried_again_and_then_noted(
-    clumsy: ClumsyLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(clumsy, hermes_home, model.base_url, timings=Timings(reconnect=0.05)) as gateway:
+def test_a_mistake_of_an_adapter_is_tried_again_and_then_noted(clumsy: ClumsyLab, model: Echo) -> None:
+    with running(clumsy, model, timings=Timings(reconnect=0.05)) as gateway:
         Clumsy.mistakes = 2
         clumsy.say("once")
         until(lambda: clumsy.shown() == ["echo: once"])
@@ -395,10 +381,8 @@ def test_a_mistake_of_an_adapter_is_tried_again_and_then_noted(
         assert ["could not be sent" in text for text in clumsy.shown()] == [False, True, False]
 
 
-def test_an_adapter_that_fails_at_letting_go_is_connected_again(
-    clumsy: ClumsyLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(clumsy, hermes_home, model.base_url, timings=Timings(reconnect=0.05)) as gateway:
+def test_an_adapter_that_fails_at_letting_go_is_connected_again(clumsy: ClumsyLab, model: Echo) -> None:
+    with running(clumsy, model, timings=Timings(reconnect=0.05)) as gateway:
         (connection,) = gateway.connections.values()
         Clumsy.noisy = True
         old = connection.adapter.link
@@ -413,17 +397,15 @@ def test_an_adapter_that_fails_at_letting_go_is_connected_again(
         assert connection.adapter.link is now  # a connection that is over says nothing about the one that stands
 
 
-def test_a_platform_that_says_wait_at_the_door_is_asked_again(
-    clumsy: ClumsyLab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_platform_that_says_wait_at_the_door_is_asked_again(clumsy: ClumsyLab, model: Echo) -> None:
     Clumsy.slow = 2
-    with running(clumsy, hermes_home, model.base_url, timings=Timings(reconnect=0.05)):
+    with running(clumsy, model, timings=Timings(reconnect=0.05)):
         clumsy.say("let me in")
         until(lambda: clumsy.shown() == ["echo: let me in"])
 
 
-def test_the_state_that_is_told_is_the_last_one(clumsy: ClumsyLab, model: Echo, hermes_home: Path) -> None:
-    with running(clumsy, hermes_home, model.base_url, timings=Timings(reconnect=0.05)) as gateway:
+def test_the_state_that_is_told_is_the_last_one(clumsy: ClumsyLab, model: Echo) -> None:
+    with running(clumsy, model, timings=Timings(reconnect=0.05)) as gateway:
         (connection,) = gateway.connections.values()
         for _ in range(5):
             old = connection.adapter.link
@@ -440,7 +422,7 @@ def test_the_state_that_is_told_is_the_last_one(clumsy: ClumsyLab, model: Echo, 
 
 def test_what_is_said_while_the_connection_breaks_is_answered(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     """The adapter gives up waiting for an event to be kept; it is kept all the same, and answered."""
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
         until(lambda: [row for row in gateway.store.statuses() if row["state"] == "connected"])  # it has begun
         other = sqlite3.connect(hermes_home / "state.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")  # the store takes its time
@@ -460,7 +442,7 @@ def test_a_store_that_is_held_by_somebody_else_delays_but_loses_nothing(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
     seconds = size(3, 20)  # a write fails after 16
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         other = sqlite3.connect(hermes_home / "state.db", isolation_level=None, check_same_thread=False)
         lab.say("slow=1.5 please wait")
         until(lambda: [row for row in gateway.store.read(inbox.waiting) if row.session_id])
@@ -483,10 +465,10 @@ class BrokenModel(EndpointModel):
         return super().stream(messages, tools, **more)
 
 
-def test_a_mistake_in_a_turn_is_told_and_the_chat_goes_on(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_a_mistake_in_a_turn_is_told_and_the_chat_goes_on(lab: PlainLab, model: Echo) -> None:
     """A bug in something a turn uses ends in a word, not in silence."""
     broken = BrokenModel("echo", model.base_url, None, 100_000)
-    with running(lab, hermes_home, model.base_url, model=broken) as gateway:
+    with running(lab, broken) as gateway:
         lab.say("first")
         until(lambda: lab.shown() == ["echo: first"])
         lab.say("second")
@@ -520,14 +502,14 @@ def test_a_message_whose_session_is_gone_when_it_is_taken_up_begins_a_new_one(
             db.delete_session(row["id"])
         else:
             db.trash_session(row["id"])
-    with running(lab, hermes_home, model.base_url) as gateway_now:
+    with running(lab, model) as gateway_now:
         until(lambda: lab.shown() == ["echo: remember me"])
         (new,) = gateway_now.db.list_sessions_rich(source="plain")
         assert new["id"] != row["id"]
 
 
-def test_stop_is_heard_even_in_the_moment_a_turn_begins(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_stop_is_heard_even_in_the_moment_a_turn_begins(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("pause=20 never mind")
         lab.say("/stop")
         until(lambda: any("stopped" in text for text in lab.shown()), str(lab.shown()))
@@ -536,7 +518,7 @@ def test_stop_is_heard_even_in_the_moment_a_turn_begins(lab: PlainLab, model: Ec
 def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     from hermes.agent.leases import SessionLease
 
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("first")
         until(lambda: lab.shown() == ["echo: first"])
         (row,) = gateway.db.list_sessions_rich(source="plain")
@@ -550,8 +532,8 @@ def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, mode
             hold.release()
 
 
-def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         for n in range(300):
             lab.say("hello", chat={"chat_id": f"c{n}", "type": "dm"})
         until(lambda: len(lab.messages) == 300 and not list(gateway.turns))
@@ -561,9 +543,9 @@ def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo, he
         assert len(gateway.agents._all) <= 256
 
 
-def test_deliveries_hold_up_nobody_else(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_deliveries_hold_up_nobody_else(lab: PlainLab, model: Echo) -> None:
     """One chat's wait is its own."""
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.rate_limit(3.0)
         lab.say("slowly", chat={"chat_id": "slow", "type": "dm"})
         until(lambda: not lab._waits)
@@ -595,6 +577,6 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
             lab.messages[f"m9{part}"] = {"place": ("dm-alice", None), "text": f"partial {part} ▉", "nonce": nonce}
             lab._by_nonce[nonce] = f"m9{part}"
     late = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 1300}}  # the first part is whole when it is shown
-    with running(lab, hermes_home, model.base_url, gateway=late) as gateway:
+    with running(lab, model, gateway=late) as gateway:
         until(lambda: nothing_waits(gateway))
     assert " ".join(lab.shown()).split() == reply_to(text).split()

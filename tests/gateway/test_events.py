@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,18 +56,18 @@ def test_only_the_broken_character_changes() -> None:
     assert writable(event).text == "a� b 😀 c"
 
 
-def test_half_a_character_does_not_lose_a_message(hermes_home: Path) -> None:
+def test_half_a_character_does_not_lose_a_message() -> None:
     lab = PlainLab()
-    with Echo() as model, running(lab, hermes_home, model.base_url):
+    with Echo() as model, running(lab, model):
         lab.say("half \ud83d a smile")
         until(lambda: lab.shown() == ["echo: half � a smile"], str(lab.shown()))
         until(lambda: not lab.unacknowledged)
     lab.close()
 
 
-def test_half_a_character_in_a_reply_does_not_lose_the_reply(hermes_home: Path) -> None:
+def test_half_a_character_in_a_reply_does_not_lose_the_reply() -> None:
     lab = PlainLab()
-    with Wire([answer("half \ud83d a reply")]) as model, running(lab, hermes_home, model.base_url):
+    with Wire([answer("half \ud83d a reply")]) as model, running(lab, model):
         lab.say("hello")
         until(lambda: lab.shown() == ["half � a reply"], str(lab.shown()))
     lab.close()

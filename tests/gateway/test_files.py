@@ -53,11 +53,9 @@ def told(lab: PlainLab, words: str) -> None:
     until(lambda: any(words in text for text in lab.shown()), str(lab.shown()))
 
 
-def test_a_file_comes_after_the_reply_with_the_context_of_the_event(
-    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
-) -> None:
+def test_a_file_comes_after_the_reply_with_the_context_of_the_event(plain: PlainLab, model: Echo, folder: Path) -> None:
     (folder / "a.pdf").write_bytes(b"%PDF-1.7 x")
-    with running(plain, hermes_home, model.base_url) as gateway:
+    with running(plain, model) as gateway:
         plain.say(sending("a.pdf", "**the** report"), context={"token": "t"})
         until(lambda: plain.sent_files() == [("a.pdf", b"%PDF-1.7 x", "**the** report")], str(plain.shown()))
         texts = [(one["file"] or {}).get("mime") for one in plain.messages.values()]
@@ -68,44 +66,38 @@ def test_a_file_comes_after_the_reply_with_the_context_of_the_event(
         until(lambda: not gateway.store.read(outbox.unsent))
 
 
-def test_a_caption_that_is_too_long_is_a_message_of_its_own(
-    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
-) -> None:
+def test_a_caption_that_is_too_long_is_a_message_of_its_own(plain: PlainLab, model: Echo, folder: Path) -> None:
     (folder / "a.txt").write_text("x")
-    with running(plain, hermes_home, model.base_url):
+    with running(plain, model):
         plain.say(sending("a.txt", "long " * 60))
         until(lambda: plain.sent_files() == [("a.txt", b"x", "")])
         until(lambda: any(text.startswith("long long") for text in plain.shown()))
 
 
-def test_a_restart_sends_it_once_and_so_does_a_turn_that_is_resumed(
-    lab: PlainLab, model: Echo, hermes_home: Path, folder: Path
-) -> None:
+def test_a_restart_sends_it_once_and_so_does_a_turn_that_is_resumed(lab: PlainLab, model: Echo, folder: Path) -> None:
     (folder / "a.txt").write_text("x")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.fail(times=10_000)
         lab.say(sending("a.txt", "here"))
         until(lambda: len(gateway.store.read(outbox.unsent)) == 2)
     (folder / "a.txt").unlink()  # the store has it
     with lab._lock:
         lab._failures = 0
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         until(lambda: lab.sent_files() == [("a.txt", b"x", "here")], str(lab.messages))
         until(lambda: not gateway.store.read(outbox.unsent))
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say("and now")
         told(lab, "echo: and now")
         assert len(lab.sent_files()) == 1
 
 
-def test_the_same_file_in_answer_to_one_message_is_sent_once(
-    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
-) -> None:
+def test_the_same_file_in_answer_to_one_message_is_sent_once(plain: PlainLab, model: Echo, folder: Path) -> None:
     from hermes.gateway.events import Chat, Event, FileReference, Sender
 
     chat = Chat(platform="plain", chat_id="dm-alice")
     event = Event(id="e1", chat=chat, sender=Sender(user_id="u-alice", proven=True))
-    with running(plain, hermes_home, model.base_url) as gateway:
+    with running(plain, model) as gateway:
         kept = gateway.db.keep_attachment(b"data")
         file = FileReference(kind="file", name="a.bin", mime="application/octet-stream", attachment=kept)
         post = gateway.services.outbox.post_file
@@ -114,9 +106,7 @@ def test_the_same_file_in_answer_to_one_message_is_sent_once(
         until(lambda: len(plain.sent_files()) == 2)
 
 
-def test_only_files_that_may_leave_are_sent(
-    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path, tmp_path: Path
-) -> None:
+def test_only_files_that_may_leave_are_sent(plain: PlainLab, model: Echo, folder: Path, tmp_path: Path) -> None:
     (folder / ".ssh").mkdir()
     (folder / ".ssh" / "id_rsa").write_text("secret")
     (folder / ".env").write_text("secret")
@@ -131,7 +121,7 @@ def test_only_files_that_may_leave_are_sent(
         "link.txt": "is not inside", "/etc/passwd": "is not inside", "empty.txt": "is empty", "large.bin": "larger than the 0.1 MB",
         "pipe": "no regular file", ".": "a folder", "missing.txt": "No such file",
     }  # fmt: skip
-    with running(plain, hermes_home, model.base_url, display={"busy": "queue"}):
+    with running(plain, model, display={"busy": "queue"}):
         for name, why in refused.items():
             before = len(plain.shown())
             plain.say(sending(name))
@@ -148,7 +138,7 @@ def test_nothing_of_our_own_home_is_sent_wherever_it_lies(
     home.mkdir()
     (home / "config.yaml").write_text("token: secret")
     (folder / "link").symlink_to(home)
-    with running(plain, home, model.base_url, display={"busy": "queue"}):
+    with running(plain, model, home, display={"busy": "queue"}):
         for name in (
             home / "config.yaml",
             home / "state.db",
@@ -175,20 +165,18 @@ def test_a_home_folder_at_the_root_is_no_working_folder(tmp_path: Path) -> None:
             allowed(name, [Path("/"), tmp_path], Path("/"), tmp_path / "home")
 
 
-def test_others_than_the_owner_get_no_file_of_the_machine(
-    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
-) -> None:
+def test_others_than_the_owner_get_no_file_of_the_machine(plain: PlainLab, model: Echo, folder: Path) -> None:
     (folder / "a.txt").write_text("x")
-    with running(plain, hermes_home, model.base_url):
+    with running(plain, model):
         plain.say(sending(folder / "a.txt"), who="bob")
         until(lambda: any("no tool" in text for text in plain.shown(who="bob")), str(plain.shown(who="bob")))
         assert plain.sent_files(who="bob") == []
 
 
-def test_a_platform_without_files_has_no_such_tool(model: Echo, hermes_home: Path, folder: Path) -> None:
+def test_a_platform_without_files_has_no_such_tool(model: Echo, folder: Path) -> None:
     lab = LettersLab()
     try:
-        with running(lab, hermes_home, model.base_url):
+        with running(lab, model):
             lab.say("hello")
             told(lab, "echo: hello")
         offered: list[Any] = [tool["function"]["name"] for one in model.requests for tool in one.get("tools") or ()]
@@ -206,7 +194,7 @@ def test_nothing_that_waits_is_sent_after_its_conversation_was_shredded(
     lab: PlainLab, model: Echo, hermes_home: Path, folder: Path, tmp_path: Path, restart: bool
 ) -> None:
     (folder / "a.txt").write_text("the same bytes")
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
         gateway.db.create_session("another", "cli")
         reference = gateway.db.keep_attachment(b"the same bytes")
         gateway.db.append_message("another", "tool", f"sent {reference}")  # the bytes stay in the store for this one
@@ -231,7 +219,7 @@ def test_nothing_that_waits_is_sent_after_its_conversation_was_shredded(
             assert db.shred_session(row["id"])
         with lab._lock:
             lab._failures = 0
-        with running(lab, hermes_home, model.base_url) as gateway:
+        with running(lab, model) as gateway:
             lab.say("hello again")
             told(lab, "echo: hello again")
             assert len(lab.shown()) == 1 and lab.sent_files() == []
@@ -241,10 +229,8 @@ def test_nothing_that_waits_is_sent_after_its_conversation_was_shredded(
     assert not any(b"treasure" in path.read_bytes() for path in hermes_home.glob("state.db*"))
 
 
-def test_a_file_that_save_sent_is_shredded_with_its_conversation(
-    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
-) -> None:
-    with running(plain, hermes_home, model.base_url) as gateway:
+def test_a_file_that_save_sent_is_shredded_with_its_conversation(plain: PlainLab, model: Echo, folder: Path) -> None:
+    with running(plain, model) as gateway:
         plain.say("the treasure is under the oak")
         told(plain, "under the oak")
         plain.say("/save")
@@ -257,9 +243,9 @@ def test_a_file_that_save_sent_is_shredded_with_its_conversation(
 
 
 def test_a_file_that_save_sent_is_deleted_with_its_session_and_one_that_waits_is_given_up(
-    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+    plain: PlainLab, model: Echo, folder: Path
 ) -> None:
-    with running(plain, hermes_home, model.base_url) as gateway:
+    with running(plain, model) as gateway:
         plain.say("the treasure is under the oak")
         told(plain, "under the oak")
         plain.say("/save")
@@ -280,10 +266,10 @@ def test_a_file_that_save_sent_is_deleted_with_its_session_and_one_that_waits_is
 
 
 def test_a_file_whose_conversation_was_deleted_is_not_sent_and_that_is_shown(
-    plain: PlainLab, model: Echo, hermes_home: Path, folder: Path
+    plain: PlainLab, model: Echo, folder: Path
 ) -> None:
     (folder / "a.txt").write_text("x")
-    with running(plain, hermes_home, model.base_url) as gateway:
+    with running(plain, model) as gateway:
         plain.fail(times=10_000)
         plain.say(sending("a.txt"))
         until(lambda: len(gateway.store.read(outbox.unsent)) == 2)

@@ -127,7 +127,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         lab.listens_at, lab._deliveries = port, Wire()
     labs["feishu"].mode = "webhook"
     quiet = {"brake": {"per_minute": 0}, "debounce_seconds": 0}
-    with Echo() as model, running(list(labs.values()), home, model.base_url, gateway=quiet) as gateway:
+    with Echo() as model, running(list(labs.values()), model, home, gateway=quiet) as gateway:
         yield Scene(labs, gateway, port)
     for lab in labs.values():
         lab.close()

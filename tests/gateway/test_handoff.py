@@ -160,7 +160,7 @@ def test_a_request_that_is_given_up_is_withdrawn(
     else:
         os.kill(screen.pid(), signal.SIGHUP)
         screen.wait_until_over()
-    with running(lab, hermes_home, model.base_url, **HOME) as gateway:  # comes later, and takes nothing
+    with running(lab, model, **HOME) as gateway:  # comes later, and takes nothing
         state = gateway.db.get_handoff_state(SESSION)
         assert state is not None
         assert state["state"] == "failed"
@@ -233,7 +233,7 @@ def test_a_request_of_a_desk_that_is_long_gone_is_left_alone(lab: PlainLab, mode
         assert db.request_handoff(SESSION, "plain")
         with db._engine.write() as tx:
             tx.run("UPDATE sessions SET handoff_requested_at = handoff_requested_at - 7200")
-    with running(lab, hermes_home, model.base_url, **HOME) as gateway:
+    with running(lab, model, **HOME) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         assert gateway.db.get_handoff_state(SESSION)["state"] == "pending"
@@ -272,7 +272,7 @@ def test_what_a_dead_gateway_left_of_a_handoff_is_undone_once_it_is_withdrawn(
 def test_where_no_thread_can_be_made_the_home_chat_serves(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     at_the_desk(hermes_home)
     lab.no_threads = True
-    with running(lab, hermes_home, model.base_url, **HOME) as gateway:
+    with running(lab, model, **HOME) as gateway:
         assert gateway.db.request_handoff(SESSION, "plain")
         assert outcome(gateway.db)["state"] == "completed"
         until(lambda: len(lab.shown("group")) == 1)
@@ -286,7 +286,7 @@ def test_a_refused_message_fails_the_handoff_with_its_reason_and_it_can_be_tried
 ) -> None:
     at_the_desk(hermes_home)
     lab.no_threads = True
-    with running(lab, hermes_home, model.base_url, platforms={"plain": {"home_channel": "dm-alice"}}) as gateway:
+    with running(lab, model, platforms={"plain": {"home_channel": "dm-alice"}}) as gateway:
         lab.say("an own conversation")
         until(lambda: len(lab.shown()) == 1)
         (own,) = gateway.db.list_sessions_rich(source="plain")
@@ -305,16 +305,16 @@ def test_a_refused_message_fails_the_handoff_with_its_reason_and_it_can_be_tried
 
 def test_a_thread_is_asked_for_again_when_the_platform_says_wait(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     at_the_desk(hermes_home)
-    with running(lab, hermes_home, model.base_url, **HOME) as gateway:
+    with running(lab, model, **HOME) as gateway:
         lab.rate_limit(0.1, times=2)
         assert gateway.db.request_handoff(SESSION, "plain")
         assert outcome(gateway.db)["state"] == "completed"
         assert lab.threads() == ["about tulips"]
 
 
-def test_from_chat_to_chat(lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path) -> None:
+def test_from_chat_to_chat(lab: PlainLab, other: ForgetfulLab, model: Echo) -> None:
     there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
-    with running([lab, other], hermes_home, model.base_url, **there) as gateway:
+    with running([lab, other], model, **there) as gateway:
         lab.say("talk on the phone")
         until(lambda: len(lab.shown()) == 1)
         (row,) = gateway.db.list_sessions_rich(source="plain")
@@ -330,10 +330,10 @@ def test_from_chat_to_chat(lab: PlainLab, other: ForgetfulLab, model: Echo, herm
 
 
 def test_from_chat_to_chat_when_it_fails_everything_is_as_it_was(
-    lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path
+    lab: PlainLab, other: ForgetfulLab, model: Echo
 ) -> None:
     there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
-    with running([lab, other], hermes_home, model.base_url, **there) as gateway:
+    with running([lab, other], model, **there) as gateway:
         lab.say("talk on the phone")
         until(lambda: len(lab.shown()) == 1)
         other.refuses = "not in this room"
@@ -347,10 +347,10 @@ def test_from_chat_to_chat_when_it_fails_everything_is_as_it_was(
 
 @pytest.mark.parametrize("claimed", [True, False])
 def test_from_chat_to_chat_when_it_takes_too_long_it_is_withdrawn(
-    lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch, claimed: bool
+    lab: PlainLab, other: ForgetfulLab, model: Echo, monkeypatch: pytest.MonkeyPatch, claimed: bool
 ) -> None:
     there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
-    with running([lab, other], hermes_home, model.base_url, **there) as gateway:
+    with running([lab, other], model, **there) as gateway:
         lab.say("talk on the phone")
         until(lambda: len(lab.shown()) == 1)
         (row,) = gateway.db.list_sessions_rich(source="plain")
@@ -374,9 +374,9 @@ def test_from_chat_to_chat_when_it_takes_too_long_it_is_withdrawn(
     assert in_thread(other) == []
 
 
-def test_only_the_owner_hands_over(lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path) -> None:
+def test_only_the_owner_hands_over(lab: PlainLab, other: ForgetfulLab, model: Echo) -> None:
     there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
-    with running([lab, other], hermes_home, model.base_url, **there):
+    with running([lab, other], model, **there):
         lab.say("hello", who="bob")
         until(lambda: len(lab.shown(who="bob")) == 1)
         lab.say("/handoff forgetful", who="bob")
@@ -389,7 +389,7 @@ def test_a_turn_elsewhere_is_not_handed_over_in_the_middle(
     from hermes.agent.leases import SessionLease
 
     there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
-    with running([lab, other], hermes_home, model.base_url, **there) as gateway:
+    with running([lab, other], model, **there) as gateway:
         lab.say("hello")
         until(lambda: len(lab.shown()) == 1)
         (row,) = gateway.db.list_sessions_rich(source="plain")

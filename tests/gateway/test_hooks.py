@@ -101,13 +101,13 @@ def said(path: Path) -> dict[str, Any]:
     return told
 
 
-def test_hooks_hear_of_a_reset_and_of_a_session_that_was_left(lab: PlainLab, hermes_home: Path, tmp_path: Path) -> None:
+def test_hooks_hear_of_a_reset_and_of_a_session_that_was_left(lab: PlainLab, tmp_path: Path) -> None:
     clock = Clock()
     commands = {hooks.FINALIZE: writing(tmp_path / "final"), hooks.RESET: writing(tmp_path / "reset")}
     idle = {"mode": "idle", "idle_minutes": 60}
     with (
         Echo() as model,
-        running(lab, hermes_home, model.base_url, clock=clock, session_reset=idle, hooks=commands) as gateway,
+        running(lab, model, clock=clock, session_reset=idle, hooks=commands) as gateway,
     ):
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
@@ -127,9 +127,9 @@ def test_hooks_hear_of_a_reset_and_of_a_session_that_was_left(lab: PlainLab, her
             assert told["ended_at"]
 
 
-def test_a_hook_that_hangs_holds_up_nobody(lab: PlainLab, hermes_home: Path) -> None:
+def test_a_hook_that_hangs_holds_up_nobody(lab: PlainLab) -> None:
     commands = {hooks.FINALIZE: "sleep 15", hooks.RESET: "sleep 15"}
-    with Echo() as model, running(lab, hermes_home, model.base_url, hooks=commands):
+    with Echo() as model, running(lab, model, hooks=commands):
         lab.say("one")
         until(lambda: "echo: one" in lab.shown())
         lab.say("/new")

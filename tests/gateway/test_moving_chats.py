@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,12 +40,10 @@ def asked(model: Echo, words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("side", ["old", "new", "both"])
-def test_a_group_that_becomes_a_supergroup_keeps_its_conversation(
-    lab: Lab, model: Echo, hermes_home: Path, side: str
-) -> None:
+def test_a_group_that_becomes_a_supergroup_keeps_its_conversation(lab: Lab, model: Echo, side: str) -> None:
     old = {"id": OLD, "type": "group", "title": "The Lab"}
     new = {"id": NEW, "type": "supergroup", "title": "The Lab"}
-    with running(lab, hermes_home, model.base_url, platforms={"telegram": {"require_mention": False}}) as gateway:
+    with running(lab, model, platforms={"telegram": {"require_mention": False}}) as gateway:
         told(lab, old, text="before the move")
         asked(model, "before the move")
         (row,) = gateway.db.list_sessions_rich(source="telegram")

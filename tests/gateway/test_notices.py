@@ -86,10 +86,8 @@ def test_words_count_more_than_what_the_platform_tells() -> None:
     assert say("yes", "tlh") == say("yes", None) == "Yes"
 
 
-def test_a_stranger_is_greeted_and_welcomed_in_their_own_language(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_stranger_is_greeted_and_welcomed_in_their_own_language(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("Hallo, kannst du mir mit dem Garten helfen?", who="mallory")
         (greeting,) = until(lambda: lab.shown(who="mallory"))
         assert "Ich kenne dich noch nicht" in greeting
@@ -98,10 +96,8 @@ def test_a_stranger_is_greeted_and_welcomed_in_their_own_language(
         until(lambda: any("Du bist dabei" in one for one in lab.shown(who="mallory")))
 
 
-def test_a_stopped_answer_says_so_in_the_language_of_the_question(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_stopped_answer_says_so_in_the_language_of_the_question(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("请写一篇很长的文章，谢谢 long=2000 slow=30")
         until(lambda: lab.shown())
         lab.say("/stop")

@@ -51,7 +51,7 @@ def heard(lab: PlainLab, gateway: Gateway) -> None:
 
 
 def test_a_stranger_is_let_in_by_the_code_and_told_so(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         code = code_for(lab, gateway)
         with SessionDB(hermes_home / "state.db") as other:  # as `hermes pairing approve` does
             found = GatewayDB(other).approve_pairing(welcome=welcome, code=code.lower().replace("-", " "))
@@ -67,21 +67,21 @@ def test_a_stranger_is_let_in_by_the_code_and_told_so(lab: PlainLab, model: Echo
 def test_who_was_let_in_while_no_gateway_ran_is_told_at_the_next_start(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         code = code_for(lab, gateway)
     with SessionDB(hermes_home / "state.db") as db:
         assert GatewayDB(db).approve_pairing(welcome=welcome, code=code) is not None
     for _ in range(2):
-        with running(lab, hermes_home, model.base_url) as gateway:
+        with running(lab, model) as gateway:
             until(lambda: any("You are in" in text for text in lab.shown(who="mallory")))
             lab.say("hello", who="mallory")
             heard(lab, gateway)
     assert sum("You are in" in text for text in lab.shown(who="mallory")) == 1
 
 
-def test_a_code_works_once_and_for_an_hour(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_a_code_works_once_and_for_an_hour(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock) as gateway:
+    with running(lab, model, clock=clock) as gateway:
         first = code_for(lab, gateway)
         clock.forward(LASTS + 1)
         assert gateway.store.approve_pairing(welcome=welcome, code=first) is None
@@ -95,8 +95,8 @@ def test_a_code_works_once_and_for_an_hour(lab: PlainLab, model: Echo, hermes_ho
         assert gateway.store.read(approvals.may_talk, "plain", "u-mallory")
 
 
-def test_one_code_an_hour_each_and_silence_otherwise(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_one_code_an_hour_each_and_silence_otherwise(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         code_for(lab, gateway)
         for number in range(5):
             lab.say(f"please {number}", who="mallory")
@@ -105,8 +105,8 @@ def test_one_code_an_hour_each_and_silence_otherwise(lab: PlainLab, model: Echo,
         assert len(gateway.store.read(approvals.waiting, gateway.store.clock())) == 1
 
 
-def test_many_strangers_lock_no_one_out(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_many_strangers_lock_no_one_out(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         for number in range(25):
             gateway.store.write(approvals.make_pairing, f"code{number}", "plain", f"u{number}", None, "{}")
         assert gateway.store.approve_pairing(welcome=welcome, code=code_for(lab, gateway)) is not None
@@ -145,7 +145,7 @@ def test_five_tries_a_minute_over_all_processes(db: SessionDB, make_db: Any) -> 
 
 
 def test_codes_are_kept_as_digests_only(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         code = code_for(lab, gateway)
         heard(lab, gateway)
     with closing(sqlite3.connect(hermes_home / "state.db")) as file:
@@ -156,8 +156,8 @@ def test_codes_are_kept_as_digests_only(lab: PlainLab, model: Echo, hermes_home:
     assert code.replace("-", "") not in kept
 
 
-def test_shut_out_again(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_shut_out_again(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         gateway.store.approve_pairing(welcome=welcome, code=code_for(lab, gateway))
         assert gateway.store.write(approvals.revoke, "plain", "u-mallory")
         assert not gateway.store.write(approvals.revoke, "plain", "u-mallory")
@@ -167,8 +167,8 @@ def test_shut_out_again(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["group", "channel", "thread"])
-def test_no_codes_in_groups(lab: PlainLab, model: Echo, hermes_home: Path, where: str) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_no_codes_in_groups(lab: PlainLab, model: Echo, where: str) -> None:
+    with running(lab, model) as gateway:
         lab.say("let me in", who="mallory", where=where)
         lab.say("/help", who="mallory", where=where)
         heard(lab, gateway)
@@ -298,10 +298,8 @@ def test_a_platform_that_is_switched_off_is_off(word: str) -> None:
 # ------------------------------------------------------------------------------------------------ the first words
 
 
-def test_start_is_answered_with_a_greeting_and_help_not_by_the_model(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_start_is_answered_with_a_greeting_and_help_not_by_the_model(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         asked = len(model.requests)
         lab.say("/start deep-link", who="bob")
         until(lambda: lab.shown(who="bob"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sys
@@ -77,29 +76,25 @@ def vendor() -> Iterator[tuple[str, Any]]:
     server.server_close()
 
 
-def test_it_logs_in_receives_once_survives_a_short_break_and_sends(
+async def test_it_logs_in_receives_once_survives_a_short_break_and_sends(
     acme: ModuleType, vendor: tuple[str, Any], tmp_path: Path
 ) -> None:
     address, api = vendor
     said = {"chat": 7, "group": True, "user": 1, "name": "Alice"}
     api.updates += [{**said, "id": 1, "text": "@bot hello"}, {**said, "id": 2, "text": "not for you"}]
-
-    async def scene() -> None:
-        adapter = acme.Acme({"token": "good", "base_url": address}, tmp_path)
-        assert await adapter.check() == "acme-bot"
-        async with connected(adapter) as link:
-            assert [(await link.event(text)).addressed for text in ("@bot hello", "not for you")] == [True, False]
-            api.refusals.append(502)
-            await link.until(lambda: len(link.identities) == 2, "the break was not mended")
-            api.updates.append({**said, "id": 3, "text": "after the break"})
-            await link.event("after the break")
-            assert len(link.events) == 3 and link.losses == []
-            chat = Chat(platform="acme", chat_id="7", type="group")
-            assert await adapter.send(chat, "**Hi** [there](https://e.org)", nonce="1") == "1"
-        assert api.sent == [{"chat": "7", "text": "Hi there (https://e.org)"}]
-        with pytest.raises(PlatformUnreachable):
-            await adapter.send(chat, "too late", nonce="2")
-        with pytest.raises(PlatformRefused):
-            await acme.Acme({"token": "bad", "base_url": address}, tmp_path).check()
-
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    adapter = acme.Acme({"token": "good", "base_url": address}, tmp_path)
+    assert await adapter.check() == "acme-bot"
+    async with connected(adapter) as link:
+        assert [(await link.event(text)).addressed for text in ("@bot hello", "not for you")] == [True, False]
+        api.refusals.append(502)
+        await link.until(lambda: len(link.identities) == 2, "the break was not mended")
+        api.updates.append({**said, "id": 3, "text": "after the break"})
+        await link.event("after the break")
+        assert len(link.events) == 3 and link.losses == []
+        chat = Chat(platform="acme", chat_id="7", type="group")
+        assert await adapter.send(chat, "**Hi** [there](https://e.org)", nonce="1") == "1"
+    assert api.sent == [{"chat": "7", "text": "Hi there (https://e.org)"}]
+    with pytest.raises(PlatformUnreachable):
+        await adapter.send(chat, "too late", nonce="2")
+    with pytest.raises(PlatformRefused):
+        await acme.Acme({"token": "bad", "base_url": address}, tmp_path).check()

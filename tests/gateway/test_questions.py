@@ -40,8 +40,8 @@ def answered(lab: PlainLab, words: str, where: str = "dm") -> list[str]:
     return lab.shown(where)
 
 
-def test_yes_is_yes(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_yes_is_yes(lab: PlainLab, model: Echo, precious: Path) -> None:
+    with running(lab, model) as gateway:
         lab.say(removing(precious))
         asked(lab)
         assert precious.exists()
@@ -55,9 +55,9 @@ def test_yes_is_yes(lab: PlainLab, model: Echo, hermes_home: Path, precious: Pat
     assert not lab.unacknowledged
 
 
-def test_the_whole_command_is_shown(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
+def test_the_whole_command_is_shown(lab: PlainLab, model: Echo, precious: Path) -> None:
     names = [f"file-{number}" for number in range(2_000)]
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say(f'call=terminal {{"command": "rm {" ".join(names)} {precious}"}}')
         asked(lab)
         shown = "".join("".join(lab.shown()).split())
@@ -66,15 +66,15 @@ def test_the_whole_command_is_shown(lab: PlainLab, model: Echo, hermes_home: Pat
         answered(lab, "the tool said")
 
 
-def test_a_rule_answers_before_anyone_is_asked(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
-    with running(lab, hermes_home, model.base_url, permissions={"allow": ["rm"]}):
+def test_a_rule_answers_before_anyone_is_asked(lab: PlainLab, model: Echo, precious: Path) -> None:
+    with running(lab, model, permissions={"allow": ["rm"]}):
         lab.say(removing(precious))
         answered(lab, "the tool said")
         assert not precious.exists() and not any("Reply **yes**" in one for one in lab.shown())
 
 
-def test_no_is_no_and_the_turn_goes_on(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_no_is_no_and_the_turn_goes_on(lab: PlainLab, model: Echo, precious: Path) -> None:
+    with running(lab, model):
         lab.say(removing(precious))
         asked(lab)
         lab.say("no")
@@ -83,10 +83,8 @@ def test_no_is_no_and_the_turn_goes_on(lab: PlainLab, model: Echo, hermes_home: 
         assert len(lab.shown()) == 2
 
 
-def test_another_message_means_no_and_is_answered(
-    lab: PlainLab, model: Echo, hermes_home: Path, precious: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_another_message_means_no_and_is_answered(lab: PlainLab, model: Echo, precious: Path) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         lab.say(removing(precious))
         asked(lab)
         lab.say("wait, which file is that?")
@@ -95,8 +93,8 @@ def test_another_message_means_no_and_is_answered(
         assert any("the tool said" in one for one in shown)
 
 
-def test_silence_is_a_no(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
-    with running(lab, hermes_home, model.base_url, timings=Timings(answer=0.3)):
+def test_silence_is_a_no(lab: PlainLab, model: Echo, precious: Path) -> None:
+    with running(lab, model, timings=Timings(answer=0.3)):
         lab.say(removing(precious))
         asked(lab)
         answered(lab, "the tool said")
@@ -106,8 +104,8 @@ def test_silence_is_a_no(lab: PlainLab, model: Echo, hermes_home: Path, precious
         assert precious.exists()
 
 
-def test_stop_ends_a_question(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_stop_ends_a_question(lab: PlainLab, model: Echo, precious: Path) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         lab.say(removing(precious))
         asked(lab)
         lab.say("/stop")
@@ -115,8 +113,8 @@ def test_stop_ends_a_question(lab: PlainLab, model: Echo, hermes_home: Path, pre
         assert precious.exists()
 
 
-def test_another_persons_yes_does_not_count(lab: PlainLab, model: Echo, hermes_home: Path, precious: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_another_persons_yes_does_not_count(lab: PlainLab, model: Echo, precious: Path) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         lab.say(removing(precious), where="thread")
         asked(lab, "thread")
         lab.say("yes", where="thread", who="bob")
@@ -126,11 +124,9 @@ def test_another_persons_yes_does_not_count(lab: PlainLab, model: Echo, hermes_h
         assert any("the tool said" in one for one in shown)
 
 
-def test_another_person_who_interrupts_does_not_wait_for_the_answer(
-    lab: PlainLab, model: Echo, hermes_home: Path, precious: Path
-) -> None:
+def test_another_person_who_interrupts_does_not_wait_for_the_answer(lab: PlainLab, model: Echo, precious: Path) -> None:
     """The owner does, under another id: nobody else may."""
-    with running(lab, hermes_home, model.base_url, display={"busy": "interrupt"}, owner=OWNERS):
+    with running(lab, model, display={"busy": "interrupt"}, owner=OWNERS):
         lab.say(removing(precious), where="thread")
         asked(lab, "thread")
         lab.say("pause=1.5 yes", where="thread", who="bob")
@@ -141,18 +137,18 @@ def test_another_person_who_interrupts_does_not_wait_for_the_answer(
 
 
 def test_stopping_does_not_wait_for_an_answer_and_asks_again_afterwards(
-    lab: PlainLab, model: Echo, hermes_home: Path, precious: Path
+    lab: PlainLab, model: Echo, precious: Path
 ) -> None:
-    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)):
+    with running(lab, model, timings=Timings(turns_end=0.2)):
         lab.say(removing(precious))
         asked(lab)
     assert precious.exists()
-    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)):  # the event was not given up
+    with running(lab, model, timings=Timings(turns_end=0.2)):  # the event was not given up
         answered(lab, "tool said")
     assert precious.exists()
 
 
-def test_a_question_is_seen_while_the_reply_grows(lab: PlainLab, hermes_home: Path, precious: Path) -> None:
+def test_a_question_is_seen_while_the_reply_grows(lab: PlainLab, precious: Path) -> None:
     streaming = {"streaming": {"edit_interval": 0.05, "buffer_threshold": 1}, "debounce_seconds": 0}
     arguments = f'{{"command": "rm {precious}"}}'
     first = sse(
@@ -164,7 +160,7 @@ def test_a_question_is_seen_while_the_reply_grows(lab: PlainLab, hermes_home: Pa
     )
     with (
         Wire([first, reply("It is gone."), reply("A title")]) as wire,
-        running(lab, hermes_home, wire.base_url, gateway=streaming),
+        running(lab, wire, gateway=streaming),
     ):
         lab.say("clear it")
         asked(lab)

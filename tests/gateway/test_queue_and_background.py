@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hermes.gateway.settings import Timings
 from hermes.store.api.session_db import SessionDB
 from hermes.store.gateway import inbox, outbox
+from tests.gateway.test_busy import begun, whole
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
 from tests.support.notices import STOPPED
-
-
-def whole(lab: PlainLab, number: int, **where: Any) -> list[str]:
-    def there() -> bool:
-        shown = lab.shown(**where)
-        return len(shown) == number and not any("▉" in one for one in shown)
-
-    until(there, str(lab.shown(**where)))
-    return lab.shown(**where)
-
-
-def begun(model: Echo, words: str) -> None:
-    until(lambda: any(words in str(one["messages"][-1]) for one in model.requests))
 
 
 def said(db: SessionDB) -> list[list[str]]:
@@ -39,8 +26,8 @@ def said(db: SessionDB) -> list[list[str]]:
 # ------------------------------------------------------------------------------------------------ /queue
 
 
-def test_a_queued_message_waits_and_stops_nothing(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_queued_message_waits_and_stops_nothing(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("slow=1.5 take your time")
         begun(model, "take your time")
         lab.say("/queue then this")
@@ -50,12 +37,10 @@ def test_a_queued_message_waits_and_stops_nothing(lab: PlainLab, model: Echo, he
         assert said(gateway.db) == [["slow=1.5 take your time", "then this", "/title is what I mean"]]
 
 
-def test_a_queued_message_is_no_answer_to_a_question(
-    lab: PlainLab, model: Echo, hermes_home: Path, tmp_path: Path
-) -> None:
+def test_a_queued_message_is_no_answer_to_a_question(lab: PlainLab, model: Echo, tmp_path: Path) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("do not lose me")
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say(f'call=terminal {{"command": "rm {precious}"}}')
         until(lambda: any("yes" in text for text in lab.shown()))
         lab.say("/queue yes")
@@ -65,8 +50,8 @@ def test_a_queued_message_is_no_answer_to_a_question(
         assert precious.exists()
 
 
-def test_queue_alone_tells_what_waits_at_once(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_queue_alone_tells_what_waits_at_once(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("/queue")
         until(lambda: lab.shown() and "Nothing is waiting" in lab.shown()[0])
         lab.say("pause=60 for a while")
@@ -83,20 +68,20 @@ def test_queue_alone_tells_what_waits_at_once(lab: PlainLab, model: Echo, hermes
         assert said(gateway.db) == [["pause=60 for a while", "buy milk", "and bread"]]
 
 
-def test_what_is_queued_survives_a_restart(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)) as gateway:
+def test_what_is_queued_survives_a_restart(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, timings=Timings(turns_end=0.2)) as gateway:
         lab.say("slow=2 the first " + "x " * 20)
         begun(model, "the first")
         lab.say("/queue the second")
         until(lambda: len(gateway.store.read(inbox.waiting)) == 2)
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         until(lambda: any(text == "echo: the second" for text in lab.shown()), str(lab.shown()))
         assert [text.split()[-1] for text in said(gateway.db)[0]] == ["x", "second"]
         assert sum("the second" in text for text in lab.shown()) == 1
 
 
-def test_an_edit_of_a_queued_message_is_what_is_asked(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_an_edit_of_a_queued_message_is_what_is_asked(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("slow=1.5 take your time")
         begun(model, "take your time")
         number = lab.say("/queue buy milk")
@@ -110,9 +95,9 @@ def test_an_edit_of_a_queued_message_is_what_is_asked(lab: PlainLab, model: Echo
 
 
 def test_a_background_question_has_a_session_of_its_own_and_the_conversation_goes_on(
-    lab: PlainLab, model: Echo, hermes_home: Path
+    lab: PlainLab, model: Echo
 ) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("hello")
         whole(lab, 1)
         lab.say("/background slow=3 the long one")
@@ -134,11 +119,11 @@ def test_a_background_question_has_a_session_of_its_own_and_the_conversation_goe
 
 
 def test_stop_and_messages_stop_nothing_in_the_background_and_it_asks_nobody(
-    lab: PlainLab, model: Echo, hermes_home: Path, tmp_path: Path
+    lab: PlainLab, model: Echo, tmp_path: Path
 ) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("do not lose me")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say(f'/background call=terminal {{"command": "rm {precious}"}}')
         lab.say("/background slow=1.5 keep going")
         begun(model, "keep going")
@@ -153,7 +138,7 @@ def test_stop_and_messages_stop_nothing_in_the_background_and_it_asks_nobody(
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_the_answer_comes_once_also_after_a_restart(lab: PlainLab, model: Echo, hermes_home: Path, twice: bool) -> None:
-    with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)) as gateway:
+    with running(lab, model, timings=Timings(turns_end=0.2)) as gateway:
         number = lab.say("/background slow=1.5 the long one")
         begun(model, "the long one")
         if twice:
@@ -161,7 +146,7 @@ def test_the_answer_comes_once_also_after_a_restart(lab: PlainLab, model: Echo, 
         lab.say("meanwhile")
         until(lambda: "echo: meanwhile" in lab.shown())
     for _ in range(2):
-        with running(lab, hermes_home, model.base_url, timings=Timings(turns_end=0.2)) as gateway:
+        with running(lab, model, timings=Timings(turns_end=0.2)) as gateway:
             until(lambda: any("continues this here" in text for text in lab.shown()), str(lab.shown()))
             until(lambda: not gateway.store.read(outbox.unsent))
             if twice:
@@ -172,8 +157,8 @@ def test_the_answer_comes_once_also_after_a_restart(lab: PlainLab, model: Echo, 
         assert db.check() == []
 
 
-def test_a_background_question_of_another_person_is_theirs(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_background_question_of_another_person_is_theirs(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("/background from bob", who="bob", where="group")
         until(lambda: any("echo: from bob" in text for text in lab.shown("group")), str(lab.shown("group")))
         (row,) = gateway.db.list_sessions_rich(source="plain")

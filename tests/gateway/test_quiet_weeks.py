@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -24,10 +23,10 @@ READ_BACK = (
 
 
 @pytest.mark.parametrize("name", some(READ_BACK, 3))
-def test_the_last_message_before_a_quiet_week_is_not_answered_again(name: str, model: Echo, hermes_home: Path) -> None:
+def test_the_last_message_before_a_quiet_week_is_not_answered_again(name: str, model: Echo) -> None:
     lab: Lab = import_module(f"tests.support.labs.{name}").Lab()
     try:
-        with running(lab, hermes_home, model.base_url) as gateway:
+        with running(lab, model) as gateway:
             lab.say("hello")
             until(lambda: len(lab.shown()) == 1)
             until(lambda: not gateway.store.read(outbox.unsent))
@@ -36,7 +35,7 @@ def test_the_last_message_before_a_quiet_week_is_not_answered_again(name: str, m
             until(lambda: len(lab.shown(who="bob")) == 1)
             until(lambda: not gateway.store.read(outbox.unsent))
             gateway.store.forget_mail(0)
-        with running(lab, hermes_home, model.base_url) as gateway:
+        with running(lab, model) as gateway:
             gateway.store.forget_mail(0)
             lab.say("again", who="bob")
             until(lambda: any("again" in text for text in lab.shown(who="bob")))

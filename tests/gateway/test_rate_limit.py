@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,10 +61,10 @@ def test_what_came_first_is_answered_first(pauses: list[float], per_minute: int)
             limit.done(number)
 
 
-def test_the_status_tells_of_it_and_nothing_is_lost(lab: PlainLab, hermes_home: Path) -> None:
+def test_the_status_tells_of_it_and_nothing_is_lost(lab: PlainLab) -> None:
     settings = {"brake": {"per_minute": 2}, "streaming": {"enabled": False}}
     with Echo() as model:
-        with running(lab, hermes_home, model.base_url, gateway=settings) as gateway:
+        with running(lab, model, gateway=settings) as gateway:
             for number in range(2):
                 lab.say(f"message {number}", who="bob")
                 until(lambda number=number: f"echo: message {number}" in lab.shown(who="bob"))
@@ -77,6 +75,6 @@ def test_the_status_tells_of_it_and_nothing_is_lost(lab: PlainLab, hermes_home: 
             lab.say("/help", who="bob")
             until(lambda: any("/resume" in one for one in lab.shown(who="bob")))  # commands don't wait
             assert "echo: message 2" not in lab.shown(who="bob")
-        with running(lab, hermes_home, model.base_url, gateway=settings):
+        with running(lab, model, gateway=settings):
             until(lambda: "echo: message 2" in lab.shown(who="bob"))
             assert lab.shown(who="bob").count("echo: message 2") == 1

@@ -40,7 +40,7 @@ def test_a_fact_from_claude_code_answers_the_owner_in_telegram(
     _import(hermes_home, tmp_path)
     lab = Lab()
     try:
-        with Wire(_knows) as model, running(lab, hermes_home, model.base_url) as gateway:
+        with Wire(_knows) as model, running(lab, model) as gateway:
             lab.say(QUESTION, who=who)
             until(lambda: answer in lab.shown(who=who), str(lab.shown(who=who)))
             (session,) = gateway.db.list_sessions_rich(source="telegram")
@@ -57,14 +57,14 @@ def test_nothing_is_recalled_where_others_read_and_off_lasts_in_a_chat(hermes_ho
     lab = Lab()
     try:
         with Wire(_knows) as model:
-            with running(lab, hermes_home, model.base_url):
+            with running(lab, model):
                 lab.say(QUESTION, where="group")
                 until(lambda: lab.shown("group") == ["I can't tell."], str(lab.shown("group")))
                 lab.say("/recall on", where="group")
                 until(lambda: "direct chats" in lab.shown("group")[-1])
                 lab.say("/recall off")
                 until(lambda: any("off" in text for text in lab.shown()))
-            with running(lab, hermes_home, model.base_url):
+            with running(lab, model):
                 lab.say(QUESTION)
                 until(lambda: lab.shown()[-1] == "I can't tell.", str(lab.shown()))
                 lab.say("/recall on")

@@ -57,7 +57,7 @@ def rows(home: Path) -> str:
 def test_each_part_of_each_reply_has_the_context_of_its_own_event(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}) as gateway:
+    with running(lab, model, display={"busy": "queue"}) as gateway:
         lab.say("long=2500", context=token(1))
         until(lambda: "Paragraph 13" in "".join(lab.shown()) and "▉" not in "".join(lab.shown()))
         parts = len(lab.messages)
@@ -71,10 +71,8 @@ def test_each_part_of_each_reply_has_the_context_of_its_own_event(
     assert "ctx-" not in rows(hermes_home)  # nothing of it is kept once it is not needed
 
 
-def test_commands_questions_and_pairing_codes_answer_their_event(
-    plain: PlainLab, model: Echo, hermes_home: Path, tmp_path: Path
-) -> None:
-    with running(plain, hermes_home, model.base_url):
+def test_commands_questions_and_pairing_codes_answer_their_event(plain: PlainLab, model: Echo, tmp_path: Path) -> None:
+    with running(plain, model):
         plain.say("/status", context=token(1))
         until(lambda: token(1) in contexts(plain, ""))
         plain.say("who am I", who="mallory", context=token(2))
@@ -86,12 +84,8 @@ def test_commands_questions_and_pairing_codes_answer_their_event(
         assert token(4) not in contexts(plain, "")  # the answer to a question gets no answer of its own
 
 
-def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(
-        lab, hermes_home, model.base_url, timings=Timings(turns_end=0.5), gateway={"debounce_seconds": 0}
-    ) as gateway:
+def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, timings=Timings(turns_end=0.5), gateway={"debounce_seconds": 0}) as gateway:
         lab.say("first", context=token(1))
         lab.fail(times=10_000)
         until(lambda: gateway.store.read(outbox.unsent))  # the reply waits in the outbox
@@ -100,7 +94,7 @@ def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(
     assert lab.messages == {}
     with lab._lock:
         lab._failures = 0
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         until(lambda: contexts(lab, "first") == [token(1)], str(lab.messages))
         until(lambda: contexts(lab, "second") == [token(2)], str(lab.messages))
 
@@ -108,7 +102,7 @@ def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(
 def test_a_part_that_was_given_up_keeps_its_text_but_not_the_context(
     plain: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    with running(plain, hermes_home, model.base_url) as gateway:
+    with running(plain, model) as gateway:
         plain.refuses = "the window is over"
         plain.say("too late", context=token(1))
         until(lambda: gateway.store.mail_counts().get("plain", {}).get("failed") == 1)
@@ -121,7 +115,7 @@ def test_a_handoff_and_a_notice_elsewhere_have_no_context(plain: PlainLab, model
         db.create_session("20260101_000000_abcdef", "cli")
         db.append_message("20260101_000000_abcdef", "user", "about tulips")
     plain.no_threads = True
-    with running(plain, hermes_home, model.base_url) as gateway:
+    with running(plain, model) as gateway:
         plain.say("/sethome", context=token(1))
         until(lambda: gateway.store.read(approvals.home, "plain"))
         assert "ctx-" not in str(gateway.store.read(approvals.home, "plain"))
@@ -149,10 +143,10 @@ class OldLab(PlainLab):
     adapter = Old
 
 
-def test_an_adapter_of_the_old_signature_works(model: Echo, hermes_home: Path) -> None:
+def test_an_adapter_of_the_old_signature_works(model: Echo) -> None:
     lab = OldLab()
     try:
-        with running(lab, hermes_home, model.base_url, clock=Clock()):
+        with running(lab, model, clock=Clock()):
             lab.say("hello")
             until(lambda: lab.shown() == ["echo: hello"])
             lab.say("/title a name")

@@ -201,10 +201,10 @@ def quieted(lab: PlainLab, gateway: Gateway, clock: Clock, text: str, title: str
 
 
 def test_a_quiet_conversation_ends_and_the_next_message_begins_another_that_links_to_it(
-    lab: PlainLab, model: Echo, hermes_home: Path
+    lab: PlainLab, model: Echo
 ) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         say(lab, "about tulips")
         old = only_session(gateway)
         clock.forward(59 * 60)
@@ -226,11 +226,9 @@ def test_a_quiet_conversation_ends_and_the_next_message_begins_another_that_link
         assert len(shown) == 5  # told once
 
 
-def test_the_command_in_the_notice_brings_the_old_conversation_back_and_it_stays(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_the_command_in_the_notice_brings_the_old_conversation_back_and_it_stays(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         old = quieted(lab, gateway, clock, "about tulips", title="tulips & co")
         shown = say(lab, "good morning")
         command = shown[1].split("`")[1]
@@ -246,9 +244,9 @@ def test_the_command_in_the_notice_brings_the_old_conversation_back_and_it_stays
         assert ended(gateway, old) is None
 
 
-def test_going_back_is_the_first_thing_said_and_holds(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_going_back_is_the_first_thing_said_and_holds(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         old = quieted(lab, gateway, clock, "about tulips")
         lab.say(f"/resume {old}")
         until(lambda: any("Continuing" in one for one in lab.shown()))
@@ -258,11 +256,9 @@ def test_going_back_is_the_first_thing_said_and_holds(lab: PlainLab, model: Echo
         assert "and roses" in [m["content"] for m in gateway.db.get_messages(old)]
 
 
-def test_the_old_conversation_is_listed_beside_the_new_one_and_found_from_it(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_the_old_conversation_is_listed_beside_the_new_one_and_found_from_it(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         old = quieted(lab, gateway, clock, "the black tulips are in the cellar")
         say(lab, "good morning")
         route = gateway.store.read(routes.get, "agent:main:plain:dm:dm-alice")
@@ -273,30 +269,28 @@ def test_the_old_conversation_is_listed_beside_the_new_one_and_found_from_it(
         until(lambda: any("the tool said" in one and "in the cellar" in one for one in lab.shown()), str(lab.shown()))
 
 
-def test_without_notify_nothing_is_said(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_without_notify_nothing_is_said(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
     settings = {**IDLE, "notify": False}
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=settings) as gateway:
+    with running(lab, model, clock=clock, session_reset=settings) as gateway:
         quieted(lab, gateway, clock, "one")
         assert say(lab, "two") == ["echo: one", "echo: two"]
 
 
-def test_by_default_nothing_is_ever_reset(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_by_default_nothing_is_ever_reset(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock) as gateway:
+    with running(lab, model, clock=clock) as gateway:
         say(lab, "one")
         clock.forward(400 * DAY)
         assert say(lab, "two") == ["echo: one", "echo: two"]
         only_session(gateway)
 
 
-def test_a_daily_reset_is_at_the_configured_hour_of_the_configured_zone(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_daily_reset_is_at_the_configured_hour_of_the_configured_zone(lab: PlainLab, model: Echo) -> None:
     zone = "Asia/Kathmandu"
     clock = Clock(at("2026-06-01 03:30", ZoneInfo(zone)))
     settings = {"mode": "daily", "at_hour": 4}
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=settings, timezone=zone) as gateway:
+    with running(lab, model, clock=clock, session_reset=settings, timezone=zone) as gateway:
         say(lab, "late at night")
         old = only_session(gateway)
         clock.forward(20 * 60)
@@ -307,12 +301,10 @@ def test_a_daily_reset_is_at_the_configured_hour_of_the_configured_zone(
         assert any("begins every day at 4:00" in one for one in say(lab, "morning"))
 
 
-def test_groups_may_have_another_policy_than_conversations_of_two(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_groups_may_have_another_policy_than_conversations_of_two(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
     settings = {"by_type": {"group": IDLE}}
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=settings) as gateway:
+    with running(lab, model, clock=clock, session_reset=settings) as gateway:
         say(lab, "for two")
         say(lab, "for all", where="group")
         clock.forward(2 * HOUR)
@@ -320,30 +312,24 @@ def test_groups_may_have_another_policy_than_conversations_of_two(
         assert gateway.store.read(routes.get, "agent:main:plain:dm:dm-alice").session_id
 
 
-def test_a_restart_reckons_from_the_last_message_not_from_the_restart(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_restart_reckons_from_the_last_message_not_from_the_restart(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         say(lab, "before")
         old = only_session(gateway)
     clock.forward(50 * 60)
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         clock.forward(5 * 60)
         assert ended(gateway, old) is None
         clock.forward(6 * 60)
         until(lambda: ended(gateway, old) == "idle")
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE):
+    with running(lab, model, clock=clock, session_reset=IDLE):
         assert say(lab, "after")[1].startswith("↻ This is a new conversation")
 
 
-def test_what_expired_while_the_gateway_was_off_begins_anew_with_the_first_message(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_what_expired_while_the_gateway_was_off_begins_anew_with_the_first_message(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(
-        lab, hermes_home, model.base_url, timings=Timings(reset_check=3600.0), clock=clock, session_reset=IDLE
-    ) as gateway:
+    with running(lab, model, timings=Timings(reset_check=3600.0), clock=clock, session_reset=IDLE) as gateway:
         say(lab, "before")
         old = only_session(gateway)
         clock.forward(2 * HOUR)
@@ -364,7 +350,7 @@ def test_before_a_reset_the_agent_saves_what_matters_and_knows_it_afterwards(
         "memory",
         {"action": "add", "target": "user", "text": "grows black tulips"},
     )
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         say(lab, "I grow black tulips", who=who)
         old = only_session(gateway)
         clock.forward(2 * HOUR)
@@ -382,9 +368,9 @@ def test_before_a_reset_the_agent_saves_what_matters_and_knows_it_afterwards(
     assert other.exists() == (who == "alice")  # bob's lies in a folder of his own
 
 
-def test_a_model_that_fails_does_not_stop_a_reset(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_a_model_that_fails_does_not_stop_a_reset(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         say(lab, "one")
         old = only_session(gateway)
         model.refuses["echo"] = 400
@@ -397,9 +383,9 @@ def test_a_model_that_fails_does_not_stop_a_reset(lab: PlainLab, model: Echo, he
 # ------------------------------------------------------------------------------------------------ not now
 
 
-def test_a_turn_that_lasts_is_not_reset_in_its_middle(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_a_turn_that_lasts_is_not_reset_in_its_middle(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         say(lab, "first")
         old = only_session(gateway)
         lab.say("pause=1.5 think")
@@ -410,11 +396,9 @@ def test_a_turn_that_lasts_is_not_reset_in_its_middle(lab: PlainLab, model: Echo
         until(lambda: ended(gateway, old) == "idle")  # then it is
 
 
-def test_a_session_with_something_running_in_the_background_is_not_reset(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_session_with_something_running_in_the_background_is_not_reset(lab: PlainLab, model: Echo) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         lab.say('call=terminal {"command": "sleep 300", "background": true}')
         until(lambda: any("the tool said" in one for one in lab.shown()))
         old = only_session(gateway)
@@ -432,7 +416,7 @@ def test_a_session_with_something_running_in_the_background_is_not_reset(
 
 def test_a_session_that_a_terminal_holds_is_not_reset(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     clock = Clock()
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=IDLE) as gateway:
+    with running(lab, model, clock=clock, session_reset=IDLE) as gateway:
         say(lab, "one")
         old = only_session(gateway)
         until(lambda: not gateway.db.is_live(old))

@@ -30,10 +30,8 @@ def taken(lab: PlainLab) -> None:
     until(lambda: not lab.unacknowledged)
 
 
-def test_what_waits_is_answered_as_it_was_edited_and_not_at_all_once_deleted(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url, **QUEUE) as gateway:
+def test_what_waits_is_answered_as_it_was_edited_and_not_at_all_once_deleted(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, **QUEUE) as gateway:
         lab.say("pause=2 first")
         until(lambda: any("pause=2" in str(one["messages"][-1]) for one in model.requests))
         second, third, command = lab.say("second"), lab.say("third"), lab.say("/title never")
@@ -54,9 +52,9 @@ def test_what_waits_is_answered_as_it_was_edited_and_not_at_all_once_deleted(
 
 
 def test_a_message_that_is_being_answered_changes_in_the_record_and_its_answer_comes_once(
-    lab: PlainLab, model: Echo, hermes_home: Path
+    lab: PlainLab, model: Echo
 ) -> None:
-    with running(lab, hermes_home, model.base_url, **QUEUE) as gateway:
+    with running(lab, model, **QUEUE) as gateway:
         number = lab.say("pause=1 osprey")
         until(lambda: any("osprey" in str(one["messages"][-1]) for one in model.requests))
         lab.take_back(number)
@@ -69,11 +67,9 @@ def test_a_message_that_is_being_answered_changes_in_the_record_and_its_answer_c
         assert not any("osprey" in str(one["content"]) for one in last["messages"] if one["role"] == "user")
 
 
-def test_an_answered_message_is_not_edited_by_a_person_who_does_not_see_it(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_an_answered_message_is_not_edited_by_a_person_who_does_not_see_it(lab: PlainLab, model: Echo) -> None:
     """Nor by the owner, who sees everything: the words would be in another's mouth."""
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         number = lab.say("his own words", who="bob")
         until(lambda: lab.shown(who="bob"))
         for who in ("alice", "mallory"):
@@ -85,8 +81,8 @@ def test_an_answered_message_is_not_edited_by_a_person_who_does_not_see_it(
         assert said(gateway) == ["his newer words"]
 
 
-def test_an_edit_that_comes_again_changes_nothing(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_an_edit_that_comes_again_changes_nothing(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         number = lab.say("one")
         until(lambda: lab.shown())
         lab.change(number, "two")
@@ -98,7 +94,7 @@ def test_an_edit_that_comes_again_changes_nothing(lab: PlainLab, model: Echo, he
         lab.redeliver(edit)
         taken(lab)
         assert said(gateway) == ["three"]
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.unacknowledged[edit] = lab.events[edit]
         lab.redeliver(edit)
         taken(lab)
@@ -106,14 +102,14 @@ def test_an_edit_that_comes_again_changes_nothing(lab: PlainLab, model: Echo, he
         assert len(gateway.db.sql("SELECT id FROM messages WHERE hidden = -4")) == 2
 
 
-def test_what_is_deleted_before_it_comes_is_not_answered(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_what_is_deleted_before_it_comes_is_not_answered(lab: PlainLab, model: Echo) -> None:
     """A platform that sends again what could not be stored may send the deletion first."""
-    with running(lab, hermes_home, model.base_url, **QUEUE):
+    with running(lab, model, **QUEUE):
         alice = lab.events[lab.say("hello")]
         until(lambda: lab.shown())
         lab.revise("d2", {"id": "late2", "gone": True})
         taken(lab)
-    with running(lab, hermes_home, model.base_url, **QUEUE) as gateway:
+    with running(lab, model, **QUEUE) as gateway:
         for number in (2, 3):
             event = {**alice, "id": f"late{number}", "text": f"number {number}"}
             lab.events[event["id"]] = lab.unacknowledged[event["id"]] = event
@@ -122,8 +118,8 @@ def test_what_is_deleted_before_it_comes_is_not_answered(lab: PlainLab, model: E
         assert said(gateway) == ["hello", "number 3"]
 
 
-def test_an_unknown_message_is_nobodys(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_an_unknown_message_is_nobodys(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.revise("c1000", {"id": "e999", "chat": lab.events.get("e1", {}).get("chat", {"chat_id": "dm-alice"}),
                              "user": lab.user_id("alice"), "name": "Alice", "text": "about nothing"})  # fmt: skip
         lab.take_back("e998")
@@ -133,8 +129,8 @@ def test_an_unknown_message_is_nobodys(lab: PlainLab, model: Echo, hermes_home: 
         assert said(gateway) == ["hello"]
 
 
-def test_a_message_is_found_long_after_its_event_was_forgotten(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_message_is_found_long_after_its_event_was_forgotten(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         number = lab.say("my number is 555-0199")
         until(lambda: lab.shown())
         lab.say("and what is yours?")  # the newest event is never forgotten
@@ -145,8 +141,8 @@ def test_a_message_is_found_long_after_its_event_was_forgotten(lab: PlainLab, mo
         assert said(gateway) == ["and what is yours?"]
 
 
-def test_pictures_stay_when_the_words_beside_them_are_edited(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_pictures_stay_when_the_words_beside_them_are_edited(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         number = lab.attach(PNG, "dot.png", "image/png", text="look at the heron")
         until(lambda: lab.shown())
         before = said(gateway)[0]
@@ -162,8 +158,8 @@ def test_pictures_stay_when_the_words_beside_them_are_edited(lab: PlainLab, mode
         assert said(gateway)[1].startswith("read this\n\n") and "plover" in said(gateway)[1]
 
 
-def test_where_several_talk_the_name_stays_before_the_words(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_where_several_talk_the_name_stays_before_the_words(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         number = lab.say("one", where="thread")
         until(lambda: lab.shown("thread"))
         lab.change(number, "two [Bob] three", where="thread")

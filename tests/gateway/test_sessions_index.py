@@ -73,7 +73,7 @@ def equal(home: Path) -> dict[str, Any]:
 def test_the_file_says_what_the_table_says_after_every_change(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     clock = Clock()
     idle = {"mode": "idle", "idle_minutes": 60}
-    with running(lab, hermes_home, model.base_url, clock=clock, session_reset=idle) as gateway:
+    with running(lab, model, clock=clock, session_reset=idle) as gateway:
         until(lambda: in_the_file(hermes_home) == {} and (hermes_home / "sessions" / "sessions.json").exists())
         lab.say("hello")
         lab.say("in a thread", where="thread", who="bob")
@@ -102,7 +102,7 @@ def test_the_file_says_what_the_table_says_after_every_change(lab: PlainLab, mod
 def test_a_new_chat_is_in_the_file_before_its_message_is_answered(
     lab: PlainLab, model: Echo, hermes_home: Path
 ) -> None:
-    with in_process.running(lab, hermes_home, model.base_url):
+    with in_process.running(lab, model):
         lab.say("pause=8 hello")
         entry = until(
             lambda: in_the_file(hermes_home).get(ALICE, {}).get("session_id") and in_the_file(hermes_home)[ALICE]
@@ -114,7 +114,7 @@ def test_a_new_chat_is_in_the_file_before_its_message_is_answered(
 
 
 def test_a_change_that_nobody_told_of_is_found(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say("hello")
         until(lambda: in_the_file(hermes_home).get(ALICE, {}).get("session_id"))
         with SessionDB(hermes_home / "state.db") as elsewhere:
@@ -208,7 +208,7 @@ def test_a_message_costs_the_same_with_ten_chats_and_with_five_thousand(
         home = tmp_path / str(chats)
         filled(home, chats).close()
         lab.reset()
-        with counted_work() as work, running(lab, home, model.base_url, timings=rarely) as gateway:
+        with counted_work() as work, running(lab, model, home, timings=rarely) as gateway:
             costs[chats] = cost_of_a_message(lab, gateway, work, model)
     few, many = costs[10], costs[5000]
     assert few["steps"] > 5

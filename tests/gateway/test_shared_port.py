@@ -103,11 +103,11 @@ def plain() -> Iterator[PlainLab]:
     made.close()
 
 
-def test_a_delivery_is_acknowledged_when_it_is_stored_however_slow_the_model_is(model: Echo, hermes_home: Path) -> None:
+def test_a_delivery_is_acknowledged_when_it_is_stored_however_slow_the_model_is(model: Echo) -> None:
     port = free_port()
     lab = PostedLab(port)
     shared = {"listen": {"port": port, "public_url": "https://bots.example.org/in"}, "debounce_seconds": 0}
-    with running(lab, hermes_home, model.base_url, gateway=shared) as gateway:
+    with running(lab, model, gateway=shared) as gateway:
         model.latency = 2.0
         answer = lab.say("hello")
         assert (answer.status_code, answer.text, answer.headers["content-type"]) == (
@@ -128,18 +128,14 @@ def test_a_delivery_is_acknowledged_when_it_is_stored_however_slow_the_model_is(
         assert gateway.connections["posted"].identity == "https://bots.example.org/in/posted"
 
 
-def test_a_taken_port_ends_no_other_platform_and_is_tried_again(
-    plain: PlainLab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_taken_port_ends_no_other_platform_and_is_tried_again(plain: PlainLab, model: Echo) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         lab = PostedLab(port)
         shared = {"listen": {"port": port, "public_url": "https://bots.example.org/in"}}
-        with running(
-            [plain, lab], hermes_home, model.base_url, timings=Timings(reconnect=0.05), gateway=shared, stands_by=True
-        ) as gateway:
+        with running([plain, lab], model, timings=Timings(reconnect=0.05), gateway=shared, stands_by=True) as gateway:
             plain.say("are you there")
             until(lambda: plain.shown() == ["echo: are you there"])
             until(lambda: "taken by another program" in str(gateway.store.statuses()), str(gateway.store.statuses()))

@@ -29,7 +29,7 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
     lab = kind()
     text = "slow=20 " + "grow " * 60
     try:
-        with running(lab, hermes_home, model.base_url, timings=BRISK, gateway=STREAMING):
+        with running(lab, model, timings=BRISK, gateway=STREAMING):
             lab.say(text)
             until(lambda: lab.shown() and "grow" in lab.shown()[0])
         (partial,) = lab.shown()
@@ -38,7 +38,7 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
             assert len(GatewayDB(db).read(inbox.waiting)) == 1
             assert db.check() == []
         model.hurry = True
-        with running(lab, hermes_home, model.base_url, timings=BRISK, gateway=STREAMING) as gateway:
+        with running(lab, model, timings=BRISK, gateway=STREAMING) as gateway:
             until(
                 lambda: not gateway.store.read(inbox.waiting) and not gateway.store.read(outbox.unsent),
             )
@@ -50,9 +50,9 @@ def test_a_reply_cut_short_by_a_stop_is_one_whole_answer_in_the_end(
         lab.close()
 
 
-def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model: Echo) -> None:
     text = "slow=20 again " + "x " * 30
-    with running(lab, hermes_home, model.base_url, timings=BRISK):
+    with running(lab, model, timings=BRISK):
         model.hurry = True
         lab.say(text)
         until(lambda: lab.shown() and "▉" not in lab.shown()[0])
@@ -60,30 +60,28 @@ def test_a_retry_cut_short_by_a_stop_is_answered_in_the_end(lab: PlainLab, model
         lab.say("/retry")
         until(lambda: len(lab.shown()) == 2)
     model.hurry = True
-    with running(lab, hermes_home, model.base_url, timings=BRISK) as gateway:
+    with running(lab, model, timings=BRISK) as gateway:
         until(lambda: not gateway.store.read(inbox.waiting) and not gateway.store.read(outbox.unsent))
         assert [one.split() for one in lab.shown()] == [reply_to(text).split()] * 2
 
 
-def test_what_waits_behind_a_turn_is_answered_after_the_next_start(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_what_waits_behind_a_turn_is_answered_after_the_next_start(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         for n in range(5):
             lab.say(f"pause=0.4 n{n}")
         until(lambda: not lab.unacknowledged)
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+    with running(lab, model, display={"busy": "queue"}):
         until(lambda: lab.shown() == [f"echo: pause=0.4 n{n}" for n in range(5)], str(lab.shown()))
 
 
-def test_a_platform_that_is_gone_holds_up_no_stop(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, timings=BRISK) as gateway:
+def test_a_platform_that_is_gone_holds_up_no_stop(lab: PlainLab, model: Echo) -> None:
+    with running(lab, model, timings=BRISK) as gateway:
         lab.hides = True
         lab.say("hello")
         lab.drop()
         until(lambda: not gateway.connections["plain"].delivery.connected.is_set())
     lab.hides = False
-    with running(lab, hermes_home, model.base_url, timings=BRISK):
+    with running(lab, model, timings=BRISK):
         until(lambda: lab.shown() == ["echo: hello"])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.echo import Echo
@@ -13,11 +11,11 @@ from tests.support.labs.plain import PlainLab
 
 
 @pytest.mark.parametrize("titles", [True, False])
-def test_a_platform_without_titles_asks_the_model_for_none(hermes_home: Path, titles: bool) -> None:
+def test_a_platform_without_titles_asks_the_model_for_none(titles: bool) -> None:
     lab = PlainLab()
     try:
         with Echo() as model:
-            with running(lab, hermes_home, model.base_url, platforms={"plain": {"titles": titles}}) as gateway:
+            with running(lab, model, platforms={"plain": {"titles": titles}}) as gateway:
                 lab.say("hello")
                 until(lambda: lab.shown() == ["echo: hello"])
                 if titles:

@@ -36,7 +36,7 @@ def asked(model: Echo, words: str) -> bool:
 @contextmanager
 def begun(lab: PlainLab, model: Echo, home: Path) -> Iterator[tuple[Any, str]]:
     """A gateway, and a conversation in which nobody answers at the moment."""
-    with running(lab, home, model.base_url) as gateway:
+    with running(lab, model, home) as gateway:
         lab.say("first")
         until(lambda: lab.shown() == ["echo: first"])
         (row,) = gateway.db.list_sessions_rich(source="plain")
@@ -94,7 +94,7 @@ def test_a_message_that_waits_outlives_the_gateway(lab: PlainLab, model: Echo, h
         until(lambda: any("(cli)" in one for one in lab.shown()), str(lab.shown()))
     model.hurry = True
     terminal.communicate(timeout=60)
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         until(lambda: "echo: second" in lab.shown(), str(lab.shown()))
         assert [text for role, text in told(gateway, session_id) if role == "user"].count("second") == 1
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,11 +39,11 @@ def pushed(lab: Any, text: str) -> None:
 
 @pytest.mark.parametrize("name", TITLES)
 def test_a_frame_that_cannot_be_read_is_logged_without_its_content(
-    name: str, model: Echo, hermes_home: Path, caplog: pytest.LogCaptureFixture
+    name: str, model: Echo, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab: Lab = import_module(f"tests.support.labs.{name}").Lab()
     try:
-        with running(lab, hermes_home, model.base_url):
+        with running(lab, model):
             lab.say("before")
             until(lambda: lab.shown() == ["echo: before"])
             for text in BAD:
@@ -60,7 +59,7 @@ def test_a_frame_that_cannot_be_read_is_logged_without_its_content(
         lab.close()
 
 
-def test_home_assistant_goes_on_after_frames_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+async def test_home_assistant_goes_on_after_frames_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     async def served(request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
@@ -72,25 +71,22 @@ def test_home_assistant_goes_on_after_frames_that_cannot_be_read(caplog: pytest.
         await socket.receive()
         return socket
 
-    async def work() -> list[dict[str, Any]]:
-        app = web.Application()
-        app.router.add_get("/", served)
-        runner = web.AppRunner(app)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = runner.addresses[0][1]
-        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        api = WebSocketApi(f"ws://127.0.0.1:{port}/", "token", None)
-        try:
-            await api.open(events.put_nowait, lambda error: None)
-            async with asyncio.timeout(20):
-                return [await events.get()]
-        finally:
-            await api.close()
-            await runner.cleanup()
-
-    assert asyncio.run(work()) == [{"n": 1}]
+    app = web.Application()
+    app.router.add_get("/", served)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    api = WebSocketApi(f"ws://127.0.0.1:{port}/", "token", None)
+    try:
+        await api.open(events.put_nowait, lambda error: None)
+        async with asyncio.timeout(20):
+            assert [await events.get()] == [{"n": 1}]
+    finally:
+        await api.close()
+        await runner.cleanup()
     assert len([one for one in caplog.records if "Home Assistant: a frame of" in one.getMessage()]) == len(BAD)
     assert SECRET not in caplog.text
 

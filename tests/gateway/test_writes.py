@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.support.commits import commits
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -11,12 +9,12 @@ from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
 
 
-def test_a_message_costs_five_commits_at_most(model: Echo, hermes_home: Path) -> None:
+def test_a_message_costs_five_commits_at_most(model: Echo) -> None:
     lab = PlainLab()
     try:
         # of several, since the index, marks and the titler write now and then, too, and checkpoints begin the WAL anew
         found = []
-        with running(lab, hermes_home, model.base_url, gateway={"debounce_seconds": 0}) as gateway:
+        with running(lab, model, gateway={"debounce_seconds": 0}) as gateway:
 
             def is_quiet() -> bool:
                 sent = "SELECT 1 FROM gateway_outbox WHERE sent_at IS NULL"

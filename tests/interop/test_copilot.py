@@ -43,9 +43,7 @@ def test_a_session_with_a_tool_and_reasoning(tmp_path: Path) -> None:
         [*talk(), event(8, "hologram", where="here")],
     )
     done = program.run("sessions", "import", "--found", "--yes", home=home, env={"HOME": str(tmp_path)})
-    assert (
-        done.status == 0 and "1 session with 4 messages imported" in done.out and "unknown type: hologram" in done.err
-    ), done
+    assert done.status == 0 and "1 session with 4 messages" in done.out and "hologram" in done.err, done
     session = sessions(home)[f"copilot-{NAME}"]
     assert (session["source"], session["cwd"], session["model"]) == ("copilot", "/work/c", "gpt-5")
     shown = [

@@ -151,10 +151,7 @@ def test_a_session_goes_there_and_back(person: Person, s1: str, where: str) -> N
     ):
         assert "0 sessions with 2 messages would be imported, 1 session updated" in table.out, table
     assert "2 messages imported" in person.come_back()
-    assert (
-        "0 messages would be imported; 1 session already"
-        in person.run("sessions", "import", "--found", "--dry-run").out
-    )
+    assert "0 messages would be imported" in person.run("sessions", "import", "--found", "--dry-run").out
     assert person.shown()[-3:] == ["A file.", "one", "two"]
     assert person.opened(s1, where) == name  # it has all of it
     with SessionDB(person.home / "state.db") as db:

@@ -118,9 +118,7 @@ def test_a_job_follows_the_rules_and_is_refused_the_rest(server: AnsweringServer
     name = run("cron", "add", "0 9 * * *", "what is new?", home=home).out.split()[0]
     server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
     done = run("cron", "run", name, home=home)
-    assert (
-        "no one can be asked here" in done.out and "permissions.allow" in done.out and not (tmp_path / "made").exists()
-    )
+    assert "permissions.allow" in done.out and not (tmp_path / "made").exists()
     with (home / "config.yaml").open("a") as config:
         config.write("permissions: {allow: [touch]}\n")
     server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
@@ -172,7 +170,7 @@ def test_a_gateway_without_platforms_runs_jobs(server: AnsweringServer, home: Pa
 
 def test_the_gateway_runs_what_is_due_and_delivers_it_home(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     job(hermes_home)
-    with running(lab, hermes_home, model.base_url, **HOME):
+    with running(lab, model, **HOME):
         until(lambda: lab.shown("group"), "nothing was delivered")
     assert [text for text in lab.shown("group") if "what is new?" in text] == lab.shown("group")
     assert log(hermes_home) == [("done", None)] and len(sessions(hermes_home)) == 1
@@ -181,7 +179,7 @@ def test_the_gateway_runs_what_is_due_and_delivers_it_home(lab: PlainLab, model:
 def test_runs_of_one_session_know_the_ones_before(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     clock = Clock()
     job(hermes_home, session_id="20260101_000000_aabbccdd", deliver="none")
-    with running(lab, hermes_home, model.base_url, clock=clock, **HOME):
+    with running(lab, model, clock=clock, **HOME):
         until(lambda: log(hermes_home) == [("done", None)], "no run")
         with SessionDB(hermes_home / "state.db") as db:
             CronDB(db).want("job1")
@@ -195,7 +193,7 @@ def test_missed_times_are_skipped_or_made_up_for_once(
     lab: PlainLab, model: Echo, hermes_home: Path, missed: str, expected: str
 ) -> None:
     job(hermes_home, missed=missed, deliver="none", next_at=1_700_000_000.0)
-    with running(lab, hermes_home, model.base_url, **HOME):
+    with running(lab, model, **HOME):
         until(lambda: ended(hermes_home), "nothing happened")
     assert [status for status, _ in log(hermes_home)] == [expected]
     assert len(sessions(hermes_home)) == (missed == "once")
@@ -205,7 +203,7 @@ def test_a_failure_is_reported_where_it_would_be_delivered(lab: PlainLab, hermes
     job(hermes_home)
     from tests.support.wire import Wire, error
 
-    with Wire([error(401, "wrong key")]) as wire, running(lab, hermes_home, wire.base_url, **HOME):
+    with Wire([error(401, "wrong key")]) as wire, running(lab, wire, **HOME):
         until(lambda: lab.shown("group"), "nothing was delivered")
     assert len(lab.shown("group")) == 1 and "failed: " in lab.shown("group")[0]
     ((status, why),) = log(hermes_home)
@@ -214,7 +212,7 @@ def test_a_failure_is_reported_where_it_would_be_delivered(lab: PlainLab, hermes
 
 def test_a_platform_without_a_home_is_a_failure_in_the_log(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     job(hermes_home)
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         until(lambda: ended(hermes_home), "nothing happened")
     ((status, why),) = log(hermes_home)
     assert status == "failed" and "has no home chat" in str(why)

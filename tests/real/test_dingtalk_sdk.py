@@ -5,7 +5,6 @@ Compared: what the stream brought with what was said, acknowledgements and reque
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -87,7 +86,7 @@ def test_pings_are_answered_with_their_own_data(lab: Lab, listening: VendorSdk) 
     until(lambda: lab.pongs == ['{"opaque":"12-34"}'])
 
 
-def test_our_stream_is_opened_and_acknowledged_as_the_sdks_is(
+async def test_our_stream_is_opened_and_acknowledged_as_the_sdks_is(
     lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path
 ) -> None:
     def said(frames: list[Any]) -> list[Any]:
@@ -104,14 +103,10 @@ def test_our_stream_is_opened_and_acknowledged_as_the_sdks_is(
     (asked, socket), theirs = opened(), said(tap.up())
     listening("disconnect")
     tap.forget()
-
-    async def ours() -> None:
-        async with connected(adapter(tap, lab, tmp_path)) as link:
-            lab.say("hello")
-            await link.event("hello")
-            await link.until(lambda: len(lab.acknowledged) == 2)
-
-    asyncio.run(ours())
+    async with connected(adapter(tap, lab, tmp_path)) as link:
+        lab.say("hello")
+        await link.event("hello")
+        await link.until(lambda: len(lab.acknowledged) == 2)
     (my_call, my_socket), mine = opened(), said(tap.up())
     assert [(code, text, headers, json.loads(data)) for code, text, headers, data in mine] == [
         (code, text, headers, json.loads(data)) for code, text, headers, data in theirs
@@ -146,7 +141,7 @@ def sent(tap: Wiretap) -> list[tuple[Any, ...]]:
     return [compared(one) for one in tap.calls if "/robot" in one.path and "/old/" not in one.path]
 
 
-def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """Messages to a person and to a group, a card that grows, a file that comes in: the same requests."""
     text, code = {"content": "an answer ☃"}, "a code"
     lab._files[code] = ("a.bin", b"bytes", "application/octet-stream")
@@ -168,26 +163,22 @@ def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk
     lab.reset()
     lab._files[code] = ("a.bin", b"bytes", "application/octet-stream")
     tap.forget()
-
-    async def ours() -> None:
-        made = adapter(tap, lab, tmp_path, cards=True)
-        made.cursor = cursor
-        async with connected(made):
-            alice = Chat(platform="dingtalk", chat_id="staffalice", type=DM)
-            await made.send(alice, "an answer ☃", nonce="1")
-            await made.send(Chat(platform="dingtalk", chat_id=GROUP, type=IN_GROUP), "an answer ☃", nonce="2")
-            growing = await made.send(alice, f"grow{cursor}", nonce="4")
-            await made.edit(alice, growing, "grown")
-            assert await made.fetch(Attachment(kind="file", reference={"code": code})) == b"bytes"
-
-    asyncio.run(ours())
+    made = adapter(tap, lab, tmp_path, cards=True)
+    made.cursor = cursor
+    async with connected(made):
+        alice = Chat(platform="dingtalk", chat_id="staffalice", type=DM)
+        await made.send(alice, "an answer ☃", nonce="1")
+        await made.send(Chat(platform="dingtalk", chat_id=GROUP, type=IN_GROUP), "an answer ☃", nonce="2")
+        growing = await made.send(alice, f"grow{cursor}", nonce="4")
+        await made.edit(alice, growing, "grown")
+        assert await made.fetch(Attachment(kind="file", reference={"code": code})) == b"bytes"
     assert (lab.shown(), lab.shown("group")) == shown
     found = sent(tap)
     assert [one[:4] for one in found] == [one[:4] for one in theirs]
     assert [one[4] for one in found] == [one[4] for one in theirs]
 
 
-def test_a_reply_by_the_session_webhook(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
+async def test_a_reply_by_the_session_webhook(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
     lab.say("a question")
     (message,) = listening.wait("message")
     url = str(message["sessionWebhook"]).replace(str(lab.port), str(tap.port))
@@ -197,15 +188,11 @@ def test_a_reply_by_the_session_webhook(lab: Lab, tap: Wiretap, listening: Vendo
     assert listening("oldToken")  # the older login is there, too
     listening("disconnect")
     tap.forget()
-
-    async def ours() -> None:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            lab.say("another question")
-            event = await link.event("another question")
-            await made.send(event.chat, "an answer", nonce="1", context=event.reply_context)
-
-    asyncio.run(ours())
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        lab.say("another question")
+        event = await link.event("another question")
+        await made.send(event.chat, "an answer", nonce="1", context=event.reply_context)
     (mine,) = tap.of("POST", "/sendBySession")
     assert (mine.path, mine.json, set(mine.query)) == (theirs.path, theirs.json, set(theirs.query))
     assert (lab.shown(), lab.by) == (["an answer", "an answer"], ["webhook", "webhook"])
@@ -221,7 +208,7 @@ def python() -> Iterator[VendorSdk]:
         yield made
 
 
-def test_our_uploads_and_replies_are_those_of_the_sdk_for_python(
+async def test_our_uploads_and_replies_are_those_of_the_sdk_for_python(
     lab: Lab, tap: Wiretap, python: VendorSdk, tmp_path: Path
 ) -> None:
     """The upload of a file, and text and Markdown by the session webhook. The SDK also calls the person, which we don't."""
@@ -245,17 +232,13 @@ def test_our_uploads_and_replies_are_those_of_the_sdk_for_python(
 
     (theirs,), replies = tap.of("POST", "/media/upload"), replied()
     tap.forget()
-
-    async def ours() -> None:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            event = await link.event("a question")
-            await made.send(event.chat, "an answer", nonce="1", context=event.reply_context)
-            await made.send(event.chat, "# a title", nonce="2", context=event.reply_context)
-            file = OutgoingFile(kind="image", name="a.png", mime="image/png", data=picture)
-            await made.send_file(event.chat, file, nonce="3")
-
-    asyncio.run(ours())
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        event = await link.event("a question")
+        await made.send(event.chat, "an answer", nonce="1", context=event.reply_context)
+        await made.send(event.chat, "# a title", nonce="2", context=event.reply_context)
+        file = OutgoingFile(kind="image", name="a.png", mime="image/png", data=picture)
+        await made.send_file(event.chat, file, nonce="3")
     (mine,) = tap.of("POST", "/media/upload")
     assert uploaded(mine) == uploaded(theirs)
     assert replied() == replies

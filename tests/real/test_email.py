@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import imaplib
-from collections.abc import Awaitable, Callable, Iterator
 from email.message import EmailMessage
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,36 +15,14 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, Event, as_json, from_json
 from hermes.gateway.platforms.email.adapter import Email
 from hermes.gateway.platforms.email.client import LEFT_ALONE
+from tests.gateway.platforms import conftest as fixtures
 from tests.support.gateway import running
 from tests.support.labs.base import until
-from tests.support.labs.email import Lab, Recorder
+from tests.support.labs.email import Lab, Recorder, connected
 from tests.support.labs.email_server import PASSWORD
 from tests.support.wire import Wire, said
 
-
-@pytest.fixture(scope="module")
-def module_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(module_lab: Lab) -> Lab:
-    module_lab.reset()
-    return module_lab
-
-
-def with_adapter(lab: Lab, body: Callable[[Email, Recorder], Awaitable[None]], **more: Any) -> None:
-    async def run() -> None:
-        adapter, link = Email({**lab.settings, **more}, Path("/nowhere")), Recorder()
-        await adapter.connect(link)
-        try:
-            await body(adapter, link)
-        finally:
-            await adapter.disconnect()
-
-    asyncio.run(run())
+lab, place = fixtures.lab, fixtures.place
 
 
 def send(lab: Lab, mail: EmailMessage) -> str:
@@ -65,43 +41,34 @@ def flags(lab: Lab) -> dict[str, str]:
     return {body.decode().partition(":")[2].strip(): head.decode() for head, body in pairs}
 
 
-def test_new_mail_is_pushed(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_new_mail_is_pushed(lab: Lab) -> None:
+    async with connected(lab, poll_seconds=600) as (_, link):
         for number in range(3):  # each after the last was taken: nothing but IDLE tells of it
             send(lab, lab.mail(f"number {number}"))
             await link.until(lambda number=number: link.texts == [f"number {n}" for n in range(number + 1)])
 
-    with_adapter(lab, body, poll_seconds=600)
-
 
 @pytest.mark.parametrize("security", ["ssl", "starttls"])
-def test_everything_works_over_tls(lab: Lab, security: str) -> None:
+async def test_everything_works_over_tls(lab: Lab, security: str) -> None:
     server = lab.server
     ports = {"ssl": (server.imaps, server.smtps), "starttls": (server.imap, server.smtp)}[security]
     more = {"imap_port": ports[0], "smtp_port": ports[1], "imap_security": security, "smtp_security": security}
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab, **more, ca_file=str(server.certificate)) as (adapter, link):
         assert await adapter.check() == lab.address
         for number in range(2):
             send(lab, lab.mail(f"number {number}"))
             await link.until(lambda number=number: len(link.events) == number + 1)
         await adapter.send(link.events[0].chat, "safe", nonce="one", reply_to=link.events[0].message_id)
         await link.until(lambda: lab.shown() == ["safe"])
-
-    with_adapter(lab, body, **more, ca_file=str(server.certificate))
-
-    async def untrusted() -> None:
-        values = {**lab.settings, **more}
-        with pytest.raises(PlatformRefused, match="certificate"):
-            await Email(values, Path("/nowhere")).check()
-        with pytest.raises(PlatformRefused, match="certificate"):
-            await Email({**values, "imap_security": "none", "imap_port": server.imap}, Path("/nowhere")).check()
-
-    asyncio.run(untrusted())
+    values = {**lab.settings, **more}
+    with pytest.raises(PlatformRefused, match="certificate"):
+        await Email(values, Path("/nowhere")).check()
+    with pytest.raises(PlatformRefused, match="certificate"):
+        await Email({**values, "imap_security": "none", "imap_port": server.imap}, Path("/nowhere")).check()
 
 
-def test_a_whole_conversation_is_one_thread_in_both_mailboxes(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_a_whole_conversation_is_one_thread_in_both_mailboxes(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         references: list[str] = []
         for number in range(3):
             headers = {"In_Reply_To": references[-1], "References": " ".join(references)} if references else {}
@@ -121,25 +88,19 @@ def test_a_whole_conversation_is_one_thread_in_both_mailboxes(lab: Lab) -> None:
             assert str(mail["References"]).split()[0] == references[0]
         assert [str(mail["In-Reply-To"]) for mail in lab.received()] == references[0::2]
 
-    with_adapter(lab, body)
 
-
-def test_only_what_was_kept_is_seen_and_what_is_not_for_us_stays_unread(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_only_what_was_kept_is_seen_and_what_is_not_for_us_stays_unread(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         send(lab, lab.mail("buy now", subject="newsletter", List_Id="<news.example.org>"))
         send(lab, lab.mail("hello", subject="hello"))
         await link.until(lambda: link.texts == ["hello"])
         await link.until(lambda: "mailing list" in link.logged)
         found = await link.until(lambda: f if r"\Seen" in (f := flags(lab)).get("hello", "") else None)
         assert r"\Seen" not in found["newsletter"] and LEFT_ALONE in found["newsletter"]
-
-    async def again(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (_, link):
         lab.say("after a restart")
         await link.until(lambda: link.texts == ["after a restart"])
         assert "newsletter" not in link.logged and "skipping" not in link.logged
-
-    with_adapter(lab, body)
-    with_adapter(lab, again)
 
 
 def test_two_agents_that_write_to_each_other_fall_silent(lab: Lab) -> None:
@@ -161,22 +122,19 @@ def test_two_agents_that_write_to_each_other_fall_silent(lab: Lab) -> None:
     asyncio.run(run())
 
 
-def test_a_bounce_is_no_message(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_a_bounce_is_no_message(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         # lab.test has nobody outside: Postfix takes the mail and sends a true delivery notice back
         await adapter.send(Chat(platform="email", chat_id="somebody@outside.test"), "hello", nonce="one")
         await link.until(lambda: "skipping a mail" in link.logged)
         assert link.events == [] and "MAILER-DAEMON".lower() in link.logged.lower()
 
-    with_adapter(lab, body)
 
-
-def test_a_forged_sender_gets_no_answer_and_the_log_says_why(lab: Lab) -> None:
+async def test_a_forged_sender_gets_no_answer_and_the_log_says_why(lab: Lab) -> None:
     alice, mallory = lab.user_id("alice"), lab.user_id("mallory")
     results = f"mx.lab.test; auth=pass smtp.auth={alice}; dkim=pass header.d=lab.test; dmarc=pass header.from=lab.test"
     received = "from x by mx.lab.test (Dovecot) with LMTP id 1"
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (_, link):
         forged = [
             lab.mail("from another server").as_bytes(),
             lab.mail("with results", Authentication_Results=results).as_bytes(),
@@ -199,16 +157,12 @@ def test_a_forged_sender_gets_no_answer_and_the_log_says_why(lab: Lab) -> None:
         await link.until(lambda: link.texts == ["it is me"])
         assert link.events[0].sender.proven
 
-    with_adapter(lab, body)
 
-
-def test_where_no_proof_is_wanted_nobody_is_the_owner_and_nothing_of_a_proven_conversation_is_seen(
-    lab: Lab, hermes_home: Path
-) -> None:
+def test_where_no_proof_is_wanted_nobody_is_the_owner_and_nothing_of_a_proven_conversation_is_seen(lab: Lab) -> None:
     forged = lab.mail("list my files", subject="")
     with (
         Wire([said("Here you are.")] * 8) as model,
-        running(lab, hermes_home, model.base_url, platforms={"email": {"require_authentication": "never"}}) as gateway,
+        running(lab, model, platforms={"email": {"require_authentication": "never"}}) as gateway,
     ):
         send(lab, lab.mail("it is me"))
         until(lambda: lab.shown() == ["Here you are."])
@@ -230,18 +184,16 @@ def test_always_refuses_to_start_without_the_name_of_the_server(lab: Lab) -> Non
         asyncio.run(adapter.connect(Recorder()))
 
 
-def test_by_default_without_the_name_of_the_server_no_mail_is_answered_and_the_owner_is_told(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_by_default_without_the_name_of_the_server_no_mail_is_answered_and_the_owner_is_told(lab: Lab) -> None:
+    async with connected(lab, authserv_id="") as (adapter, link):
         send(lab, lab.mail("it is me"))
         await link.until(lambda: "skipping a mail" in link.logged)
         assert link.events == [] and "of 'mx.lab.test'" in link.logged
         assert "authserv_id is not set" in str(adapter.doubts())
 
-    with_adapter(lab, body, authserv_id="")
 
-
-def test_a_server_that_restarts_is_found_again_with_what_came_meanwhile(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_a_server_that_restarts_is_found_again_with_what_came_meanwhile(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         alice = lab.user_id("alice")
         with lab.server.logged_in(alice) as client:
             lab.server.stop_dovecot()
@@ -256,15 +208,12 @@ def test_a_server_that_restarts_is_found_again_with_what_came_meanwhile(lab: Lab
         await adapter.connect(link)
         await link.until(lambda: link.texts == ["are you there?"])
 
-    with_adapter(lab, body)
 
-
-def test_files_are_fetched_also_when_their_mail_has_another_number(lab: Lab) -> None:
+async def test_files_are_fetched_also_when_their_mail_has_another_number(lab: Lab) -> None:
     picture = base64.b64decode(
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
     )
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (adapter, link):
         mail = lab.mail("see the files", subject="files")
         mail.add_attachment(picture, maintype="image", subtype="png", filename="Überblick.png")
         mail.add_attachment(b"RIFFxxxxWAVE", maintype="audio", subtype="wav", filename="note.wav")
@@ -286,14 +235,11 @@ def test_files_are_fetched_also_when_their_mail_has_another_number(lab: Lab) -> 
         assert await adapter.fetch(event.attachments[0]) == picture
         assert (await adapter.fetch(event.attachments[2])).replace(b"\r\n", b"\n") == b"a,b\n1,2\n"
 
-    with_adapter(lab, body)
-
 
 @pytest.mark.thorough  # pieces of a mail, and one that is too large, are read by tests of their own
-def test_a_mail_of_thirty_megabytes_is_read_and_the_next_one_too(lab: Lab) -> None:
+async def test_a_mail_of_thirty_megabytes_is_read_and_the_next_one_too(lab: Lab) -> None:
     data = bytes(range(256)) * 90_000  # 23 MB, over 30 in base64
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (adapter, link):
         mail = lab.mail("a large one")
         mail.add_attachment(data, maintype="application", subtype="zip", filename="large.zip")
         send(lab, mail)
@@ -303,11 +249,9 @@ def test_a_mail_of_thirty_megabytes_is_read_and_the_next_one_too(lab: Lab) -> No
         assert large.attachments[0].size == len(data)
         assert await adapter.fetch(large.attachments[0]) == data
 
-    with_adapter(lab, body)
 
-
-def test_of_a_mail_that_is_too_large_the_beginning_is_read(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_of_a_mail_that_is_too_large_the_beginning_is_read(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         mail = lab.mail("what do you say to this?", subject="holiday")
         mail.add_attachment(b"x" * 31_000_000, maintype="video", subtype="mp4", filename="holiday.mp4")
         lab.put(mail)
@@ -315,11 +259,9 @@ def test_of_a_mail_that_is_too_large_the_beginning_is_read(lab: Lab) -> None:
         assert event.text.startswith("holiday\n\nwhat do you say to this?") and "too large" in event.text
         assert event.attachments == ()
 
-    with_adapter(lab, body)
 
-
-def test_broken_mails_stop_nothing(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
+async def test_broken_mails_stop_nothing(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         for head in (
             b"Content-Type: multipart/mixed; boundary=never\r\n",
             b"Content-Type: text/plain; charset=no-such-thing\r\nContent-Transfer-Encoding: base64\r\n",
@@ -337,8 +279,6 @@ def test_broken_mails_stop_nothing(lab: Lab) -> None:
         lab.say("still there?")
         await link.until(lambda: "still there?" in link.texts)
         assert len(link.events) == 5
-
-    with_adapter(lab, body)
 
 
 def test_a_wrong_password_is_refused_by_the_real_server(lab: Lab) -> None:

@@ -97,7 +97,9 @@ def test_an_event_whose_handler_fails_comes_again(lab: Lab, listening: VendorSdk
     until(lambda: lab.acknowledged == [500, 200])
 
 
-def test_buttons_reach_the_sdk_as_they_reach_us(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
+async def test_buttons_reach_the_sdk_as_they_reach_us(
+    lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path
+) -> None:
     """A card of ours is sent by the SDK; what its button brings is compared with what our adapter gets."""
     url, dm = f"http://127.0.0.1:{tap.port}", lab.chat_id("dm")
     listening("login", url=url, **LOGIN)
@@ -109,18 +111,14 @@ def test_buttons_reach_the_sdk_as_they_reach_us(lab: Lab, tap: Wiretap, listenin
     until(lambda: lab.acknowledged == [200])
     listening("disconnect")
     until(lambda: not lab._sockets)
-
-    async def ours() -> tuple[Any, ...]:
-        adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
-        async with connected(adapter) as link:
-            choice = Choice(label="Yes", says="/yes")
-            there = Chat(platform="feishu", chat_id=dm, type=DM)
-            await adapter.send_choices(there, "Shall I?", [choice], nonce="2")
-            lab.press("Yes")
-            await link.until(lambda: link.events)
-            return link.events[0].text, link.events[0].sender.stable_id
-
-    assert asyncio.run(ours()) == ("/yes", lab.user_id("alice"))
+    adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
+    async with connected(adapter) as link:
+        choice = Choice(label="Yes", says="/yes")
+        there = Chat(platform="feishu", chat_id=dm, type=DM)
+        await adapter.send_choices(there, "Shall I?", [choice], nonce="2")
+        lab.press("Yes")
+        await link.until(lambda: link.events)
+        assert (link.events[0].text, link.events[0].sender.stable_id) == ("/yes", lab.user_id("alice"))
     listening("connect", url=url, **LOGIN)
 
 
@@ -129,7 +127,7 @@ def test_a_wrong_secret_opens_no_connection(lab: Lab, tap: Wiretap, sdk: VendorS
         sdk("connect", url=f"http://127.0.0.1:{tap.port}", app=APP_ID, secret="another")
 
 
-def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
+async def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
     """The ping and the acknowledgement of the SDK and of our adapter: field for field, and read back byte for byte."""
 
     def sent() -> list[bytes]:
@@ -143,15 +141,11 @@ def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening: Vendo
     listening("disconnect")
     until(lambda: not lab._sockets)
     tap.forget()
-
-    async def ours() -> None:
-        adapter = Feishu({**lab.settings, "base_url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
-        async with connected(adapter) as link:
-            lab.say("hello")
-            await link.event("hello")
-            await link.until(lambda: len(sent()) == 2)
-
-    asyncio.run(ours())
+    adapter = Feishu({**lab.settings, "base_url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
+    async with connected(adapter) as link:
+        lab.say("hello")
+        await link.event("hello")
+        await link.until(lambda: len(sent()) == 2)
     changing = ("message_id", "biz_rt")
 
     def fields(data: bytes) -> Any:
@@ -176,7 +170,7 @@ def test_the_sdk_decrypts_and_verifies_the_webhooks(lab: Lab, webhooks: VendorSd
     until(lambda: lab._deliveries.statuses[-1:] == [200])
 
 
-def test_the_sdk_answers_the_check_of_the_address_as_we_do(lab: Lab, webhooks: VendorSdk, tmp_path: Path) -> None:
+async def test_the_sdk_answers_the_check_of_the_address_as_we_do(lab: Lab, webhooks: VendorSdk, tmp_path: Path) -> None:
     body, _ = sealed({"type": "url_verification", "challenge": "a-challenge", "token": VERIFICATION_TOKEN})
     url = f"http://127.0.0.1:{lab.listens_at}/feishu"
 
@@ -186,14 +180,10 @@ def test_the_sdk_answers_the_check_of_the_address_as_we_do(lab: Lab, webhooks: V
     theirs = asked()
     assert theirs == {"challenge": "a-challenge"}
     webhooks("unlisten")
-
-    async def ours() -> Any:
-        adapter = Feishu(lab.settings, tmp_path)
-        adapter.webhook_place = Listening(port=lab.listens_at or 0)
-        async with connected(adapter):
-            return await asyncio.to_thread(asked)
-
-    assert asyncio.run(ours()) == theirs
+    adapter = Feishu(lab.settings, tmp_path)
+    adapter.webhook_place = Listening(port=lab.listens_at or 0)
+    async with connected(adapter):
+        assert (await asyncio.to_thread(asked)) == theirs
     webhooks("listen", port=lab.listens_at, path="/feishu", secrets={"encryptKey": ENCRYPT_KEY})
 
 
@@ -220,7 +210,7 @@ def sent(tap: Wiretap) -> list[tuple[Any, ...]]:
     return [compared(one) for one in tap.calls if one.method in ("POST", "PATCH") and "/im/" in one.path]
 
 
-def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """A message, a quoting reply, one in a thread, an edit, a picture and a file: the same requests."""
     url = f"http://127.0.0.1:{tap.port}"
     assert sdk("login", url=url, **LOGIN)["bot"]["open_id"] == BOT
@@ -243,42 +233,34 @@ def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk
     assert len(theirs) == 8
     tap.forget()
     lab.sent.clear()
-
-    async def ours() -> None:
-        adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
-        async with connected(adapter):
-            there = Chat(platform="feishu", chat_id=dm, type=DM)
-            mine = await adapter.send(there, "an answer ☃", nonce="1")
-            await adapter.send(there, "yes", nonce="2", reply_to=question)
-            thread = Chat(platform="feishu", chat_id=lab.chat_id("group"), type=GROUP, thread_id=topic)
-            await adapter.send(thread, "no", nonce="3")
-            await adapter.edit(there, mine, "a longer answer")
-            picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
-            await adapter.send_file(there, picture, nonce="4")
-            paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=PICTURE)
-            await adapter.send_file(there, paper, nonce="5")
-
-    asyncio.run(ours())
+    adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
+    async with connected(adapter):
+        there = Chat(platform="feishu", chat_id=dm, type=DM)
+        mine = await adapter.send(there, "an answer ☃", nonce="1")
+        await adapter.send(there, "yes", nonce="2", reply_to=question)
+        thread = Chat(platform="feishu", chat_id=lab.chat_id("group"), type=GROUP, thread_id=topic)
+        await adapter.send(thread, "no", nonce="3")
+        await adapter.edit(there, mine, "a longer answer")
+        picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
+        await adapter.send_file(there, picture, nonce="4")
+        paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=PICTURE)
+        await adapter.send_file(there, paper, nonce="5")
     assert lab.shown() == shown
     assert sent(tap) == theirs
 
 
-def test_the_sdk_reads_what_our_adapter_reads(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_the_sdk_reads_what_our_adapter_reads(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """Names, quoted messages and files."""
     url = f"http://127.0.0.1:{tap.port}"
-
-    async def ours() -> tuple[bytes, str, str | None, str | None]:
-        adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
-        async with connected(adapter) as link:
-            file = lab.attach(PICTURE, "a.bin", "application/octet-stream")
-            lab.say("what about this?", parent_id=first)
-            event = await link.event("what about this?")
-            attachment = next(attached for one in link.events for attached in one.attachments)
-            data = await adapter.fetch(attachment)
-            return data, file, event.sender.name, event.quoted
-
     first = lab.say("a question")
-    data, file, name, quoted = asyncio.run(ours())
+    adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
+    async with connected(adapter) as link:
+        file = lab.attach(PICTURE, "a.bin", "application/octet-stream")
+        lab.say("what about this?", parent_id=first)
+        event = await link.event("what about this?")
+        attachment = next(attached for one in link.events for attached in one.attachments)
+        data = await adapter.fetch(attachment)
+        data, file, name, quoted = data, file, event.sender.name, event.quoted
     asked = [(one.method, one.path, one.query) for one in tap.calls if one.method == "GET"]
     tap.forget()
     sdk("login", url=url, **LOGIN)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +13,23 @@ import pytest
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.homeassistant.adapter import HomeAssistant
+from tests.gateway.platforms import conftest as fixtures
+from tests.support.labs import recording
 from tests.support.labs.email import Recorder
 from tests.support.labs.homeassistant import Lab
 
-
-@pytest.fixture(scope="module")
-def module_lab() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
+lab, place = fixtures.lab, fixtures.place
 
 
-@pytest.fixture
-def lab(module_lab: Lab) -> Lab:
-    module_lab.reset()
-    return module_lab
+@asynccontextmanager
+async def connected(lab: Lab, **more: Any) -> AsyncIterator[tuple[HomeAssistant, Recorder]]:
+    adapter, link = HomeAssistant({**lab.settings, **more}, Path("/nowhere")), Recorder()
+    async with recording.connected(adapter, link):
+        yield adapter, link
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def with_adapter(lab: Lab, body: Callable[[HomeAssistant, Recorder], Awaitable[None]], **more: Any) -> None:
-    async def run() -> None:
-        adapter, link = HomeAssistant({**lab.settings, **more}, Path("/nowhere")), Recorder()
-        await adapter.connect(link)
-        try:
-            await body(adapter, link)
-        finally:
-            await adapter.disconnect()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(run())
-
-
-def place(lab: Lab, who: str = "alice") -> Chat:
+def chat(lab: Lab, who: str = "alice") -> Chat:
     return Chat(platform="homeassistant", chat_id=lab.chat_id("dm", who))
 
 
@@ -95,8 +82,8 @@ def test_when_asked_to_wait_it_says_for_how_long(lab: Lab) -> None:
 # ------------------------------------------------------------------------------------------ receiving
 
 
-def test_what_a_person_says_is_theirs(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_what_a_person_says_is_theirs(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         assert link.identities == ["The Lab (2025.4.4)"]
         lab.say("Is it warm?")
         lab.say("And here?", who="bob")
@@ -109,22 +96,18 @@ def test_what_a_person_says_is_theirs(lab: Lab) -> None:
         assert (third.chat.chat_id, third.chat.name, third.sender.user_id) == ("home", "The Lab", lab.user_id("alice"))
         assert len({event.id for event in link.events}) == 3
 
-    with_adapter(lab, body)
 
-
-def test_what_a_script_says_is_of_whoever_ran_it(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_what_a_script_says_is_of_whoever_ran_it(lab: Lab) -> None:
+    async with connected(lab, event_type="hermes_from_script") as (_, link):
         headers = {"Authorization": f"Bearer {lab.house.people['bob'][1]}"}
         asked = lab.house.http.post("/api/services/script/ask", json={"text": "Good night"}, headers=headers)
         asked.raise_for_status()
         event = (await link.until(lambda: link.events))[0]
         assert (event.text, event.sender.user_id) == ("Good night", lab.user_id("bob"))
 
-    with_adapter(lab, body, event_type="hermes_from_script")
 
-
-def test_what_an_automation_says_is_the_houses_unless_it_names_somebody(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_what_an_automation_says_is_the_houses_unless_it_names_somebody(lab: Lab) -> None:
+    async with connected(lab, event_type="hermes_from_automation") as (_, link):
         lab.fire({}, event="hermes_bell")
         await link.until(lambda: len(link.events) == 2)
         assert link.texts == ["Somebody rang"] * 2
@@ -132,11 +115,9 @@ def test_what_an_automation_says_is_the_houses_unless_it_names_somebody(lab: Lab
         assert not any(event.sender.proven for event in link.events)
         assert link.events[0].id != link.events[1].id
 
-    with_adapter(lab, body, event_type="hermes_from_automation")
 
-
-def test_events_come_in_order_and_each_has_its_own_id(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_events_come_in_order_and_each_has_its_own_id(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         for number in range(30):
             lab.say(str(number))
         lab.say("29")
@@ -144,25 +125,21 @@ def test_events_come_in_order_and_each_has_its_own_id(lab: Lab) -> None:
         assert link.texts == [*(str(number) for number in range(30)), "29"]
         assert len({event.id for event in link.events}) == 31
 
-    with_adapter(lab, body)
-
 
 @pytest.mark.parametrize("data", [{}, {"text": ""}, {"text": 7}, {"text": None}, {"text": ["a"]}, {"message": "hello"}])
-def test_an_event_without_a_text_is_left_alone(lab: Lab, data: dict[str, Any]) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_an_event_without_a_text_is_left_alone(lab: Lab, data: dict[str, Any]) -> None:
+    async with connected(lab) as (_, link):
         lab.fire(data)
         lab.fire({"text": "but this", "conversation_id": 42})
         await link.until(lambda: link.texts == ["but this"])
         assert "without a text" in link.logged and link.events[0].chat.chat_id == "42"
 
-    with_adapter(lab, body)
 
-
-def test_watched_entities_tell_of_their_changes_and_others_do_not(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_watched_entities_tell_of_their_changes_and_others_do_not(lab: Lab) -> None:
+    async with connected(lab, watch=["input_boolean", "input_number.other"]) as (adapter, link):
         lab.call("input_number.set_value", entity_id="input_number.warmth", value=10)
         lab.call("input_boolean.turn_off", entity_id="input_boolean.lamp")
-        await adapter.send(place(lab), "between", nonce="b")
+        await adapter.send(chat(lab), "between", nonce="b")
         link.events.clear()
         lab.call("input_number.set_value", entity_id="input_number.warmth", value=21.5)
         lab.call("input_boolean.turn_on", entity_id="input_boolean.lamp")
@@ -172,43 +149,34 @@ def test_watched_entities_tell_of_their_changes_and_others_do_not(lab: Lab) -> N
         assert [text for text in link.texts if "Warmth" in text] == []
         assert link.texts[-2] == "Lamp (input_boolean.lamp) changed from off to on."
         assert (link.events[-2].sender.user_id, link.events[-2].chat.chat_id) == ("home-assistant", "home")
-
-    with_adapter(lab, body, watch=["input_boolean", "input_number.other"])
-
-    async def entity(adapter: HomeAssistant, link: Recorder) -> None:
+    async with connected(lab, watch="input_number.warmth") as (_, link):
         lab.call("input_boolean.turn_off", entity_id="input_boolean.lamp")
         lab.call("input_number.set_value", entity_id="input_number.warmth", value=30)
         await link.until(lambda: link.texts == ["Warmth (input_number.warmth) changed from 21.5 °C to 30.0 °C."])
 
-    with_adapter(lab, entity, watch="input_number.warmth")
 
-
-def test_nothing_is_told_of_entities_where_none_is_watched(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_nothing_is_told_of_entities_where_none_is_watched(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         lab.call("input_boolean.toggle", entity_id="input_boolean.lamp")
         lab.say("hello")
         await link.until(lambda: link.texts == ["hello"])
 
-    with_adapter(lab, body)
 
-
-def test_an_event_that_could_not_be_kept_is_offered_again_before_later_ones(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_an_event_that_could_not_be_kept_is_offered_again_before_later_ones(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         link.refusals = 2
         lab.say("first")
         lab.say("second")
         await link.until(lambda: link.texts == ["first", "second"])
 
-    with_adapter(lab, body)
-
 
 # ------------------------------------------------------------------------------------------ sending
 
 
-def test_a_reply_is_a_notification_and_an_event(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_a_reply_is_a_notification_and_an_event(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         text = "# It is **21 °C**\n\n<img src=x> ![p](http://t.example/p.png)"
-        sent = await adapter.send(place(lab), text, nonce="one", reply_to="whatever")
+        sent = await adapter.send(chat(lab), text, nonce="one", reply_to="whatever")
         await link.until(lambda: lab.shown() == [text])
         assert lab.shown(who="bob") == []
         shown = lab.notifications()[sent]
@@ -216,84 +184,67 @@ def test_a_reply_is_a_notification_and_an_event(lab: Lab) -> None:
         assert "<img" not in shown["message"] and "![" not in shown["message"]
         assert lab.listener.events[0]["data"]["message_id"] == sent
 
-    with_adapter(lab, body)
 
-
-def test_the_same_nonce_again_is_still_one_notification(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
-        first = await adapter.send(place(lab), "once", nonce="one")
-        assert await adapter.send(place(lab), "once", nonce="one") == first
-        assert await adapter.send(place(lab), "other", nonce="two") != first
+async def test_the_same_nonce_again_is_still_one_notification(lab: Lab) -> None:
+    async with connected(lab) as (adapter, _):
+        first = await adapter.send(chat(lab), "once", nonce="one")
+        assert await adapter.send(chat(lab), "once", nonce="one") == first
+        assert await adapter.send(chat(lab), "other", nonce="two") != first
         assert sorted(one["message"] for one in lab.notifications().values()) == ["once", "other"]
 
-    with_adapter(lab, body)
 
-
-def test_other_services_get_plain_text(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
-        await adapter.send(place(lab), "**Dinner** is [ready](http://k.example)", nonce="one")
+async def test_other_services_get_plain_text(lab: Lab) -> None:
+    async with connected(lab, notify_service="notify.persistent_notification", notify_title="Kitchen") as (adapter, _):
+        await adapter.send(chat(lab), "**Dinner** is [ready](http://k.example)", nonce="one")
         found = lab.house.wire.ask("persistent_notification/get")
         assert [(one["title"], one["message"]) for one in found] == [("Kitchen", "Dinner is ready (http://k.example)")]
 
-    with_adapter(lab, body, notify_service="notify.persistent_notification", notify_title="Kitchen")
 
-
-def test_only_the_event_where_no_notification_is_wanted(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
-        await adapter.send(place(lab), "quiet", nonce="one")
+async def test_only_the_event_where_no_notification_is_wanted(lab: Lab) -> None:
+    async with connected(lab, notify_service="none") as (adapter, link):
+        await adapter.send(chat(lab), "quiet", nonce="one")
         await link.until(lambda: lab.shown() == ["quiet"])
         assert lab.notifications() == {}
 
-    with_adapter(lab, body, notify_service="none")
 
-
-def test_the_longest_text_arrives_whole(lab: Lab) -> None:
+async def test_the_longest_text_arrives_whole(lab: Lab) -> None:
     text = ("Größe 🙂 * " * 2000)[: HomeAssistant.capabilities.longest]
-
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
-        sent = await adapter.send(place(lab), text, nonce="one")
+    async with connected(lab) as (adapter, link):
+        sent = await adapter.send(chat(lab), text, nonce="one")
         await link.until(lambda: lab.shown() == [text])
         assert lab.notifications()[sent]["message"] == text
 
-    with_adapter(lab, body)
 
-
-def test_a_service_that_does_not_exist_is_refused_for_good(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_a_service_that_does_not_exist_is_refused_for_good(lab: Lab) -> None:
+    async with connected(lab, notify_service="notify.mobile_app_nobody") as (adapter, _):
         with pytest.raises(SendRefused, match="mobile_app_nobody"):
-            await adapter.send(place(lab), "hello", nonce="one")
+            await adapter.send(chat(lab), "hello", nonce="one")
         assert lab.shown() == []
 
-    with_adapter(lab, body, notify_service="notify.mobile_app_nobody")
 
-
-def test_a_service_that_fails_is_worth_another_try(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_a_service_that_fails_is_worth_another_try(lab: Lab) -> None:
+    async with connected(lab, notify_service="script.broken") as (adapter, _):
         with pytest.raises(PlatformUnreachable, match="nowhere"):
-            await adapter.send(place(lab), "hello", nonce="one")
-
-    with_adapter(lab, body, notify_service="script.broken")
+            await adapter.send(chat(lab), "hello", nonce="one")
 
 
 # ------------------------------------------------------------------------------------------ trouble
 
 
-def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         lab.drop()
         await link.until(lambda: link.losses)
         with pytest.raises(PlatformUnreachable):
-            await adapter.send(place(lab), "lost", nonce="one")
+            await adapter.send(chat(lab), "lost", nonce="one")
         await adapter.disconnect()
         await adapter.connect(link)
         lab.say("again")
         await link.until(lambda: link.texts == ["again"])
-        await adapter.send(place(lab), "here", nonce="two")
+        await adapter.send(chat(lab), "here", nonce="two")
         await link.until(lambda: lab.shown() == ["here"])
         assert len(link.losses) == 1 and isinstance(link.losses[0], PlatformUnreachable)
         assert len(link.identities) == 2
-
-    with_adapter(lab, body)
 
 
 def test_stopping_is_quick_and_silent_also_in_the_middle_of_an_event(lab: Lab) -> None:
@@ -316,25 +267,22 @@ def test_stopping_is_quick_and_silent_also_in_the_middle_of_an_event(lab: Lab) -
     asyncio.run(run())
 
 
-def test_the_token_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_token_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     token = lab.house.token
-
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+    async with connected(lab, notify_service=f"nowhere.{token[:20]}") as (adapter, link):
         lab.fire({"text": ""})
         with pytest.raises(SendRefused) as caught:
-            await adapter.send(place(lab), "hello", nonce="one")
+            await adapter.send(chat(lab), "hello", nonce="one")
         lab.drop()
         await link.until(lambda: link.losses)
         assert token not in f"{caught.value!r} {link.losses!r} {link.logged}"
-
-    with_adapter(lab, body, notify_service=f"nowhere.{token[:20]}")
     assert token not in caplog.text
 
 
 @pytest.mark.thorough  # a cut connection is taken up again by the test above
-def test_a_house_that_restarts_is_found_again(lab: Lab) -> None:
-    async def body(adapter: HomeAssistant, link: Recorder) -> None:
+async def test_a_house_that_restarts_is_found_again(lab: Lab) -> None:
+    async with connected(lab) as (adapter, link):
         lab.stop()
         await link.until(lambda: link.losses)
         await adapter.disconnect()
@@ -345,5 +293,3 @@ def test_a_house_that_restarts_is_found_again(lab: Lab) -> None:
         lab.say("welcome back")
         await link.until(lambda: link.texts == ["welcome back"])
         assert len(link.losses) == 1
-
-    with_adapter(lab, body)

@@ -5,7 +5,6 @@ What the client receives is compared with what the lab delivered, and its reques
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
@@ -139,7 +138,7 @@ def compared(call: Call) -> tuple[Any, ...]:
     return call.method, path, scheme.lower(), token, kind, fields, body
 
 
-def test_our_adapter_asks_as_the_client_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_asks_as_the_client_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """A post, a reply in a thread, an edit, an upload: the same requests, and the same posts in the end."""
     channel, dm = lab.chat_id("channel"), lab.chat_id("dm")
     root = lab.say("a question", where="channel")
@@ -156,33 +155,26 @@ def test_our_adapter_asks_as_the_client_does(lab: Lab, tap: Wiretap, sdk: Vendor
 
     tap.forget()
     lab.reset()
-
-    async def ours() -> None:
-        adapter = Mattermost({**lab.settings, "url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
-        async with connected(adapter):
-            there = Chat(platform="mattermost", chat_id=dm, type=DM)
-            sent = await adapter.send(there, "an answer ☃", nonce="1")
-            thread = Chat(platform="mattermost", chat_id=channel, type=CHANNEL, thread_id=root)
-            await adapter.send(thread, "in a thread", nonce="2")
-            await adapter.edit(there, sent, "a longer answer")
-            given = OutgoingFile(kind="image", name="a picture.png", mime="image/png", data=PICTURE)
-            await adapter.send_file(there, given, caption="look", nonce="3")
-
-    asyncio.run(ours())
+    adapter = Mattermost({**lab.settings, "url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
+    async with connected(adapter):
+        there = Chat(platform="mattermost", chat_id=dm, type=DM)
+        sent = await adapter.send(there, "an answer ☃", nonce="1")
+        thread = Chat(platform="mattermost", chat_id=channel, type=CHANNEL, thread_id=root)
+        await adapter.send(thread, "in a thread", nonce="2")
+        await adapter.edit(there, sent, "a longer answer")
+        given = OutgoingFile(kind="image", name="a picture.png", mime="image/png", data=PICTURE)
+        await adapter.send_file(there, given, caption="look", nonce="3")
     assert (lab.shown(), lab.sent_files()) == (shown, files)
     assert [compared(one) for one in tap.calls if one.method in ("POST", "PUT")] == [compared(one) for one in theirs]
 
 
-def test_the_client_downloads_what_our_adapter_downloads(
+async def test_the_client_downloads_what_our_adapter_downloads(
     lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path
 ) -> None:
-    async def fetched() -> bytes:
-        adapter = Mattermost({**lab.settings, "url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
-        async with connected(adapter) as link:
-            lab.attach(PICTURE, "a.png", "image/png", text="see")
-            return await adapter.fetch((await link.event("see")).attachments[0])
-
-    assert asyncio.run(fetched()) == PICTURE
+    adapter = Mattermost({**lab.settings, "url": f"http://127.0.0.1:{tap.port}"}, tmp_path)
+    async with connected(adapter) as link:
+        lab.attach(PICTURE, "a.png", "image/png", text="see")
+        assert (await adapter.fetch((await link.event("see")).attachments[0])) == PICTURE
     (post,) = posts(sdk, "posted", 1)
     found = sdk("download", id=post["file_ids"][0])
     assert (found["status"], found["mime"], base64.b64decode(found["data"])) == (200, "image/png", PICTURE)

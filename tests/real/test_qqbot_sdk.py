@@ -5,7 +5,6 @@ Compared: what the SDK received with what was said, how both log in and resume, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def test_the_sdk_receives_what_people_say(lab: Lab, sdk: VendorSdk) -> None:
     assert (file["filename"], file["content_type"]) == ("a.png", "image/png")
 
 
-def test_a_session_is_resumed_at_the_next_number(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_a_session_is_resumed_at_the_next_number(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """Both sides log in, are cut, and resume: the same frames, and no message is lost."""
 
     def spoken() -> list[tuple[int, Any]]:
@@ -85,17 +84,13 @@ def test_a_session_is_resumed_at_the_next_number(lab: Lab, tap: Wiretap, sdk: Ve
     sdk("disconnect")
     lab.reset()
     tap.forget()
-
-    async def ours() -> list[str]:
-        async with connected(adapter(tap, lab, tmp_path)) as link:
-            lab.say("before")
-            await link.event("before")
-            lab.drop()
-            lab.say("while it was cut")
-            await link.event("while it was cut")
-            return link.texts
-
-    assert asyncio.run(ours()) == ["before", "while it was cut"]
+    async with connected(adapter(tap, lab, tmp_path)) as link:
+        lab.say("before")
+        await link.event("before")
+        lab.drop()
+        lab.say("while it was cut")
+        await link.event("while it was cut")
+        assert link.texts == ["before", "while it was cut"]
     mine = spoken()
     assert [one[0] for one in mine] == [one[0] for one in theirs] == [2, 6]
     assert set(mine[0][1]) <= set(theirs[0][1]) | {"session_id"}
@@ -118,7 +113,7 @@ def sent(tap: Wiretap) -> list[tuple[Any, ...]]:
     return [compared(one) for one in tap.of("POST", "/v2/")]
 
 
-def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """Two replies to one message, one in the group, a picture: the same requests."""
     lab.say("a question")
     (question,) = sdk.wait("c2c")
@@ -138,22 +133,18 @@ def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk
     sdk("disconnect")
     lab.reset()
     tap.forget()
-
-    async def ours() -> None:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            lab.say("a question")
-            asked = await link.event("a question")
-            lab.say("another", where="group")
-            other = await link.event("another")
-            names[str(asked.message_id)], names[str(other.message_id)] = "QUESTION", "TOPIC"
-            await made.send(asked.chat, "an answer ☃", nonce="1", context=asked.reply_context)
-            await made.send(asked.chat, "more", nonce="2", context=asked.reply_context)
-            await made.send(other.chat, "in the group", nonce="3", context=other.reply_context)
-            picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
-            await made.send_file(asked.chat, picture, nonce="4", context=asked.reply_context)
-
-    asyncio.run(ours())
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        lab.say("a question")
+        asked = await link.event("a question")
+        lab.say("another", where="group")
+        other = await link.event("another")
+        names[str(asked.message_id)], names[str(other.message_id)] = "QUESTION", "TOPIC"
+        await made.send(asked.chat, "an answer ☃", nonce="1", context=asked.reply_context)
+        await made.send(asked.chat, "more", nonce="2", context=asked.reply_context)
+        await made.send(other.chat, "in the group", nonce="3", context=other.reply_context)
+        picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
+        await made.send_file(asked.chat, picture, nonce="4", context=asked.reply_context)
     assert (lab.shown(), lab.shown("group")) == shown
     assert lab.pictures() == [PICTURE]
 

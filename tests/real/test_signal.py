@@ -79,15 +79,12 @@ def rpc(daemon: str, method: str, **params: Any) -> dict[str, Any]:
     return dict(httpx.post(f"{daemon}/api/v1/rpc", json=body, trust_env=False, timeout=30).json())
 
 
-def test_the_daemon_answers_our_requests(daemon: str) -> None:
-    async def work() -> tuple[Any, Any]:
-        client = Daemon(daemon, NOBODY)
-        try:
-            return await client.ask("version"), await client.ask("listAccounts")
-        finally:
-            await client.close()
-
-    assert asyncio.run(work()) == ({"version": stub.VERSION}, [])
+async def test_the_daemon_answers_our_requests(daemon: str) -> None:
+    client = Daemon(daemon, NOBODY)
+    try:
+        assert (await client.ask("version"), await client.ask("listAccounts")) == ({"version": stub.VERSION}, [])
+    finally:
+        await client.close()
 
 
 def test_an_account_that_is_not_registered_is_refused_with_what_to_do(daemon: str, tmp_path: Path) -> None:
@@ -97,19 +94,16 @@ def test_an_account_that_is_not_registered_is_refused_with_what_to_do(daemon: st
             asyncio.run(work())
 
 
-def test_sending_on_it_and_listening_to_it_are_refused_too(daemon: str) -> None:
-    async def work() -> None:
-        client = Daemon(daemon, NOBODY)
-        try:
-            with pytest.raises(PlatformRefused, match="register or link"):
-                await client.call("send", recipient=[stub.ACCOUNT], message="x")
-            with pytest.raises(PlatformRefused, match="no account"):
-                async for _ in client.events(lambda: None):
-                    pass
-        finally:
-            await client.close()
-
-    asyncio.run(work())
+async def test_sending_on_it_and_listening_to_it_are_refused_too(daemon: str) -> None:
+    client = Daemon(daemon, NOBODY)
+    try:
+        with pytest.raises(PlatformRefused, match="register or link"):
+            await client.call("send", recipient=[stub.ACCOUNT], message="x")
+        with pytest.raises(PlatformRefused, match="no account"):
+            async for _ in client.events(lambda: None):
+                pass
+    finally:
+        await client.close()
 
 
 def test_the_stream_opens_and_gives_a_sign_of_life(daemon: str) -> None:

@@ -15,8 +15,9 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.adapter import Listening
-from hermes.gateway.events import Chat, Event
+from hermes.gateway.events import Chat
 from hermes.gateway.platforms.sms.adapter import Sms
+from tests.gateway.platforms import conftest as fixtures
 from tests.support.labs import sms as stub
 from tests.support.labs.recording import connected
 from tests.support.labs.sms import Lab
@@ -46,18 +47,7 @@ def document() -> dict[str, Any]:
     return whole
 
 
-@pytest.fixture(scope="module")
-def place() -> Iterator[Lab]:
-    lab = Lab()
-    yield lab
-    lab.close()
-
-
-@pytest.fixture
-def lab(place: Lab) -> Iterator[Lab]:
-    place.reset()
-    yield place
-    assert place.problems() == []
+lab, place = fixtures.lab, fixtures.place
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +72,13 @@ def twilio(**given: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("sender", [{}, {"messaging_service_sid": SERVICE, "phone_number": ""}])
-def test_what_we_send_is_what_twilios_openapi_allows(
+async def test_what_we_send_is_what_twilios_openapi_allows(
     lab: Lab, prism: str, tmp_path: Path, sender: dict[str, str], document: dict[str, Any]
 ) -> None:
-    async def work() -> list[str]:
-        sms = adapter(lab, tmp_path, base_url=prism, **sender)
-        async with connected(sms):
-            texts = ["hello", "**Grüße** & 50 % + 1 = ¿?", "😀 ж" * 100, "x" * 670]
-            return [await sms.send(ALICE, text, nonce=str(number)) for number, text in enumerate(texts)]
-
-    sids = asyncio.run(work())
+    sms = adapter(lab, tmp_path, base_url=prism, **sender)
+    async with connected(sms):
+        texts = ["hello", "**Grüße** & 50 % + 1 = ¿?", "😀 ж" * 100, "x" * 670]
+        sids = [await sms.send(ALICE, text, nonce=str(number)) for number, text in enumerate(texts)]
     assert len(set(sids)) == 4 and lab.shown()[:2] == ["hello", "Grüße & 50 % + 1 = ¿?"]
     form = document["paths"][MESSAGES]["post"]["requestBody"]["content"]["application/x-www-form-urlencoded"]["schema"]
     assert {name for one in lab._sent for name in one} <= form["properties"].keys()  # prism takes unknown names
@@ -99,22 +86,18 @@ def test_what_we_send_is_what_twilios_openapi_allows(
 
 
 @pytest.mark.parametrize("sender", [{}, {"messaging_service_sid": SERVICE}])
-def test_how_we_read_the_list_is_what_twilios_openapi_describes(
+async def test_how_we_read_the_list_is_what_twilios_openapi_describes(
     lab: Lab, prism: str, tmp_path: Path, sender: dict[str, str], document: dict[str, Any]
 ) -> None:
     lab.silent, lab.page_size = True, 2
     said = [lab.say(f"missed {number}", MessagingServiceSid=SERVICE) for number in range(5)]
     said.append(lab.attach(b"x", "a.txt", "text/plain", text="a file"))
-
-    async def work() -> list[Event]:
-        sms = adapter(lab, tmp_path, base_url=prism, **sender)
-        async with connected(sms) as link:
-            async with asyncio.timeout(20):
-                while len(link.events) < len(said):
-                    await asyncio.sleep(0.02)
-            return link.events
-
-    events = asyncio.run(work())
+    sms = adapter(lab, tmp_path, base_url=prism, **sender)
+    async with connected(sms) as link:
+        async with asyncio.timeout(20):
+            while len(link.events) < len(said):
+                await asyncio.sleep(0.02)
+        events = link.events
     assert [event.id for event in events] == said
     (file,) = events[-1].attachments
     assert (file.kind, file.mime) == ("file", "text/plain")
@@ -213,36 +196,26 @@ async def posted(sms: Sms, fields: dict[str, Any], signature: str) -> int:
 
 
 @pytest.mark.parametrize(("public", "signs"), CASES)
-def test_what_twilios_library_signs_is_accepted_and_a_changed_body_is_not(
+async def test_what_twilios_library_signs_is_accepted_and_a_changed_body_is_not(
     lab: Lab, tmp_path: Path, port: int, signatures: dict[str | None, list[str]], public: str | None, signs: str | None
 ) -> None:
     """Twilio's library accepts the address with and without its port; both signatures occur."""
-
-    async def work() -> tuple[list[int], list[int], list[str]]:
-        sms = adapter(lab, tmp_path)
-        sms.webhook_place = Listening(port=free_port() if public else port, public_url=public)
-        async with connected(sms) as link:
-            good = [await posted(sms, form(at), sign) for at, sign in enumerate(signatures[signs])]
-            bad = [
-                await posted(sms, {**form(at), "Body": "changed"}, sign) for at, sign in enumerate(signatures[signs])
-            ]
-            return good, bad, link.texts
-
-    good, bad, texts = asyncio.run(work())
+    sms = adapter(lab, tmp_path)
+    sms.webhook_place = Listening(port=free_port() if public else port, public_url=public)
+    async with connected(sms) as link:
+        good = [await posted(sms, form(at), sign) for at, sign in enumerate(signatures[signs])]
+        bad = [await posted(sms, {**form(at), "Body": "changed"}, sign) for at, sign in enumerate(signatures[signs])]
+        good, bad, texts = good, bad, link.texts
     assert good == [200] * len(FORMS) and bad == [403] * len(FORMS)
     assert texts == [one["Body"] for one in FORMS]
 
 
-def test_another_address_is_refused(lab: Lab, tmp_path: Path, signatures: dict[str | None, list[str]]) -> None:
+async def test_another_address_is_refused(lab: Lab, tmp_path: Path, signatures: dict[str | None, list[str]]) -> None:
     """Only the port may differ."""
-
-    async def work() -> int:
-        sms = adapter(lab, tmp_path)
-        sms.webhook_place = Listening(port=free_port(), public_url="https://hermes.example.com")
-        async with connected(sms):
-            return await posted(sms, form(0), signatures[PUBLIC][0])
-
-    assert asyncio.run(work()) == 403
+    sms = adapter(lab, tmp_path)
+    sms.webhook_place = Listening(port=free_port(), public_url="https://hermes.example.com")
+    async with connected(sms):
+        assert (await posted(sms, form(0), signatures[PUBLIC][0])) == 403
 
 
 def test_the_lab_signs_as_twilio_does(lab: Lab) -> None:

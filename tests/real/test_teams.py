@@ -60,7 +60,7 @@ def foreign(folder: Path, lab: Lab, **more: Any) -> list[dict[str, Any]]:
     """What the SDK's bot makes of the waiting deliveries, one by one."""
     given = {
         "app": stub.APP_ID, "secret": stub.APP_SECRET, "scope": "https://api.botframework.com/.default",
-        "login": f"{lab.base}/{stub.TENANT}/oauth2/v2.0/token", "issuer": "https://api.botframework.com",
+        "login": f"{lab.address}/{stub.TENANT}/oauth2/v2.0/token", "issuer": "https://api.botframework.com",
         "metadata": lab.settings["metadata_url"], "deliveries": lab.waiting, **more,
     }  # fmt: skip
     found: list[dict[str, Any]] = run_script(folder, Path(__file__).with_name("teams_side.mjs"), given)
@@ -206,7 +206,9 @@ def test_a_bot_in_another_cloud(folder: Path, lab: Lab, tmp_path: Path) -> None:
     assert link.texts == ["from this one"] and lab.problems() == []
 
 
-def test_what_we_send_is_of_the_sdks_types_and_goes_where_the_sdk_sends(folder: Path, lab: Lab, tmp_path: Path) -> None:
+async def test_what_we_send_is_of_the_sdks_types_and_goes_where_the_sdk_sends(
+    folder: Path, lab: Lab, tmp_path: Path
+) -> None:
     lab.say("one")
     lab.say("three", where="thread")
     foreign(folder, lab)
@@ -217,25 +219,21 @@ def test_what_we_send_is_of_the_sdks_types_and_goes_where_the_sdk_sends(folder: 
         Chat(platform="teams", chat_id="a:alice", type=DM),
         Chat(platform="teams", chat_id=stub.CHANNEL, type="channel", thread_id=stub.ROOT),
     ]
-
-    async def work() -> None:
-        teams = adapter(lab, tmp_path)
-        async with connected(teams):
-            for chat, said in zip(chats, list(lab.waiting), strict=True):
-                await deliver(teams, said)  # it names the conversation's service
-                await teams.typing(chat)
-                sent = await teams.send(chat, "**hello**", nonce="1")
-                await teams.edit(chat, sent, "hello _again_")
-                picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=b"\x89PNG")
-                await teams.send_file(chat, picture, caption="look", nonce="2")
-            file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"abc")
-            offered = await teams.send_file(chats[0], file, nonce="3")
-            lab.consent("a:alice", lab.sent[offered]["attachments"][0]["content"]["acceptContext"], "a.txt")
-            await deliver(teams, lab.waiting[-1])
-            while not any(one.endswith("file.info") for *_, body in lab.requests for one in kinds(body)):
-                await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(work(), 30))
+    teams = adapter(lab, tmp_path)
+    async with connected(teams):
+        for chat, said in zip(chats, list(lab.waiting), strict=True):
+            await deliver(teams, said)  # it names the conversation's service
+            await teams.typing(chat)
+            sent = await teams.send(chat, "**hello**", nonce="1")
+            await teams.edit(chat, sent, "hello _again_")
+            picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=b"\x89PNG")
+            await teams.send_file(chat, picture, caption="look", nonce="2")
+        file = OutgoingFile(kind="file", name="a.txt", mime="text/plain", data=b"abc")
+        offered = await teams.send_file(chats[0], file, nonce="3")
+        lab.consent("a:alice", lab.sent[offered]["attachments"][0]["content"]["acceptContext"], "a.txt")
+        await deliver(teams, lab.waiting[-1])
+        while not any(one.endswith("file.info") for *_, body in lab.requests for one in kinds(body)):
+            await asyncio.sleep(0.01)
     assert lab.problems() == []
     assert {(method, conversation) for method, conversation, _, _ in lab.requests} == theirs
     values: list[tuple[str, Any]] = [("Sent", body) for *_, body in lab.requests]

@@ -69,27 +69,22 @@ def test_the_sdk_receives_what_people_say(lab: Lab, sdk: VendorSdk) -> None:
     assert sdk.wait("message", 3)[2]["body"]["text"]["content"] == "after a cut"
 
 
-def test_a_message_with_control_characters_is_not_lost(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_a_message_with_control_characters_is_not_lost(
+    lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path
+) -> None:
     """They come unescaped, which is no JSON: the SDK removes them before it parses a frame, and so reads the message."""
     lab.say("one\x0btwo")
     assert sdk.wait("message")[0]["body"]["text"]["content"] == "onetwo"
     sdk("disconnect")
-
-    async def ours() -> str:
-        async with connected(adapter(tap, lab, tmp_path)) as link:
-            lab.say("one\x0btwo")
-            await link.until(lambda: link.events, "the message is lost")
-            return link.events[0].text
-
-    assert asyncio.run(ours()) in ("onetwo", "one\x0btwo")
+    async with connected(adapter(tap, lab, tmp_path)) as link:
+        lab.say("one\x0btwo")
+        await link.until(lambda: link.events, "the message is lost")
+        assert link.events[0].text in ("onetwo", "one\x0btwo")
 
 
-def test_a_second_connection_ends_the_first(lab: Lab, sdk: VendorSdk, tmp_path: Path) -> None:
-    async def other() -> None:
-        async with connected(WeCom(lab.settings, tmp_path)):
-            await asyncio.to_thread(sdk.wait, "event")
-
-    asyncio.run(other())
+async def test_a_second_connection_ends_the_first(lab: Lab, sdk: VendorSdk, tmp_path: Path) -> None:
+    async with connected(WeCom(lab.settings, tmp_path)):
+        await asyncio.to_thread(sdk.wait, "event")
     assert sdk.told("event")[0]["body"]["event"]["eventtype"] == "disconnected_event"
     assert lab.connections == 2  # the SDK stays away
 
@@ -110,7 +105,7 @@ def said(frames: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     return sorted(found, key=lambda one: one[1].get("chunk_index", 0) if "chunk" in one[0] else 0)
 
 
-def test_our_adapter_says_what_the_sdk_says(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_says_what_the_sdk_says(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """The subscription, an answer that grows, a pushed message, an upload in parts: the same frames."""
     alice = lab.user_id("alice")
     lab.say("a question")
@@ -128,26 +123,24 @@ def test_our_adapter_says_what_the_sdk_says(lab: Lab, tap: Wiretap, sdk: VendorS
     sdk("disconnect")
     lab.reset()
     tap.forget()
-
-    async def ours() -> None:
-        made = adapter(tap, lab, tmp_path)
-        made.cursor = " ▉"
-        async with connected(made) as link:
-            lab.say("a question")
-            event = await link.event("a question")
-            sent = await made.send(event.chat, "an answer ▉", nonce="1", context=event.reply_context)
-            await made.edit(event.chat, sent, "an answer")
-            await made.send(event.chat, "more", nonce="2", context=event.reply_context)
-            there = Chat(platform="wecom", chat_id=alice, type=DM)
-            paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=LARGE)
-            await made.send_file(there, paper, nonce="3")
-
-    asyncio.run(ours())
+    made = adapter(tap, lab, tmp_path)
+    made.cursor = " ▉"
+    async with connected(made) as link:
+        lab.say("a question")
+        event = await link.event("a question")
+        sent = await made.send(event.chat, "an answer ▉", nonce="1", context=event.reply_context)
+        await made.edit(event.chat, sent, "an answer")
+        await made.send(event.chat, "more", nonce="2", context=event.reply_context)
+        there = Chat(platform="wecom", chat_id=alice, type=DM)
+        paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=LARGE)
+        await made.send_file(there, paper, nonce="3")
     assert (lab.shown(), lab.sent_files()) == (shown, files)
     assert said([one for one in tap.up() if one["cmd"] != "ping"]) == theirs
 
 
-def test_files_are_decrypted_and_named_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_files_are_decrypted_and_named_as_the_sdk_does(
+    lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path
+) -> None:
     name = "Bericht über 雪.pdf"
     lab.attach(LARGE, name, "application/pdf")
     file = sdk.wait("message")[0]["body"]["file"]
@@ -155,16 +148,12 @@ def test_files_are_decrypted_and_named_as_the_sdk_does(lab: Lab, tap: Wiretap, s
     theirs = sdk("download", url=file["url"], key=file["aeskey"])
     assert (theirs["name"], base64.b64decode(theirs["data"])) == (name, LARGE)
     sdk("disconnect")
-
-    async def ours() -> tuple[bytes, str | None]:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            lab.attach(LARGE, name, "application/pdf")
-            await link.until(lambda: link.events)
-            attachment = link.events[0].attachments[0]
-            return await made.fetch(attachment), made.fetched_name(attachment)
-
-    assert asyncio.run(ours()) == (LARGE, name)
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        lab.attach(LARGE, name, "application/pdf")
+        await link.until(lambda: link.events)
+        attachment = link.events[0].attachments[0]
+        assert (await made.fetch(attachment), made.fetched_name(attachment)) == (LARGE, name)
 
 
 # ------------------------------------------------------------------------------------------------ callbacks of apps

@@ -67,7 +67,7 @@ def test_a_token_that_has_ended_is_told_by_its_code(lab: Lab, tap: Wiretap, sdk:
 
 @pytest.mark.parametrize("full_urls", [False, True])
 @pytest.mark.parametrize(("name", "mime"), [("a.png", "image/png"), ("a paper.pdf", "application/pdf")])
-def test_files_of_the_cdn_are_decrypted(
+async def test_files_of_the_cdn_are_decrypted(
     lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path, name: str, mime: str, full_urls: bool
 ) -> None:
     lab.full_urls = full_urls
@@ -79,14 +79,10 @@ def test_files_of_the_cdn_are_decrypted(
     theirs = sdk(
         "download", param=media["encrypt_query_param"], key=media["aes_key"], cdn=cdn, url=media.get("full_url")
     )
-
-    async def ours() -> bytes:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            await link.until(lambda: link.events)
-            return await made.fetch(link.events[0].attachments[0])
-
-    assert base64.b64decode(theirs) == asyncio.run(ours()) == PICTURE
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        await link.until(lambda: link.events)
+        assert base64.b64decode(theirs) == (await made.fetch(link.events[0].attachments[0])) == PICTURE
     one, two = tap.of("GET", "/c2c/download")
     assert (one.path, one.query) == (two.path, two.query)
 
@@ -110,7 +106,7 @@ def compared(call: Call) -> tuple[Any, ...]:
     return call.method, call.path, sorted(call.query), kept, shown, body
 
 
-def test_our_adapter_asks_as_it_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
+async def test_our_adapter_asks_as_it_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
     """The beginning and the end, a reply, "is typing", a picture and a file: the same requests."""
     alice, cdn, encoded = lab.user_id("alice"), f"{address(tap)}/c2c", base64.b64encode(PICTURE).decode()
     lab.say("a question")
@@ -130,21 +126,17 @@ def test_our_adapter_asks_as_it_does(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp
     tap.forget()
     lab._sent.clear()
     lab.notified.clear()
-
-    async def ours() -> None:
-        made = adapter(tap, lab, tmp_path)
-        async with connected(made) as link:
-            event = await link.event("a question")
-            await link.until(lambda: made._mark.state.contexts)
-            there, context = Chat(platform="weixin", chat_id=alice), event.reply_context
-            await made.typing(there)
-            await made.send(there, "an answer ☃", nonce="1", context=context)
-            picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
-            await made.send_file(there, picture, nonce="2", context=context)
-            paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=PICTURE)
-            await made.send_file(there, paper, nonce="3", context=context)
-
-    asyncio.run(ours())
+    made = adapter(tap, lab, tmp_path)
+    async with connected(made) as link:
+        event = await link.event("a question")
+        await link.until(lambda: made._mark.state.contexts)
+        there, context = Chat(platform="weixin", chat_id=alice), event.reply_context
+        await made.typing(there)
+        await made.send(there, "an answer ☃", nonce="1", context=context)
+        picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=PICTURE)
+        await made.send_file(there, picture, nonce="2", context=context)
+        paper = OutgoingFile(kind="file", name="a paper.pdf", mime="application/pdf", data=PICTURE)
+        await made.send_file(there, paper, nonce="3", context=context)
     assert (lab.shown(), lab.sent_files(), lab.notified) == (shown, files, notified)
     assert [compared(one) for one in tap.calls if "getupdates" not in one.path] == theirs
 

@@ -115,20 +115,19 @@ def test_both_accept_and_understand_the_same(folder: Path, lab: Lab, tmp_path: P
 
 
 @pytest.mark.thorough
-def test_the_console_is_answered_alike(folder: Path, lab: Lab, tmp_path: Path) -> None:
+async def test_the_console_is_answered_alike(folder: Path, lab: Lab, tmp_path: Path) -> None:
     right = {"hub.mode": "subscribe", "hub.verify_token": stub.WORD, "hub.challenge": "1158201444"}
     queries = [right, {**right, "hub.verify_token": "wrong"}]
     theirs = foreign(folder, lab, verify=queries)["deliveries"]
     assert [(one["status"], one.get("challenge")) for one in theirs] == [(200, "1158201444"), (403, None)]
-
-    async def work() -> list[tuple[int, str]]:
-        whatsapp = adapter(lab, tmp_path)
-        url = f"http://127.0.0.1:{whatsapp.webhook_place.port}/whatsapp"
-        async with connected(whatsapp), httpx.AsyncClient(trust_env=False) as client:
-            answers = [await client.get(url, params=one) for one in queries]
-        return [(one.status_code, one.text if one.status_code == 200 else "") for one in answers]
-
-    assert asyncio.run(work()) == [(200, "1158201444"), (403, "")]
+    whatsapp = adapter(lab, tmp_path)
+    url = f"http://127.0.0.1:{whatsapp.webhook_place.port}/whatsapp"
+    async with connected(whatsapp), httpx.AsyncClient(trust_env=False) as client:
+        answers = [await client.get(url, params=one) for one in queries]
+    assert ([(one.status_code, one.text if one.status_code == 200 else "") for one in answers]) == [
+        (200, "1158201444"),
+        (403, ""),
+    ]
 
 
 def sending(lab: Lab, home: Path, quote: str) -> None:
@@ -234,23 +233,17 @@ BUTTONS = {
 
 
 @pytest.mark.thorough
-def test_files_of_every_type_are_uploaded_as_a_type_that_is_taken(folder: Path, lab: Lab, tmp_path: Path) -> None:
+async def test_files_of_every_type_are_uploaded_as_a_type_that_is_taken(folder: Path, lab: Lab, tmp_path: Path) -> None:
     """The other client and Meta's endpoint take a short list of types. A file of another one is sent all the same."""
     types = ["application/pdf", "text/plain", "application/zip", "application/json", "image/gif", "text/csv"]
     assert foreign(folder, lab, types=types)["types"] == [True, True, False, False, False, False]
     chat = Chat(platform="whatsapp", chat_id=ALICE)
     data = {f"a{at}.x": f"content {at}".encode() for at, _ in enumerate(types)}
     data["large.png"] = b"x" * 5_000_001
-
-    async def work() -> None:
-        whatsapp = adapter(lab, tmp_path)
-        async with connected(whatsapp):
-            for (name, content), mime in zip(data.items(), [*types, "image/png"], strict=True):
-                await whatsapp.send_file(
-                    chat, OutgoingFile(kind="file", name=name, mime=mime, data=content), nonce=name
-                )
-
-    asyncio.run(work())
+    whatsapp = adapter(lab, tmp_path)
+    async with connected(whatsapp):
+        for (name, content), mime in zip(data.items(), [*types, "image/png"], strict=True):
+            await whatsapp.send_file(chat, OutgoingFile(kind="file", name=name, mime=mime, data=content), nonce=name)
     assert [(name, content) for name, content, _ in lab.sent_files()] == list(data.items())
     assert lab.problems() == []
 

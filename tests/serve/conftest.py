@@ -15,6 +15,9 @@ from hermes.serve.api.requests import ApiLimits
 from hermes.serve.http import HttpServer
 from tests.serve.running import NOBODY, Loop, Served
 from tests.support.aimock import aimock
+from tests.support.browser import Browser
+from tests.support.echo import Echo
+from tests.support.page import Page, fill, talkative
 
 __all__ = ["aimock"]
 
@@ -23,6 +26,42 @@ __all__ = ["aimock"]
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests to servers of the test take no proxy."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Echo]:
+    with Echo() as echo:
+        yield echo
+
+
+@pytest.fixture(scope="module")
+def home(model: Echo, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with some conversations, where that model answers."""
+    home = tmp_path_factory.mktemp("page") / "home"
+    talkative(home, model.base_url)
+    fill(home)
+    return home
+
+
+@pytest.fixture(scope="module")
+def page(home: Path) -> Iterator[Page]:
+    with Page(home) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def window(page: Page) -> Iterator[Browser]:
+    with Browser() as browser:
+        browser.open(page.link, 1280)
+        yield browser
+
+
+@pytest.fixture
+def browser(window: Browser) -> Iterator[Browser]:
+    """A browser that came by the link; at the end, the page has complained about nothing."""
+    window.value("localStorage.clear()")  # the drafts of other tests
+    yield window
+    assert window.problems() == []
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPa
         assert wire.bodies == []
 
 
-def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.requests import Request
 
     from hermes.serve.api.errors import ApiError
@@ -195,13 +195,10 @@ def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.MonkeyPat
         await asyncio.sleep(0.01)
         return {"type": "http.request", "body": b" ", "more_body": True}
 
-    async def asked() -> None:
-        with pytest.raises(ApiError) as caught:
-            async with asyncio.timeout(20):
-                await told_in(Request({"type": "http", "method": "POST", "headers": []}, dribble))
-        assert caught.value.status == 408
-
-    asyncio.run(asked())
+    with pytest.raises(ApiError) as caught:
+        async with asyncio.timeout(20):
+            await told_in(Request({"type": "http", "method": "POST", "headers": []}, dribble))
+    assert caught.value.status == 408
 
 
 def test_what_is_not_there_is_said_in_openais_way(serve: Any) -> None:

@@ -109,31 +109,27 @@ def test_what_is_wrong_is_refused_in_one_line_and_the_program_goes_on(
 
 @pytest.mark.parametrize("how", ["delete_session", "trash_session"])
 @pytest.mark.parametrize("when", ["reply", "tool"])
-def test_a_session_that_is_gone_in_the_middle_of_a_turn_ends_it_with_an_error(
+async def test_a_session_that_is_gone_in_the_middle_of_a_turn_ends_it_with_an_error(
     server: ModelServer, home: Path, tmp_path: Path, how: str, when: str
 ) -> None:
     gate = Gate()
     command = Call("terminal", command="while [ ! -e go ]; do sleep 0.1; done")
     server.scripts = [["one ", gate, "two"]] if when == "reply" else [[command], ["Done."]]
-
-    async def talk() -> None:
-        editor = Editor()
-        async with connected(home, editor) as (agent, _):
-            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            await agent.set_session_mode(session_id=session, mode_id="never")
-            prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("hi")]))
-            async with asyncio.timeout(60):
-                while not {"agent_message_chunk", "tool_call"} & {one.session_update for _, one in editor.updates}:
-                    await asyncio.sleep(0.02)
-            with SessionDB(home / "state.db") as db:
-                assert getattr(db, how)(session)
-            gate.open.set()
-            (tmp_path / "go").touch()
-            with pytest.raises(acp.RequestError, match="deleted"):
-                await asyncio.wait_for(prompt, 60)
-            other = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            server.scripts = [["Hello."]]
-            answer = await agent.prompt(session_id=other, prompt=[acp.text_block("hi")])
-            assert answer.stop_reason == "end_turn"
-
-    asyncio.run(talk())
+    editor = Editor()
+    async with connected(home, editor) as (agent, _):
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        await agent.set_session_mode(session_id=session, mode_id="never")
+        prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("hi")]))
+        async with asyncio.timeout(60):
+            while not {"agent_message_chunk", "tool_call"} & {one.session_update for _, one in editor.updates}:
+                await asyncio.sleep(0.02)
+        with SessionDB(home / "state.db") as db:
+            assert getattr(db, how)(session)
+        gate.open.set()
+        (tmp_path / "go").touch()
+        with pytest.raises(acp.RequestError, match="deleted"):
+            await asyncio.wait_for(prompt, 60)
+        other = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        server.scripts = [["Hello."]]
+        answer = await agent.prompt(session_id=other, prompt=[acp.text_block("hi")])
+        assert answer.stop_reason == "end_turn"

@@ -57,7 +57,7 @@ async def loaded(home: Path, folder: Path, session: str) -> Editor:
     return editor
 
 
-def test_a_loaded_session_looks_as_it_did_while_it_ran(server: ModelServer, home: Path, tmp_path: Path) -> None:
+async def test_a_loaded_session_looks_as_it_did_while_it_ran(server: ModelServer, home: Path, tmp_path: Path) -> None:
     (folder := tmp_path / "project").mkdir()
     with SessionDB(home / "state.db") as db:
         db.create_session("earlier", "cli", cwd=str(folder))
@@ -76,13 +76,9 @@ def test_a_loaded_session_looks_as_it_did_while_it_ran(server: ModelServer, home
         [Call("write_file", path="here.txt", content="x")],
         ["All ", "done."],
     ]  # fmt: skip
-
-    async def both() -> tuple[Shown, Shown]:
-        question = "which parser does the zeppelin project use, and how is it set up?"
-        session, live = await talked(home, folder, question, "no")
-        return shown(live), shown(await loaded(home, folder, session))
-
-    live, replay = asyncio.run(both())
+    question = "which parser does the zeppelin project use, and how is it set up?"
+    session, live = await talked(home, folder, question, "no")
+    live, replay = shown(live), shown(await loaded(home, folder, session))
     assert replay == live
     assert (folder / "old.txt").exists()  # declined
 
@@ -135,28 +131,24 @@ def test_a_question_shows_the_call_and_a_refusal_reaches_the_model(
 
 
 @pytest.mark.parametrize("answer", ["cancelled", None])
-def test_a_turn_that_is_cancelled_while_it_asks_ends_as_cancelled(
+async def test_a_turn_that_is_cancelled_while_it_asks_ends_as_cancelled(
     server: ModelServer, home: Path, tmp_path: Path, answer: str | None
 ) -> None:
     (tmp_path / "x").write_text("x")
     server.scripts = [[Call("terminal", command="rm x")], ["Done."]]
-
-    async def talk() -> None:
-        editor = Editor(answer)  # None: never answers
-        async with connected(home, editor) as (agent, _):
-            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("remove it")]))
-            await editor.is_asked.wait()
-            if answer is None:
-                await agent.cancel(session_id=session)
-            assert (await asyncio.wait_for(prompt, 60)).stop_reason == "cancelled"
-            told = [one for _, one in editor.updates if one.session_update == "tool_call_update"]
-            assert told[-1].status == "failed"
-            server.scripts = [["And on."]]
-            again = await agent.prompt(session_id=session, prompt=[acp.text_block("go on")])
-            assert again.stop_reason == "end_turn"
-
-    asyncio.run(talk())
+    editor = Editor(answer)  # None: never answers
+    async with connected(home, editor) as (agent, _):
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        prompt = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("remove it")]))
+        await editor.is_asked.wait()
+        if answer is None:
+            await agent.cancel(session_id=session)
+        assert (await asyncio.wait_for(prompt, 60)).stop_reason == "cancelled"
+        told = [one for _, one in editor.updates if one.session_update == "tool_call_update"]
+        assert told[-1].status == "failed"
+        server.scripts = [["And on."]]
+        again = await agent.prompt(session_id=session, prompt=[acp.text_block("go on")])
+        assert again.stop_reason == "end_turn"
     assert (tmp_path / "x").exists()
 
 

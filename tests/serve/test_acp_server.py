@@ -129,24 +129,20 @@ def test_a_prompt_is_answered_kept_and_continued_from_its_history(
 
 
 @pytest.mark.parametrize(("answer", "is_there"), [("yes", False), ("no", True)])
-def test_a_dangerous_command_asks_the_editor(
+async def test_a_dangerous_command_asks_the_editor(
     server: ModelServer, home: Path, tmp_path: Path, answer: str, is_there: bool
 ) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "x").write_text("x")
-
-    async def talk() -> None:
-        editor = Editor(answer)
-        async with connected(home, editor) as (agent, _):
-            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            server.scripts = [[Call("terminal", command=f"rm -rf {victim}")], ["Done."]]
-            await agent.prompt(session_id=session, prompt=[acp.text_block("remove it")])
-            assert len(editor.asked) == 1 and "rm -rf" in editor.asked[0]
-            kinds = [one.session_update for _, one in editor.updates]
-            assert "tool_call" in kinds and "tool_call_update" in kinds
-
-    asyncio.run(talk())
+    editor = Editor(answer)
+    async with connected(home, editor) as (agent, _):
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        server.scripts = [[Call("terminal", command=f"rm -rf {victim}")], ["Done."]]
+        await agent.prompt(session_id=session, prompt=[acp.text_block("remove it")])
+        assert len(editor.asked) == 1 and "rm -rf" in editor.asked[0]
+        kinds = [one.session_update for _, one in editor.updates]
+        assert "tool_call" in kinds and "tool_call_update" in kinds
     assert victim.exists() == is_there
 
 

@@ -13,40 +13,23 @@ import pytest
 from hermes_state import SessionDB
 from tests.support.axe import serious
 from tests.support.browser import Browser
-from tests.support.echo import Echo
-from tests.support.page import Page, fill, talkative
+from tests.support.page import Page, fill
 from tests.support.sizes import THOROUGH, size
 
 MANY = 10_000
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    home = tmp_path_factory.mktemp("browser") / "home"
-    with Echo() as model:
-        talkative(home, model.base_url)
-        fill(home)
-        with SessionDB(home / "state.db", transcripts="off", durability="normal") as db:
-            db.create_session("tabs", "cli")
-            db.replace_messages("tabs", [{"role": "user", "content": f"as it was {n}"} for n in range(150)])
-            db.create_session("long", "cli")
-            db.set_session_title("long", "Ten thousand messages")
-            db.replace_messages(
-                "long", [{"role": ("user", "assistant")[n % 2], "content": f"number {n} " + "words " * (n % 40)} for n in range(MANY)]
-            )  # fmt: skip
-        yield home
-
-
-@pytest.fixture(scope="module")
-def page(home: Path) -> Iterator[Page]:
-    with Page(home) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def window() -> Iterator[Browser]:
-    with Browser() as browser:
-        yield browser
+def home(home: Path) -> Path:
+    with SessionDB(home / "state.db", transcripts="off", durability="normal") as db:
+        db.create_session("tabs", "cli")
+        db.replace_messages("tabs", [{"role": "user", "content": f"as it was {n}"} for n in range(150)])
+        db.create_session("long", "cli")
+        db.set_session_title("long", "Ten thousand messages")
+        db.replace_messages(
+            "long", [{"role": ("user", "assistant")[n % 2], "content": f"number {n} " + "words " * (n % 40)} for n in range(MANY)]
+        )  # fmt: skip
+    return home
 
 
 @pytest.fixture
@@ -56,10 +39,6 @@ def browser(window: Browser, page: Page) -> Iterator[Browser]:
     window.wait("document.querySelectorAll('.row').length >= 5")
     yield window
     assert window.problems() == []
-
-
-def shows(browser: Browser, text: str) -> None:
-    browser.wait(f"document.querySelector('main').innerText.includes({text!r})")
 
 
 # ------------------------------------------------------------------------------------------------ find
@@ -102,9 +81,9 @@ def test_filter_by_chips_and_a_link_to_a_search(browser: Browser, page: Page) ->
     browser.click(".chip.on", "Folder")
     browser.wait("document.querySelectorAll('.row').length === 2")
     browser.open(page.address + "/?q=zebra", 1280)
-    shows(browser, "No messages match")
+    browser.shows("No messages match")
     browser.open(page.address + "/?q=which tokenizer did Veronica choose for the parser", 1280)
-    shows(browser, "Nothing closely matches")
+    browser.shows("Nothing closely matches")
     browser.wait("document.querySelectorAll('.hit').length > 0")
 
 
@@ -133,7 +112,7 @@ def test_read_code_calls_and_reasoning(browser: Browser, page: Page) -> None:
     browser.wait("document.querySelector('.call .result pre').checkVisibility()")
     assert browser.value("document.querySelector('.call .result pre').innerText").startswith("<h1>out</h1>")
     browser.click(".reasoning summary")
-    shows(browser, "I should look.")
+    browser.shows("I should look.")
     assert "1,200 in, 80 out" in browser.value("document.querySelectorAll('.used')[1].innerText")
     browser.click(".body > .code button", "Copy")
     browser.wait("navigator.clipboard.readText().then(text => text.trim() === \"print('<i>')\")")
@@ -178,7 +157,7 @@ def test_pictures_and_recordings_are_inline(browser: Browser, page: Page) -> Non
 def test_walk_the_lineage_and_see_what_was_compressed(browser: Browser, page: Page) -> None:
     browser.open(page.address + "/s/new", 1280)
     browser.click(".compressed summary", "Show what was compressed (8 messages)")
-    shows(browser, "early words 5")
+    browser.shows("early words 5")
     assert browser.value("[...document.querySelectorAll('.who')].some(one => one.innerText === 'Summary')")
     browser.click(".lineage summary", "Part 2 of 2")
     browser.click(".lineage a", "Another way")
@@ -224,10 +203,10 @@ def test_ten_thousand_messages_scroll_and_only_some_are_in_the_page(browser: Bro
 
 def test_what_another_process_writes_appears(browser: Browser, page: Page, home: Path) -> None:
     browser.open(page.address + "/s/branch", 1280)
-    shows(browser, "going on")
+    browser.shows("going on")
     with SessionDB(home / "state.db") as db:
         db.append_message("branch", "user", "from another process")
-        shows(browser, "from another process")
+        browser.shows("from another process")
         call = {"id": "late", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
         db.append_message("branch", "assistant", "calling", tool_calls=[call])
         browser.wait("document.querySelector('#messages').lastElementChild.innerText.includes('no result')")
@@ -253,14 +232,14 @@ def test_seven_tabs_and_more_work_and_a_hidden_one_misses_nothing(page: Page, ho
             db.replace_messages("tabs", [{"role": "user", "content": f"written meanwhile {n}"} for n in range(150)])
         for tab in tabs:
             browser.show_tab(tab)
-            shows(browser, "written meanwhile 149")
+            browser.shows("written meanwhile 149")
             browser.wait("!document.querySelector('#messages').innerText.includes('as it was')")
         browser.click("#prompt")
         browser.type("say walrus long=400 slow=1")
         browser.click("button", "Send")
         browser.wait("!document.querySelector('#talk .danger').hidden")
         browser.show_tab(tabs[0])
-        shows(browser, "say walrus")
+        browser.shows("say walrus")
         for tab in (tabs[-1], tabs[3]):
             browser.show_tab(tab)
             browser.wait("document.querySelector('#messages').lastElementChild.matches('.assistant')")
@@ -278,7 +257,7 @@ def test_turns_in_hidden_tabs_leave_the_others_their_connections(page: Page, hom
         browser.open(page.link, 1280)
         for number in range(7):  # the seventh one is not shown without a connection
             browser.new_tab(f"{page.address}/s/turn{number}")
-            shows(browser, "begun")
+            browser.shows("begun")
             browser.click("#prompt")
             browser.type("long=3000 slow=20")
             browser.click("button", "Send")
@@ -298,21 +277,21 @@ def test_eight_tabs_that_are_seen_at_once_share_one_connection(page: Page, home:
         for number in range(8):
             tabs.append(browser.new_tab(f"{page.address}/s/seen{number}"))
             browser.call("Emulation.setFocusEmulationEnabled", enabled=True)  # as in a window of its own
-            shows(browser, "before")
+            browser.shows("before")
         with SessionDB(home / "state.db") as db:
             for number in range(8):
                 db.append_message(f"seen{number}", "user", "after")
         for tab in tabs:  # none is brought to the front
             browser.attach(tab)
             assert browser.value("document.visibilityState") == "visible"
-            shows(browser, "after")
+            browser.shows("after")
             assert browser.value(
                 "performance.getEntriesByType('resource').every(one => !one.name.includes('/api/events'))"
             )
         browser.click("#prompt")
         browser.type("say walrus")
         browser.click("button", "Send")
-        shows(browser, "walrus")
+        browser.shows("walrus")
         assert browser.problems() == []
 
 
@@ -328,7 +307,7 @@ def test_a_browser_without_shared_workers_is_told_as_well(page: Page, home: Path
             browser.click(".row[href='/s/alone']")
             browser.wait("document.querySelectorAll('.message').length === 1")
             db.append_message("alone", "user", "and a second one")
-            shows(browser, "and a second one")
+            browser.shows("and a second one")
         assert browser.problems() == []
 
 
@@ -369,7 +348,7 @@ def test_tidy_a_conversation(browser: Browser, page: Page, home: Path) -> None:
     browser.click("nav a", "Trash")
     browser.wait("document.querySelectorAll('.trashed').length === 1")
     browser.click(".trashed button", "Restore")
-    shows(browser, "The trash is empty")
+    browser.shows("The trash is empty")
     with SessionDB(home / "state.db", read_only=True) as db:
         row = db.get_session("tidy")
         assert row is not None and row["title"] == "Tidied up" and row["pinned_at"] and db.get_tags("tidy") == ["later"]
@@ -449,7 +428,7 @@ def test_the_list_is_live_and_the_pinned_ones_come_first(browser: Browser, page:
     with SessionDB(home / "state.db") as db:
         db.create_session("live", "cli")
         db.append_message("live", "user", "just begun elsewhere")
-        shows(browser, "just begun elsewhere")
+        browser.shows("just begun elsewhere")
         browser.value("document.querySelector('.row[href=\"/s/live\"]').focus()")
         db.set_session_title("live", "Now it has a title")
         browser.wait("document.activeElement.innerText.includes('Now it has a title')")
@@ -518,7 +497,7 @@ def test_a_dangerous_command_is_asked_about_in_the_page(browser: Browser, page: 
         browser.wait(
             "document.querySelectorAll('.message').length === 3 && !document.querySelector('.reply').innerText"
         )
-        shows(browser, "the tool said")
+        browser.shows("the tool said")
         assert (tmp_path / "a").exists() is not yes
 
 
@@ -527,11 +506,11 @@ def test_another_process_is_answering(browser: Browser, page: Page, home: Path) 
         db.take_turn("old", "elsewhere:1:x:telegram", 60.0)
         token = db.take_turn("new", "elsewhere:1:x:telegram", 60.0)
         browser.open(page.address + "/s/new", 1280)
-        shows(browser, "(telegram) is answering here")
+        browser.shows("(telegram) is answering here")
         browser.click("#prompt")
         browser.type("me too")
         browser.key("Enter")
-        shows(browser, "try again when it is done")
+        browser.shows("try again when it is done")
         assert browser.value("document.getElementById('prompt').value") == "me too"
         db.release_lease("session:new", token)
     browser.events.clear()  # the refusal is in the console, as it should be
@@ -649,7 +628,7 @@ def test_the_password_is_asked_for_and_lets_in(window: Browser, tmp_path: Path) 
             window.wait(
                 "!!document.querySelector('.message') || document.querySelector('[role=alert]').innerText !== ''"
             )
-        shows(window, "tokenizer")
+        window.shows("tokenizer")
         assert window.value("location.pathname") == "/s/s1"
     window.events.clear()  # the refusals are in the console, as they should be
 
@@ -672,12 +651,12 @@ def test_what_is_read_only_offers_no_change(window: Browser, tmp_path: Path) -> 
 def test_a_store_without_conversations(window: Browser, tmp_path: Path) -> None:
     with Page(tmp_path / "home") as page:
         window.open(page.link, 390)
-        shows(window, "No conversations yet")
+        window.shows("No conversations yet")
         assert serious(window) == []
         window.open(page.address + "/insights", 390)
-        shows(window, "No conversations in this time")
+        window.shows("No conversations in this time")
         window.open(page.address + "/?q=anything", 390)
-        shows(window, "No messages match")
+        window.shows("No messages match")
         assert window.problems() == []
 
 

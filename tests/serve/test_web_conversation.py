@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hermes_state import SessionDB
 from tests.support.axe import serious
 from tests.support.browser import Browser
 from tests.support.echo import Echo
-from tests.support.page import Page, fill, png, talkative
+from tests.support.page import Page, png
 
 # What the model says back: everything Markdown has, in pieces of forty characters.
 TEXT = r"""hello slow=8
@@ -50,44 +49,15 @@ The end of it."""
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as model:
-        model.models = ["echo", "other"]
-        yield model
+def model(model: Echo) -> Echo:
+    model.models = ["echo", "other"]
+    return model
 
 
 @pytest.fixture(scope="module")
-def home(model: Echo, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("conversation") / "home"
-    talkative(home, model.base_url)
-    fill(home)
-    return home
-
-
-@pytest.fixture(scope="module")
-def page(home: Path) -> Iterator[Page]:
-    with Page(home) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def window(page: Page) -> Iterator[Browser]:
-    with Browser() as browser:
-        browser.open(page.link, 1280)
-        permissions = ["clipboardReadWrite", "clipboardSanitizedWrite"]
-        browser.call("Browser.grantPermissions", permissions=permissions)
-        yield browser
-
-
-@pytest.fixture
-def browser(window: Browser) -> Iterator[Browser]:
-    window.value("localStorage.clear()")
-    yield window
-    assert window.problems() == []
-
-
-def shows(browser: Browser, text: str) -> None:
-    browser.wait(f"document.querySelector('main').innerText.includes({text!r})")
+def window(window: Browser) -> Browser:
+    window.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    return window
 
 
 def begin(browser: Browser, page: Page, text: str, width: int = 1280) -> None:
@@ -187,7 +157,7 @@ def test_times_stand_beside_dates(browser: Browser, page: Page, home: Path) -> N
         db.create_session("old-times", "cli")
         db.append_message("old-times", "user", "long ago", timestamp=1_700_000_000.0)
     browser.open(page.address + "/s/old-times", 1280)
-    shows(browser, "long ago")
+    browser.shows("long ago")
     shown = browser.value("document.querySelector('#messages time').innerText")
     assert "2023" in shown and re.search(r"\d\d?:\d\d", shown)
 
@@ -231,7 +201,7 @@ def test_edit_a_message_and_send_it_in_a_branch(browser: Browser, page: Page, ho
     browser.key("Enter")
     browser.wait(f"location.pathname.startsWith('/s/') && location.pathname !== {old!r}")
     over(browser, 2)
-    shows(browser, "echo: the first question!!")
+    browser.shows("echo: the first question!!")
     with SessionDB(home / "state.db", read_only=True) as db:
         assert db.get_messages(old[3:])[0]["content"] == "the *first* question"
 
@@ -258,7 +228,7 @@ def test_a_turn_that_failed_can_be_tried_again(browser: Browser, page: Page, mod
     del model.refuses["echo"]
     browser.click(".problem button", "Try again")
     over(browser, 2)
-    shows(browser, "echo: no key yet")
+    browser.shows("echo: no key yet")
 
 
 def test_choose_the_model_of_a_conversation(browser: Browser, page: Page, home: Path, model: Echo) -> None:
@@ -307,7 +277,7 @@ def test_files_are_dropped_pasted_or_chosen(browser: Browser, page: Page, tmp_pa
     browser.wait("document.querySelector('#messages .user img')?.naturalWidth === 48")
     assert browser.value("document.querySelector('#messages .user img').alt") == "dropped.png"
     browser.click("#messages .user .output summary", "chosen.txt")
-    shows(browser, "chosen words")
+    browser.shows("chosen words")
 
 
 def test_a_conversation_with_a_running_turn_is_not_trashed(browser: Browser, page: Page) -> None:

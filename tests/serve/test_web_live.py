@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,49 +10,20 @@ import pytest
 
 from hermes_state import SessionDB
 from tests.support.browser import Browser
-from tests.support.echo import Echo
-from tests.support.page import Page, fill, talkative
+from tests.support.page import Page
 
 MANY = 700
 CALL = {"id": "c9", "type": "function", "function": {"name": "terminal", "arguments": "{}"}}
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    home = tmp_path_factory.mktemp("live") / "home"
-    with Echo() as model:
-        talkative(home, model.base_url)
-        fill(home)
-        with SessionDB(home / "state.db", transcripts="off", durability="normal") as db:
-            db.create_session("long", "cli")
-            db.replace_messages(
-                "long", [{"role": ("user", "assistant")[n % 2], "content": f"number {n} " + "words " * 30} for n in range(MANY)]
-            )  # fmt: skip
-        yield home
-
-
-@pytest.fixture(scope="module")
-def page(home: Path) -> Iterator[Page]:
-    with Page(home) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
-def window(page: Page) -> Iterator[Browser]:
-    with Browser() as browser:
-        browser.open(page.link, 1280)
-        yield browser
-
-
-@pytest.fixture
-def browser(window: Browser) -> Iterator[Browser]:
-    window.value("localStorage.clear()")  # the drafts of other tests
-    yield window
-    assert window.problems() == []
-
-
-def shows(browser: Browser, text: str) -> None:
-    browser.wait(f"document.querySelector('main').innerText.includes({text!r})")
+def home(home: Path) -> Path:
+    with SessionDB(home / "state.db", transcripts="off", durability="normal") as db:
+        db.create_session("long", "cli")
+        db.replace_messages(
+            "long", [{"role": ("user", "assistant")[n % 2], "content": f"number {n} " + "words " * 30} for n in range(MANY)]
+        )  # fmt: skip
+    return home
 
 
 def numbers(browser: Browser) -> list[int]:
@@ -105,7 +75,7 @@ def test_what_was_compressed_can_be_asked_for_again_after_an_error(window: Brows
         window.call("Fetch.failRequest", requestId=request, errorReason="ConnectionReset")
     window.events.clear()
     window.call("Fetch.disable")
-    shows(window, "hermes web does not answer")
+    window.shows("hermes web does not answer")
     window.click(".compressed button", "Try again")
     window.wait("document.querySelectorAll('.compressed .message').length === 8")
     assert "hermes web does not answer" not in window.value("document.querySelector('.compressed').innerText")
@@ -126,9 +96,9 @@ def test_folds_stay_open_and_the_prompt_keeps_its_text_while_others_write(
     browser.type("half a sentence")
     with SessionDB(home / "state.db") as db:
         db.append_message("folds", "tool", "the output", tool_call_id="c9", tool_name="terminal")
-        shows(browser, "the output")
+        browser.shows("the output")
         db.append_message("folds", "assistant", "and so it ended")
-        shows(browser, "and so it ended")
+        browser.shows("and so it ended")
     assert browser.value("[...document.querySelectorAll('#messages details')].every(one => one.open)")
     assert browser.value("document.getElementById('prompt').value") == "half a sentence"
     assert browser.value("document.activeElement.id") == "prompt"
@@ -201,10 +171,10 @@ def test_a_late_answer_does_not_take_the_place_of_the_page_opened_since(browser:
     browser.type("tokenizer")
     browser.held()
     browser.click(".row[href='/s/s1']")
-    shows(browser, "missing bracket")
+    browser.shows("missing bracket")
     browser.release()
     browser.value("new Promise(done => setTimeout(done, 150))")
-    shows(browser, "missing bracket")
+    browser.shows("missing bracket")
     assert browser.value("location.pathname === '/s/s1' && !document.querySelector('.hit, button.more')")
 
 
@@ -214,11 +184,11 @@ def test_an_impossible_time_is_left_out_and_breaks_no_page(browser: Browser, pag
         for at in (1e15, -1e15, 1e12, 0.5):
             db.append_message("times", "user", f"said at {at}", timestamp=at)
     browser.open(page.address + "/s/times", 1280)
-    shows(browser, "said at 0.5")
+    browser.shows("said at 0.5")
     browser.open(page.address + "/", 1280)
     browser.wait("!!document.querySelector(\".row[href='/s/times']\")")
     browser.open(page.address + "/insights", 1280)
-    shows(browser, "Insights")
+    browser.shows("Insights")
 
 
 def test_the_command_to_resume_is_safe_to_paste_into_a_shell(browser: Browser, page: Page, home: Path) -> None:
@@ -229,7 +199,7 @@ def test_the_command_to_resume_is_safe_to_paste_into_a_shell(browser: Browser, p
             db.append_message(name, "user", "hello")
     for name in (hostile, "-rf", "plain_1.2"):
         browser.open(f"{page.address}/s/{quote(name, safe='')}", 1280)
-        shows(browser, "hello")
+        browser.shows("hello")
         told = browser.value(
             "[...document.querySelectorAll('button')].find(one => one.innerText.startsWith('Resume')).title"
         )
@@ -245,10 +215,10 @@ def test_a_conversation_that_is_trashed_elsewhere_says_so_and_stays_readable(
         db.append_message("leaving", "user", "words to keep")
         browser.open(page.address + "/s/leaving", 1280)
         db.append_message("leaving", "user", "and these")
-        shows(browser, "and these")  # it is told of changes
+        browser.shows("and these")  # it is told of changes
         assert db.trash_session("leaving")
-    shows(browser, "in the trash")
-    shows(browser, "words to keep")
+    browser.shows("in the trash")
+    browser.shows("words to keep")
     assert not browser.value("!!document.querySelector('#prompt, .head .actions')")
     browser.events.clear()  # the refusal is in the console, as it should be
 

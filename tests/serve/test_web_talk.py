@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,7 @@ import pytest
 
 from hermes_state import SessionDB
 from tests.support.echo import Echo
-from tests.support.page import SVG, Page, fill, png, talkative
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Echo]:
-    with Echo() as echo:
-        yield echo
-
-
-@pytest.fixture(scope="module")
-def home(model: Echo, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("talk") / "home"
-    talkative(home, model.base_url)
-    fill(home)
-    return home
-
-
-@pytest.fixture(scope="module")
-def page(home: Path) -> Iterator[Page]:
-    with Page(home) as page:
-        yield page
+from tests.support.page import SVG, Page, png
 
 
 def said(home: Path, session_id: str) -> list[tuple[str, Any]]:

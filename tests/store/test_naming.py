@@ -171,21 +171,12 @@ def test_a_number_at_the_end_belongs_to_the_family(title: str, family: tuple[str
     "title",
     [
         *[
-            "bug #login page",
-            "#5",
-            " #5",
-            "x #0",
-            "x #1",
-            "x #007",
-            "x #02",
-            "x #1000000000",
-            "x #٣",
-            "x #\uff13",
+            "bug #login page", "#5", " #5", "x #0", "x #1", "x #007", "x #02", "x #1000000000", "x #٣", "x #\uff13",
             "x #²",
         ],
         *["x  #2", "x#2", "x # 2", "x #2a", "x #-2", "x #2 ", "x #2.0", "x #2\n", "", "#", "x\u00a0#2"],
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_a_family_of_its_own(title: str) -> None:
     assert split_family(title) == (title, 1)
 
@@ -221,17 +212,10 @@ BITS = [
     *"ab 1#*%_é文",
     *["\u200d", "\u200c", "\ufe0f", "\u20e3", "\u0301", "\u202e", "\0", "\n", "\u3000", "\ud800", "\u11a8"],
     *[
-        "\U0001f468",
-        "\U0001f3fd",
-        "\u2764",
-        "\U0001f3f4",
-        "\U000e0067",
-        "\U000e007f",
-        "\U0001f1e9",
-        "\U0001f1ea",
+        "\U0001f468", "\U0001f3fd", "\u2764", "\U0001f3f4", "\U000e0067", "\U000e007f", "\U0001f1e9", "\U0001f1ea",
     ],
     *[FAMILY, CODER, RAINBOW, SCOTLAND, GERMANY, KEYCAP, " #2", " #", "#2"],
-]
+]  # fmt: skip
 texts = st.one_of(st.text(max_size=150), st.lists(st.sampled_from(BITS), max_size=80).map("".join))
 
 

@@ -179,24 +179,11 @@ PIECES = st.sampled_from(
     + [secret for _, _, secret in SECRETS]
     + LOOKALIKES
     + [
-        "password",
-        "token",
-        "api_key",
-        "secret=",
-        "pwd:",
-        "=",
-        ": ",
-        '"',
-        "'",
-        "\\",
-        "\\n",
-        "\n",
-        "://",
-        "@",
+        "password", "token", "api_key", "secret=", "pwd:", "=", ": ", '"', "'", "\\", "\\n", "\n", "://", "@",
         "[masked:",
     ]
     + ["[masked:password]", "]", "Bearer ", "Authorization: ", " ", ",", "a1b2c3d4e5f6", "x", "é", "文", "\ud800"]
-)
+)  # fmt: skip
 TEXTS = st.lists(PIECES | st.text(max_size=12), max_size=8).map("".join)
 
 

@@ -98,6 +98,10 @@ class Browser:
         found: dict[str, Any] = json.loads(one)
         return found
 
+    def shows(self, text: str) -> None:
+        """Wait until the page of `hermes web` shows this."""
+        self.wait(f"document.querySelector('main').innerText.includes({text!r})")
+
     def open(self, place: Path | str, width: int, *, dark: bool = False) -> None:
         """Show a file or an address in a window so many pixels wide, and wait until all of it is there."""
         self.call(

@@ -63,14 +63,6 @@ def forks() -> bool:
     return sys.platform.startswith("linux") and not measured
 
 
-def processor_seconds() -> float:
-    """Seconds of processor time of the programs that have ended (they are no children of this process)."""
-    return _used[0]
-
-
-_used = [0.0]
-
-
 class Forked(subprocess.Popen[Any]):
     """A Popen of `python -m module words…`. What can't be forked is started."""
 
@@ -102,11 +94,9 @@ class Forked(subprocess.Popen[Any]):
             return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]
         if wait_flags & os.WNOHANG and not select.select([self._outcome], [], [], 0)[0]:
             return 0, 0
-        said = os.read(self._outcome, 16)
+        said = os.read(self._outcome, 4)
         os.close(self._outcome)
-        status, used = struct.unpack("=id", said) if said else (signal.SIGKILL, 0.0)
-        _used[0] += used
-        return self.pid, status
+        return self.pid, struct.unpack("=i", said)[0] if said else signal.SIGKILL
 
     def _internal_poll(self, _deadstate: int | None = None, *rest: Any) -> int | None:
         if self._outcome is None:
@@ -125,7 +115,7 @@ def fork_on_terminal(
 ) -> tuple[int, int] | None:
     """Fork `python -m module words…` as the leader of a session on this terminal; None: it can't be forked.
 
-    Gives its process id and the pipe that brings its end: the wait status and the seconds of processor time ("=id").
+    Gives its process id and the pipe that brings its wait status ("=i").
     """
     if list(words[:2]) != [sys.executable, "-m"] or not _server.serves(variables):
         return None
@@ -292,7 +282,7 @@ def _tell(waiting: dict[int, int]) -> None:
     """Pass on how children have ended."""
     while True:
         try:
-            number, status, used = os.wait4(-1, os.WNOHANG)
+            number, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:  # there are none
             return
         if not number:
@@ -301,7 +291,7 @@ def _tell(waiting: dict[int, int]) -> None:
         if told < 0:  # a program that another one left behind
             continue
         with suppress(OSError):
-            os.write(told, struct.pack("=id", status, used.ru_utime + used.ru_stime))
+            os.write(told, struct.pack("=i", status))
         os.close(told)
 
 

@@ -1,6 +1,6 @@
 """A gateway in this process, on a thread of its own, with real adapters, a real store and a model over a socket.
 
-    with running(lab, home, model.base_url) as gateway: lab.say("hello"); until(lambda: lab.shown())
+    with running(lab, model) as gateway: lab.say("hello"); until(lambda: lab.shown())
 
 `clock` is a Clock whose time a test can move.
 """
@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 import yaml
 
 from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.offline.assistant import ExtractiveModel
 from hermes.config import Config
 from hermes.config.loading import parse_config
 from hermes.gateway.platforms import adapter_class
@@ -81,16 +83,19 @@ def written(labs: Sequence[Lab], **more: Any) -> str:
 @contextmanager
 def running(
     labs: Lab | Sequence[Lab],
-    home: Path,
-    base_url: str,
+    model: Any,
+    home: Path | None = None,
     *,
     clock: Clock | None = None,
-    model: Any = None,
     stands_by: bool = False,
     timings: Timings = STANDARD,
     **config: Any,
 ) -> Iterator[Gateway]:
-    """A running gateway; stopped orderly at the end of the block. `stands_by`: another one is connected to its platforms."""
+    """A running gateway of the test's home, or of another; stopped orderly at the end of the block.
+
+    `model` is a model's server (it has a `base_url`) or a model. `stands_by`: another one is connected to its platforms.
+    """
+    home = home or Path(os.environ["HERMES_HOME"])
     labs = [labs] if isinstance(labs, Lab) else list(labs)
     settings = configured(labs, **config)
     adapters = []
@@ -99,10 +104,9 @@ def running(
         name = lab.platform if lab.account in (None, "default") else f"{lab.platform}/{lab.account}"
         adapters.append(made_adapter(settings, name, {}, home, kind))
     db = SessionDB(home / "state.db")
-    gateway = Gateway(
-        db, settings, model or EndpointModel("echo", base_url, None, 100_000), adapters, home, clock=clock or time.time,
-        timings=timings,
-    )  # fmt: skip
+    if not isinstance(model, (EndpointModel, ExtractiveModel)):
+        model = EndpointModel("echo", model.base_url, None, 100_000)
+    gateway = Gateway(db, settings, model, adapters, home, clock=clock or time.time, timings=timings)
     done: list[BaseException | None] = []
 
     def live() -> None:

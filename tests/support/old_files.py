@@ -428,15 +428,8 @@ def _thoughts() -> Row:
 
 
 LOOK_ALIKES = (
-    "bug",
-    "bug #login page",
-    "My Project",
-    "notes #2",
-    "100%_done",
-    "100%_done #2",
-    "100 is_done #9",
-    "项目 🦊",
-)
+    "bug", "bug #login page", "My Project", "notes #2", "100%_done", "100%_done #2", "100 is_done #9", "项目 🦊",
+)  # fmt: skip
 
 
 def _titled() -> Iterator[Row]:

@@ -24,15 +24,9 @@ from tests.support.waiting import PATIENCE
 ONLY_OLLAMA = {"HERMES_NO_LOCAL": "LM Studio,vLLM,llama.cpp"}  # OLLAMA_HOST says where: a server of the test
 PROGRAM = [sys.executable, "-m", "hermes.cli.main"]
 _LEFT_OUT = (
-    "COLUMNS",
-    "LINES",
-    "NO_COLOR",
-    "FORCE_COLOR",
-    "HERMES_NOW",
-    "HERMES_DEBUG",
-    "PYTHONWARNINGS",
+    "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "HERMES_NOW", "HERMES_DEBUG", "PYTHONWARNINGS",
     "PYTHONUNBUFFERED",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def main() -> None:
     while select.select([terminal], [], [], 0)[0] and _passed(terminal, 1):
         pass
     told = os.read(ended, 16)
-    status = struct.unpack("=id", told)[0] if told else signal.SIGKILL
+    status = struct.unpack("=i", told)[0] if told else signal.SIGKILL
     if os.WIFSIGNALED(status):
         signal.signal(os.WTERMSIG(status), signal.SIG_DFL) if os.WTERMSIG(status) != signal.SIGKILL else None
         os.kill(os.getpid(), os.WTERMSIG(status))

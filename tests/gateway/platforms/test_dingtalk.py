@@ -103,10 +103,8 @@ async def test_frames_that_can_not_be_read_are_acknowledged_and_skipped(lab: Lab
 # ------------------------------------------------------------------------------------------------ sending
 
 
-def test_a_reply_goes_by_the_session_webhook_and_by_the_api_after_its_end(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_reply_goes_by_the_session_webhook_and_by_the_api_after_its_end(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("in time")
         until(lambda: lab.shown() == ["echo: in time"])
         lab.webhook_seconds = 0.0
@@ -117,8 +115,8 @@ def test_a_reply_goes_by_the_session_webhook_and_by_the_api_after_its_end(
         assert sorted(lab.by) == ["group", "person", "webhook"]
 
 
-def test_a_webhook_that_ends_before_its_time_is_replaced_by_the_api(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_webhook_that_ends_before_its_time_is_replaced_by_the_api(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.webhooks_ended = True
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
@@ -176,9 +174,9 @@ GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}, "debounce
 
 
 @pytest.mark.parametrize("where", ["dm", "group"])
-def test_a_reply_grows_as_a_card_where_that_is_wanted(where: str, lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_reply_grows_as_a_card_where_that_is_wanted(where: str, lab: Lab, model: Echo) -> None:
     lab.cards = True
-    with running(lab, hermes_home, model.base_url, gateway=GROWING):
+    with running(lab, model, gateway=GROWING):
         lab.say("slow=1 " + "grow " * 30, where=where)
         until(lambda: lab.shown(where) and lab.shown(where)[0].endswith("▉"))
         until(lambda: lab.shown(where)[0].count("grow") == 30 and "▉" not in lab.shown(where)[0])
@@ -186,9 +184,9 @@ def test_a_reply_grows_as_a_card_where_that_is_wanted(where: str, lab: Lab, mode
         assert lab.by == ["card"]
 
 
-def test_where_cards_are_refused_the_reply_is_sent_whole(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_where_cards_are_refused_the_reply_is_sent_whole(lab: Lab, model: Echo) -> None:
     lab.cards = lab.cards_refused = True
-    with running(lab, hermes_home, model.base_url, gateway=GROWING):
+    with running(lab, model, gateway=GROWING):
         lab.say("slow=1 " + "grow " * 30)
         until(lambda: lab.shown())
         assert [text.count("grow") for text in lab.shown()] == [30]
@@ -207,8 +205,8 @@ async def test_a_person_of_another_organisation_gets_no_card(lab: Lab, tmp_path:
     assert not DingTalk.capabilities.edits
 
 
-def test_a_lost_answer_is_reported_as_perhaps_sent(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_lost_answer_is_reported_as_perhaps_sent(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.lost_answers = 1
         lab.say("hello")
         until(lambda: len(lab.shown()) == 2)

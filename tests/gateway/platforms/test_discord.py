@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,55 +12,23 @@ from typing import Any
 import pytest
 
 from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.events import Event, Forwarded, Revision, as_json, from_json
+from hermes.gateway.events import Event, Forwarded, as_json, from_json
 from hermes.gateway.platforms import adapter_class
+from tests.support.labs import recording
 from tests.support.labs.discord import Lab
 from tests.support.labs.discord_server import TOKEN
+from tests.support.labs.recording import Recorder
 from tests.support.waiting import until_async
 
 Discord = adapter_class("discord")
-
-
-class Recorder:
-    """A gateway that keeps what it is given."""
-
-    log = logging.getLogger("recorder")
-
-    def __init__(self, before: Callable[[Event], Awaitable[None]] | None = None) -> None:
-        self.events: list[Event] = []
-        self.identities: list[str] = []
-        self.revisions: list[Revision] = []
-        self.errors: list[Exception] = []
-        self._before = before
-
-    async def received(self, event: Event) -> None:
-        if self._before is not None:
-            await self._before(event)
-        self.events.append(event)
-
-    async def revised(self, revision: Revision) -> None:
-        self.revisions.append(revision)
-
-    def connected(self, identity: str) -> None:
-        self.identities.append(identity)
-
-    def lost(self, error: Exception) -> None:
-        self.errors.append(error)
-
-    @property
-    def texts(self) -> list[str]:
-        return [event.text for event in self.events]
 
 
 @asynccontextmanager
 async def connected(lab: Lab, home: Path, link: Recorder | None = None) -> Any:
     """An adapter that stands, with its recorder; everything is gone afterwards."""
     adapter, link = Discord(lab.settings, home), link or Recorder()
-    await adapter.connect(link)
-    try:
+    async with recording.connected(adapter, link):
         yield adapter, link
-    finally:
-        await adapter.disconnect()
 
 
 # ------------------------------------------------------------------------------------------------ logging in
@@ -153,15 +120,12 @@ async def test_tokens_and_what_people_say_reach_no_log(
 # ------------------------------------------------------------------------------------------------ hearing
 
 
-def test_every_kind_of_place_is_told_apart(lab: Lab, tmp_path: Path) -> None:
-    async def story() -> list[Event]:
-        async with connected(lab, tmp_path) as (_, link):
-            for where in ("dm", "channel", "thread"):
-                lab.say(f"in the {where}", where=where)
-            await until_async(lambda: len(link.events) == 3)
-            return link.events
-
-    dm, channel, thread = asyncio.run(story())
+async def test_every_kind_of_place_is_told_apart(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (_, link):
+        for where in ("dm", "channel", "thread"):
+            lab.say(f"in the {where}", where=where)
+        await until_async(lambda: len(link.events) == 3)
+        dm, channel, thread = link.events
     assert (dm.chat.type, dm.chat.chat_id, dm.chat.thread_id) == ("dm", lab.chat_id("dm"), None)
     assert (channel.chat.type, channel.chat.chat_id, channel.chat.thread_id) == (
         "channel",
@@ -187,7 +151,7 @@ async def test_an_event_knows_its_message_and_when_it_was_said(lab: Lab, tmp_pat
         assert event.sent_at == pytest.approx(((int(number) >> 22) + 1420070400000) / 1000, abs=0.01)
 
 
-def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> None:
+async def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> None:
     bot, role = lab.server.bot["id"], lab.server.bot_role
     bob = lab.user_id("bob")
     channel = lab.chat_id("channel")
@@ -198,16 +162,12 @@ def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> N
         f"ask <@{bob}> in <#{channel}> <:party:123456>": "ask @Bob in #general :party:",
         "two\n\nparagraphs  with **marks** and `code`": "two\n\nparagraphs  with **marks** and `code`",
     }
-
-    async def story() -> list[str]:
-        async with connected(lab, tmp_path) as (_, link):
-            for text in written:
-                mentions = [lab.server.bot] if bot in text else [lab.person_object("bob")] if bob in text else []
-                lab.announce(text, kind=0, mentions=mentions, mention_roles=[role] if role in text else [])
-            await until_async(lambda: len(link.events) == len(written))
-            return list(link.texts)
-
-    assert asyncio.run(story()) == list(written.values())
+    async with connected(lab, tmp_path) as (_, link):
+        for text in written:
+            mentions = [lab.server.bot] if bot in text else [lab.person_object("bob")] if bob in text else []
+            lab.announce(text, kind=0, mentions=mentions, mention_roles=[role] if role in text else [])
+        await until_async(lambda: len(link.events) == len(written))
+        assert list(link.texts) == list(written.values())
 
 
 async def test_addressed_is_who_mentions_us_or_answers_us(lab: Lab, tmp_path: Path) -> None:
@@ -290,7 +250,7 @@ async def test_a_message_that_could_not_be_kept_is_held_until_it_can(lab: Lab, t
         lab.say("second")
         await until_async(lambda: len(link.events) == 2)
         assert tries == ["first", "first", "second"]
-        assert not link.errors
+        assert not link.losses
 
 
 async def test_what_was_not_kept_comes_again_after_a_restart(lab: Lab, tmp_path: Path) -> None:
@@ -357,7 +317,7 @@ async def test_a_dropped_connection_is_resumed_without_a_loss(lab: Lab, tmp_path
         await until_async(lambda: len(link.events) == 3)
         assert link.texts == ["before", "while it was cut", "after"]
         assert (lab.server.identified, lab.server.resumed) == (before, resumed + 1)
-        assert not link.errors
+        assert not link.losses
 
 
 async def test_the_gateways_order_to_reconnect_is_obeyed(lab: Lab, tmp_path: Path) -> None:
@@ -393,7 +353,7 @@ async def test_a_server_that_is_gone_is_reported_and_the_same_adapter_can_connec
     lab.say("before")
     await until_async(lambda: link.events)
     lab.down()
-    (error,) = await until_async(lambda: link.errors)
+    (error,) = await until_async(lambda: link.losses)
     assert isinstance(error, PlatformUnreachable)
     with pytest.raises(PlatformUnreachable):
         await adapter.connect(link)
@@ -411,7 +371,7 @@ async def test_a_server_that_throws_us_out_again_and_again_is_left_alone(lab: La
     async with connected(lab, tmp_path) as (_, link):
         lab.server.moody = True
         lab.drop()
-        (error,) = await until_async(lambda: link.errors)
+        (error,) = await until_async(lambda: link.losses)
         assert isinstance(error, PlatformUnreachable)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,20 +44,6 @@ async def standing(lab: Lab, home: Path) -> AsyncIterator[tuple[Adapter, Quiet]]
         yield adapter, link
     finally:
         await adapter.disconnect()
-
-
-@pytest.fixture
-def tell(lab: Lab, tmp_path: Path) -> Callable[[Callable[[Adapter, Quiet], Awaitable[Any]]], Any]:
-    """Tell a story with an adapter that stands and what it hears."""
-
-    def run(story: Callable[[Adapter, Quiet], Awaitable[Any]]) -> Any:
-        async def whole() -> Any:
-            async with standing(lab, tmp_path) as (adapter, link):
-                return await story(adapter, link)
-
-        return asyncio.run(whole())
-
-    return run
 
 
 def chat(lab: Lab, where: str = "dm") -> Chat:
@@ -105,13 +90,11 @@ async def test_nobody_is_pinged(lab: Lab, tmp_path: Path) -> None:
     assert len(lab.shown("channel")) == 1
 
 
-def test_no_link_is_followed_for_a_preview(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> int:
+async def test_no_link_is_followed_for_a_preview(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (adapter, _):
         number = await adapter.send(chat(lab), "see https://x.org/?what=secret", nonce="1")
         await adapter.edit(chat(lab), number, "see https://x.org/?what=more")
-        return int(lab.server.find(number)["flags"])
-
-    assert tell(story) & 4
+    assert int(lab.server.find(number)["flags"]) & 4
 
 
 @pytest.mark.parametrize("sign", ["x", "😀", "|", "`", "é"])
@@ -125,12 +108,14 @@ async def test_the_longest_text_still_fits(lab: Lab, tmp_path: Path, sign: str) 
 # ------------------------------------------------------------------------------------------------ once
 
 
-def test_the_same_nonce_twice_makes_one_message_also_after_a_restart(lab: Lab, tell: Any) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> str:
-        await adapter.send(chat(lab), "another", nonce="a long name of another message, longer than Discord takes")
-        return await adapter.send(chat(lab), "once", nonce="a long name of this message, longer than Discord takes")
-
-    assert tell(story) == tell(story)
+async def test_the_same_nonce_twice_makes_one_message_also_after_a_restart(lab: Lab, tmp_path: Path) -> None:
+    nonce = "a long name of {} message, longer than Discord takes"
+    sent = set()
+    for _ in range(2):
+        async with standing(lab, tmp_path) as (adapter, _link):
+            await adapter.send(chat(lab), "another", nonce=nonce.format("another"))
+            sent.add(await adapter.send(chat(lab), "once", nonce=nonce.format("this")))
+    assert len(sent) == 1
     assert lab.shown() == ["another", "once"]
 
 
@@ -231,18 +216,13 @@ async def test_a_file_without_words_is_an_event(lab: Lab, tmp_path: Path) -> Non
         assert (event.text, len(event.attachments), event.addressed) == ("", 1, True)
 
 
-def test_a_file_can_be_had_after_a_restart_when_its_address_has_expired(lab: Lab, tell: Any) -> None:
-    async def hear(adapter: Adapter, link: Quiet) -> Attachment:
+async def test_a_file_can_be_had_after_a_restart_when_its_address_has_expired(lab: Lab, tmp_path: Path) -> None:
+    async with standing(lab, tmp_path) as (_, link):
         lab.attach(b"the picture", "a.png", "image/png", where="channel")
-        return (await link.events.get()).attachments[0]
-
-    attachment = tell(hear)
+        attachment = (await link.events.get()).attachments[0]
     lab.expire_links()
-
-    async def fetch(adapter: Adapter, link: Quiet) -> bytes:
-        return await adapter.fetch(attachment)
-
-    assert tell(fetch) == b"the picture"
+    async with standing(lab, tmp_path) as (adapter, _):
+        assert await adapter.fetch(attachment) == b"the picture"
 
 
 async def test_a_file_whose_message_was_deleted_is_gone(lab: Lab, tmp_path: Path) -> None:
@@ -260,16 +240,13 @@ async def test_a_file_whose_message_was_deleted_is_gone(lab: Lab, tmp_path: Path
 
 
 @pytest.mark.parametrize("where", ["channel", "thread", "forum"])
-def test_a_thread_is_opened_and_talked_in(lab: Lab, tell: Any, where: str) -> None:
-    async def story(adapter: Adapter, link: Quiet) -> Chat:
+async def test_a_thread_is_opened_and_talked_in(lab: Lab, tmp_path: Path, where: str) -> None:
+    async with standing(lab, tmp_path) as (adapter, link):
         made = await adapter.create_thread(chat(lab, where), "Trip to\nOslo " + "x" * 200)
         await adapter.send(made, "here we are", nonce="1")
         lab.say("good", where=f"thread:{lab.threads()[0]}")
         event = await link.events.get()
         assert (event.chat.chat_id, event.chat.thread_id) == (made.chat_id, made.thread_id)
-        return made
-
-    made = tell(story)
     (name,) = lab.threads()
     assert name == ("Trip to Oslo " + "x" * 200)[:100]
     assert made.chat_id == lab.chat_id(where)

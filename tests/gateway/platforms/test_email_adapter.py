@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from email.message import EmailMessage
 from email.utils import formatdate, parsedate_to_datetime
 from pathlib import Path
@@ -21,26 +19,8 @@ from hermes.gateway.platforms.email.adapter import Email
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.gateway import Clock, received
 from tests.support.labs.base import until
-from tests.support.labs.email import Lab, Recorder
+from tests.support.labs.email import Lab, Recorder, connected
 from tests.support.labs.email_server import PASSWORD, SERVER
-
-
-@asynccontextmanager
-async def connected(lab: Lab, **more: Any) -> AsyncIterator[tuple[Email, Recorder]]:
-    adapter, link = Email({**lab.settings, **more}, Path("/nowhere")), Recorder()
-    await adapter.connect(link)
-    try:
-        yield adapter, link
-    finally:
-        await adapter.disconnect()
-
-
-def with_adapter(lab: Lab, body: Callable[[Email, Recorder], Awaitable[None]], **more: Any) -> None:
-    async def run() -> None:
-        async with connected(lab, **more) as (adapter, link):
-            await body(adapter, link)
-
-    asyncio.run(run())
 
 
 def our_threads() -> list[str]:
@@ -50,15 +30,12 @@ def our_threads() -> list[str]:
 # ------------------------------------------------------------------------------------------ logging in
 
 
-def test_check_says_who_we_are_and_receives_nothing(lab: Lab) -> None:
+async def test_check_says_who_we_are_and_receives_nothing(lab: Lab) -> None:
     lab.say("hello")
-    assert asyncio.run(Email(lab.settings, Path("/nowhere")).check()) == lab.address
-
-    async def body(adapter: Email, link: Recorder) -> None:
+    assert await Email(lab.settings, Path("/nowhere")).check() == lab.address
+    async with connected(lab) as (_, link):
         await link.until(lambda: link.texts == ["hello"])
         assert link.identities == [lab.address]
-
-    with_adapter(lab, body)
 
 
 @pytest.mark.parametrize(
@@ -158,20 +135,16 @@ async def test_mails_come_in_order_and_each_thread_is_its_own(lab: Lab) -> None:
         assert link.events[20].chat.thread_id == other
 
 
-def test_a_mail_that_was_kept_does_not_come_again_and_one_that_was_not_does(lab: Lab) -> None:
-    async def once(adapter: Email, link: Recorder) -> None:
+async def test_a_mail_that_was_kept_does_not_come_again_and_one_that_was_not_does(lab: Lab) -> None:
+    async with connected(lab) as (_, link):
         lab.say("kept")
         await link.until(lambda: link.texts == ["kept"])
         link.refusals = 1000
         lab.say("not kept")
         await link.until(lambda: "could not be stored" in link.logged)
-
-    async def again(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (_, link):
         lab.say("third")
         await link.until(lambda: link.texts == ["not kept", "third"])
-
-    with_adapter(lab, once)
-    with_adapter(lab, again)
 
 
 def with_the_same_id(lab: Lab) -> list[EmailMessage]:
@@ -327,19 +300,14 @@ async def test_a_mail_of_the_owners_that_is_sent_on_proves_nothing(lab: Lab, pro
             )
 
 
-def test_old_unread_mails_are_left_alone_unless_none_is_too_old(lab: Lab) -> None:
+async def test_old_unread_mails_are_left_alone_unless_none_is_too_old(lab: Lab) -> None:
     old = lab.noted(lab.user_id("alice")) + lab.mail("from last month").as_bytes()
     lab.server.put_away(lab.address, old, days_ago=30)
-
-    async def usual(adapter: Email, link: Recorder) -> None:
+    async with connected(lab) as (_, link):
         lab.say("from today")
         await link.until(lambda: link.texts == ["from today"])
-
-    async def all_of_them(adapter: Email, link: Recorder) -> None:
+    async with connected(lab, days=0) as (_, link):
         await link.until(lambda: link.texts == ["from last month"])
-
-    with_adapter(lab, usual)
-    with_adapter(lab, all_of_them, days=0)
 
 
 async def test_a_server_without_push_is_asked_again_and_again(lab: Lab) -> None:
@@ -413,18 +381,15 @@ async def test_an_answer_that_names_only_our_mail_still_finds_its_thread(lab: La
         assert link.events[1].chat.thread_id == root
 
 
-def test_the_same_nonce_again_sends_no_second_mail(lab: Lab) -> None:
-    async def body(adapter: Email, link: Recorder) -> None:
-        assert await adapter.send(place(lab), "once", nonce="one") == await adapter.send(
-            place(lab), "once", nonce="one"
-        )
-        await adapter.send(place(lab), "last", nonce="two")
-        await link.until(lambda: "last" in lab.shown())
-        assert lab.shown() == ["once", "last"]
-        assert len(lab.server.mails(lab.address, "Sent")) == 2
-
-    with_adapter(lab, body)
-    with_adapter(lab, body)  # also after a restart: nothing is sent again
+async def test_the_same_nonce_again_sends_no_second_mail(lab: Lab) -> None:
+    for _ in range(2):  # also after a restart
+        async with connected(lab) as (adapter, link):
+            first = await adapter.send(place(lab), "once", nonce="one")
+            assert await adapter.send(place(lab), "once", nonce="one") == first
+            await adapter.send(place(lab), "last", nonce="two")
+            await link.until(lambda: "last" in lab.shown())
+            assert lab.shown() == ["once", "last"]
+            assert len(lab.server.mails(lab.address, "Sent")) == 2
 
 
 async def test_no_copies_are_kept_where_none_are_wanted(lab: Lab) -> None:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import imaplib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, OutgoingFile, as_json
-from hermes.gateway.platforms.email.adapter import Email
 from hermes.store.api.session_db import SessionDB
 from hermes.store.gateway import outbox
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo
 from tests.support.gateway import received, running
 from tests.support.labs.base import until
-from tests.support.labs.email import Lab, Recorder
+from tests.support.labs.email import Lab, connected
 from tests.support.labs.email_server import PASSWORD
 from tests.support.notices import REPEATED
 
@@ -41,45 +37,28 @@ def in_sent(lab: Lab) -> list[set[str]]:
         return found
 
 
-def run(lab: Lab, home: Path, body: Callable[[Email], Any], **more: Any) -> None:
-    async def scene() -> None:
-        adapter = Email({**lab.settings, **more}, home)
-        await adapter.connect(Recorder())
-        try:
-            await body(adapter)
-        finally:
-            await adapter.disconnect()
-
-    asyncio.run(scene())
-
-
 # ------------------------------------------------------------------------------------------------ the copy
 
 
-def test_a_sent_mail_has_one_copy_and_is_known(lab: Lab, tmp_path: Path) -> None:
-    async def body(adapter: Email) -> None:
+async def test_a_sent_mail_has_one_copy_and_is_known(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (adapter, _):
         assert await adapter.was_sent(place(lab), nonce="one") is None
         await adapter.send(place(lab), "hello", nonce="one")
         assert await adapter.was_sent(place(lab), nonce="one") is True
         assert in_sent(lab) == [{"\\Seen"}]
 
-    run(lab, tmp_path, body)
 
-
-def test_a_file_is_attached_to_a_mail_of_its_thread_and_known_as_sent(lab: Lab, tmp_path: Path) -> None:
+async def test_a_file_is_attached_to_a_mail_of_its_thread_and_known_as_sent(lab: Lab, tmp_path: Path) -> None:
     names = ("a.png", "Zürich, Liste.txt", 'the "best".eml', "line\r\nBcc: mallory@x.test.bin")
     types = ("image/png", "text/plain", "message/rfc822", "nonsense")
     data = bytes(range(256)) + b"\r\n.\r\nFrom x\n"
-
-    async def body(adapter: Email) -> None:
+    async with connected(lab, tmp_path) as (adapter, _):
         for number, (name, mime) in enumerate(zip(names, types, strict=True)):
             file = OutgoingFile(kind="file", name=name, mime=mime, data=data)
             assert await adapter.was_sent(place(lab), nonce=f"f{number}") is None
             await adapter.send_file(place(lab), file, caption="**see** it" if number else "", nonce=f"f{number}")
             await adapter.send_file(place(lab), file, caption="again", nonce=f"f{number}")  # out already: once
             assert await adapter.was_sent(place(lab), nonce=f"f{number}") is True
-
-    run(lab, tmp_path, body)
     until(lambda: len(lab.received()) == 4)
     sent = lab.sent_files()
     assert [name for name, _, _ in sent] == [*names[:3], "line Bcc: mallory@x.test.bin"]
@@ -90,40 +69,32 @@ def test_a_file_is_attached_to_a_mail_of_its_thread_and_known_as_sent(lab: Lab, 
         assert mail["Bcc"] is None and mail.get_content_type() == "multipart/mixed"
 
 
-def test_a_mail_that_is_refused_leaves_no_copy(lab: Lab, tmp_path: Path) -> None:
-    async def body(adapter: Email) -> None:
+async def test_a_mail_that_is_refused_leaves_no_copy(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path) as (adapter, _):
         lab.server.smtp_line.refuse("554 5.7.1 Rejected as spam")
         with pytest.raises(SendRefused):
             await adapter.send(place(lab), "hello", nonce="one")
         assert in_sent(lab) == []
 
-    run(lab, tmp_path, body)
 
-
-def test_a_server_that_breaks_off_before_the_mail_is_certain_not_to_have_it(lab: Lab, tmp_path: Path) -> None:
-    async def body(adapter: Email) -> None:
+async def test_a_server_that_breaks_off_before_the_mail_is_certain_not_to_have_it(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path, smtp_port=9) as (adapter, _):
         with pytest.raises(PlatformUnreachable) as error:
             await adapter.send(place(lab), "hello", nonce="one")
         assert not error.value.maybe_sent
 
-    run(lab, tmp_path, body, smtp_port=9)
 
-
-def test_where_there_is_no_sent_folder_nothing_can_be_told(lab: Lab, tmp_path: Path) -> None:
-    async def body(adapter: Email) -> None:
+async def test_where_there_is_no_sent_folder_nothing_can_be_told(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path, sent_folder="none") as (adapter, _):
         await adapter.send(place(lab), "hello", nonce="one")
         assert await adapter.was_sent(place(lab), nonce="one") is None
         assert await adapter.was_sent(place(lab), nonce="two") is None
 
-    run(lab, tmp_path, body, sent_folder="none")
 
-
-def test_a_folder_that_takes_no_copies_costs_the_certainty_and_no_mail(lab: Lab, tmp_path: Path) -> None:
-    async def body(adapter: Email) -> None:
+async def test_a_folder_that_takes_no_copies_costs_the_certainty_and_no_mail(lab: Lab, tmp_path: Path) -> None:
+    async with connected(lab, tmp_path, sent_folder="Nowhere") as (adapter, _):
         await adapter.send(place(lab), "hello", nonce="one")
         assert await adapter.was_sent(place(lab), nonce="one") is None
-
-    run(lab, tmp_path, body, sent_folder="Nowhere")
     until(lambda: lab.shown() == ["hello"])
 
 
@@ -142,19 +113,16 @@ def left_by_a_killed_process(home: Path, lab: Lab) -> None:
 
 
 def after_a_restart(lab: Lab, model: Echo, home: Path) -> list[str]:
-    with running(lab, home, model.base_url) as gateway:
+    with running(lab, model, home) as gateway:
         until(lambda: not gateway.store.read(outbox.unsent))
     until(lambda: lab.shown())
     return lab.shown()
 
 
-def test_a_mail_that_is_out_is_not_sent_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
+async def test_a_mail_that_is_out_is_not_sent_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
     left_by_a_killed_process(hermes_home, lab)
-
-    async def body(adapter: Email) -> None:
+    async with connected(lab, hermes_home) as (adapter, _):
         await adapter.send(place(lab), "perhaps", nonce="n-0")
-
-    run(lab, hermes_home, body)
     assert after_a_restart(lab, model, hermes_home) == ["perhaps"]
 
 

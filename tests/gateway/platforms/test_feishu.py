@@ -76,11 +76,9 @@ async def connected(lab: Lab, home: Path, link: Any = None) -> AsyncIterator[Fei
 # ---------------------------------------------------------------------------------------------- webhooks
 
 
-def test_by_webhook_a_conversation_goes_on_and_a_repeated_event_is_answered_once(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
+def test_by_webhook_a_conversation_goes_on_and_a_repeated_event_is_answered_once(lab: Lab, model: Echo) -> None:
     lab.mode = "webhook"
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         first = lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         lab.redeliver(first)
@@ -92,11 +90,11 @@ def test_by_webhook_a_conversation_goes_on_and_a_repeated_event_is_answered_once
         assert set(lab._deliveries.statuses) == {200}
 
 
-def test_the_address_is_confirmed_and_strangers_are_refused(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_the_address_is_confirmed_and_strangers_are_refused(lab: Lab, model: Echo) -> None:
     lab.mode = "webhook"
     url = f"http://127.0.0.1:{lab.listens_at}/feishu"
     challenge = {"type": "url_verification", "challenge": "ajls384k", "token": VERIFICATION_TOKEN}
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         body, headers = sealed(challenge)
         assert httpx.post(url, content=body).json() == {"challenge": "ajls384k"}  # which Feishu does not sign
         assert httpx.post(url, content=json.dumps(challenge).encode()).status_code == 403  # not encrypted
@@ -167,9 +165,9 @@ def test_settings_that_cannot_work_are_refused(values: dict[str, Any], why: str,
 # ---------------------------------------------------------------------------------------------- the long connection
 
 
-def test_an_event_in_several_frames_is_one(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_an_event_in_several_frames_is_one(lab: Lab, model: Echo) -> None:
     lab.parts = 3
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say("cut into three")
         until(lambda: lab.shown() == ["echo: cut into three"])
         assert lab.acknowledged == [200]
@@ -284,8 +282,8 @@ async def test_a_quoted_text_is_known(lab: Lab, tmp_path: Path) -> None:
         assert [one.reply_to for one in link.taken] == [None, answer, said, "om_unknown"]
 
 
-def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_quote_of_a_recalled_message_is_left_out(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         asked = lab.say("hello", where="group")
         until(lambda: lab.shown("group") == ["echo: hello"])
         assert next(iter(lab.sent.values()))["reply_to"] == asked
@@ -357,24 +355,9 @@ def _request(text: str) -> int:
 
 
 PIECES = [
-    "a",
-    '"',
-    "\\",
-    "\n",
-    "<a",
-    "<at",
-    "`<at`",
-    "é",
-    "漢",
-    "🎉",
-    "\t",
-    "\x01",
-    "![",
-    "a|b\n-|-\n\n",
-    "|\n-\n",
-    "```\n",
+    "a", '"', "\\", "\n", "<a", "<at", "`<at`", "é", "漢", "🎉", "\t", "\x01", "![", "a|b\n-|-\n\n", "|\n-\n", "```\n",
     "`",
-]
+]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
@@ -449,17 +432,10 @@ anything = st.recursive(
 )
 fields = st.sampled_from(
     [
-        "message_id",
-        "chat_id",
-        "chat_type",
-        "thread_id",
-        "root_id",
-        "parent_id",
-        "mentions",
-        "create_time",
+        "message_id", "chat_id", "chat_type", "thread_id", "root_id", "parent_id", "mentions", "create_time",
         "message_type",
     ]
-)
+)  # fmt: skip
 
 
 @given(

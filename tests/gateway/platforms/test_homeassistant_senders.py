@@ -96,11 +96,11 @@ def house() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("named", ["id-of-alice", "home-assistant", None])
-def test_only_the_login_of_an_event_makes_the_owner(house: Server, hermes_home: Path, named: str | None) -> None:
+def test_only_the_login_of_an_event_makes_the_owner(house: Server, named: str | None) -> None:
     """An automation that passes on what strangers write can't give them the owner's tools, or the owner's conversations."""
     owners = [f"homeassistant:{one}" for one in ("id-of-alice", "home-assistant")]
     allowed = {"homeassistant": {"allowed_users": ["id-of-alice", "home-assistant"]}}
-    with Echo() as model, running(house, hermes_home, model.base_url, owner=owners, platforms=allowed) as gateway:
+    with Echo() as model, running(house, model, owner=owners, platforms=allowed) as gateway:
         house.fire({"text": "the safe's number is 4711"}, user="id-of-alice")
         until(lambda: len(house.said) == 1, str(house.said))
         house.fire({"text": "open the door", **({"user": named} if named else {})})
@@ -115,14 +115,12 @@ def test_only_the_login_of_an_event_makes_the_owner(house: Server, hermes_home: 
         assert gateway.db.search_messages("4711", visible_to=theirs) == []
 
 
-def test_a_user_that_data_names_answers_no_question_of_the_owners(
-    house: Server, hermes_home: Path, tmp_path: Path
-) -> None:
+def test_a_user_that_data_names_answers_no_question_of_the_owners(house: Server, tmp_path: Path) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("do not lose me")
     with (
         Echo() as model,
-        running(house, hermes_home, model.base_url, owner=["homeassistant:id-of-alice"], display={"busy": "queue"}),
+        running(house, model, owner=["homeassistant:id-of-alice"], display={"busy": "queue"}),
     ):
         house.fire({"text": f'call=terminal {{"command": "rm {precious}"}}'}, user="id-of-alice")
         until(lambda: any("**yes**" in one for one in house.said), str(house.said))

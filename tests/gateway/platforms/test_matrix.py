@@ -476,13 +476,11 @@ async def test_files_of_the_account_are_private(lab: Lab, tmp_path: Path) -> Non
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
 
 
-def test_a_private_room_that_passes_to_another_person_keeps_the_first_ones_conversation(
-    lab: Lab, hermes_home: Path
-) -> None:
+def test_a_private_room_that_passes_to_another_person_keeps_the_first_ones_conversation(lab: Lab) -> None:
     """Alice invites Bob and leaves; what she said stays hers."""
     alice, bob = lab.people["alice"], lab.people["bob"]
     room = alice.create_room(lab.agent, is_direct=True)
-    with Echo() as model, running(lab, hermes_home, model.base_url) as gateway:
+    with Echo() as model, running(lab, model) as gateway:
 
         def said(who: str) -> list[str]:
             rows = gateway.db.list_sessions_rich(source="matrix", visible_to=("matrix", lab.user_id(who)))

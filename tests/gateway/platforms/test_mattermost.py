@@ -25,9 +25,9 @@ from tests.support.labs.mattermost import BOT, Lab
 from tests.support.labs.recording import Recorder, connected
 
 
-def test_a_mention_in_a_channel_is_answered_in_a_thread_of_its_own(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_mention_in_a_channel_is_answered_in_a_thread_of_its_own(lab: Lab, model: Echo) -> None:
     lab.reply_in_thread = True
-    with running(lab, hermes_home, model.base_url, platforms={"mattermost": {"require_mention": True}}) as gateway:
+    with running(lab, model, platforms={"mattermost": {"require_mention": True}}) as gateway:
         post = lab.say("hello", where="channel")
         until(lambda: any(one["root_id"] == post for one in lab._posts.values()))
         (row,) = gateway.db.list_sessions_rich(source="mattermost")
@@ -39,8 +39,8 @@ def test_a_mention_in_a_channel_is_answered_in_a_thread_of_its_own(lab: Lab, mod
         assert "not for the agent" not in str(gateway.db.get_messages(row["id"]))
 
 
-def test_a_cut_connection_is_resumed_by_its_number(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_a_cut_connection_is_resumed_by_its_number(lab: Lab, model: Echo) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"])
         lab.drop()
@@ -49,14 +49,14 @@ def test_a_cut_connection_is_resumed_by_its_number(lab: Lab, model: Echo, hermes
         assert lab.resumed >= 1
 
 
-def test_what_was_posted_while_nobody_listened_is_answered_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_what_was_posted_while_nobody_listened_is_answered_once(lab: Lab, model: Echo) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         lab.say("before")
         until(lambda: lab.shown() == ["echo: before"])
     lab.drop(forget=True)
     lab.say("while it was down")
     lab.say("also this")
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+    with running(lab, model, display={"busy": "queue"}):
         until(lambda: len(lab.shown()) == 3)
         lab.cut_off(True)
         lab.say("during a cut")
@@ -81,16 +81,16 @@ def test_more_than_a_thousand_missed_posts_of_a_channel_are_all_read(lab: Lab, t
     assert [text for text in found if text != "first"] == missed
 
 
-def test_history_from_before_the_bot_is_not_answered(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_history_from_before_the_bot_is_not_answered(lab: Lab, model: Echo) -> None:
     lab.say("years ago")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say("now")
         until(lambda: lab.shown())
         assert lab.shown() == ["echo: now"]
 
 
-def test_a_post_whose_answer_was_lost_is_not_posted_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_post_whose_answer_was_lost_is_not_posted_again(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.lost_answers = 1
         lab.say("hello")
         until(

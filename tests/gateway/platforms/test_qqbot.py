@@ -21,10 +21,8 @@ from tests.support.labs.base import until
 from tests.support.labs.qqbot import MOST_REPLIES, Lab
 
 
-def test_every_part_of_a_reply_names_its_message_with_a_number_of_its_own(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_every_part_of_a_reply_names_its_message_with_a_number_of_its_own(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         asked = lab.say("long=8000")
         until(lambda: len(lab.shown()) >= 3)
         until(lambda: "Paragraph 48:" in "".join(lab.shown()))
@@ -39,10 +37,8 @@ def settled(gateway: Any) -> bool:
     return not read(outbox.unsent) and not read(inbox.waiting)
 
 
-def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_missing(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_missing(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("long=20000")
         until(lambda: lab.shown() and settled(gateway))
         shown = lab.shown()
@@ -58,10 +54,10 @@ def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_miss
 
 
 def test_a_sixth_answer_is_given_up_and_the_person_told_with_the_next_message(
-    lab: Lab, model: Echo, hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, model: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hermes.gateway.platforms.qqbot.adapter._MOST_WAITS", 2)
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         asked = lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         lab.use_up(asked)  # by a process that died, for example
@@ -78,18 +74,16 @@ def test_a_sixth_answer_is_given_up_and_the_person_told_with_the_next_message(
 
 
 @pytest.mark.parametrize(("where", "age"), [("dm", 3_700.0), ("group", 400.0)])
-def test_an_answer_after_its_window_is_given_up(
-    lab: Lab, model: Echo, hermes_home: Path, where: str, age: float
-) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_an_answer_after_its_window_is_given_up(lab: Lab, model: Echo, where: str, age: float) -> None:
+    with running(lab, model) as gateway:
         lab.say("late", where=where, age=age)
         until(lambda: "only within an hour" in (gateway.store.statuses()[0]["error"] or ""))
         until(lambda: settled(gateway))
     assert lab.shown(where) == lab.proactive == []
 
 
-def test_a_send_whose_answer_was_lost_is_one_message(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_send_whose_answer_was_lost_is_one_message(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.lost_answers = 1
         lab.say("hello")
         until(
@@ -98,8 +92,8 @@ def test_a_send_whose_answer_was_lost_is_one_message(lab: Lab, model: Echo, herm
         assert lab.shown() == ["echo: hello"]
 
 
-def test_an_expired_token_is_renewed_once_for_many_requests(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_an_expired_token_is_renewed_once_for_many_requests(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"])
         before = lab.renewals
@@ -111,10 +105,8 @@ def test_an_expired_token_is_renewed_once_for_many_requests(lab: Lab, model: Ech
 
 
 @pytest.mark.parametrize("status", [502, 429])
-def test_a_token_server_that_is_busy_does_not_end_the_connection(
-    lab: Lab, model: Echo, hermes_home: Path, status: int
-) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_token_server_that_is_busy_does_not_end_the_connection(lab: Lab, model: Echo, status: int) -> None:
+    with running(lab, model) as gateway:
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"])
         lab.expire_token()
@@ -124,8 +116,8 @@ def test_a_token_server_that_is_busy_does_not_end_the_connection(
         assert [row["state"] for row in gateway.store.statuses()] == ["connected"]
 
 
-def test_a_session_is_resumed_after_the_last_stored_event(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_a_session_is_resumed_after_the_last_stored_event(lab: Lab, model: Echo) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"])
         lab.drop()
@@ -135,14 +127,14 @@ def test_a_session_is_resumed_after_the_last_stored_event(lab: Lab, model: Echo,
         lab.say("three")
         until(lambda: len(lab.shown()) == 3)
     lab.say("while it was down")
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):  # a restart resumes, too
+    with running(lab, model, display={"busy": "queue"}):  # a restart resumes, too
         until(lambda: lab.shown()[-1:] == ["echo: while it was down"])
     assert len(lab.shown()) == 4
     assert (lab.identified, lab.resumed >= 3) == (1, True)
 
 
-def test_an_expired_connection_is_resumed(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_an_expired_connection_is_resumed(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"])
         lab.close_with(4009)
@@ -151,8 +143,8 @@ def test_an_expired_connection_is_resumed(lab: Lab, model: Echo, hermes_home: Pa
     assert (lab.identified, lab.resumed) == (1, 1)
 
 
-def test_a_connection_that_acknowledges_nothing_is_replaced(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_connection_that_acknowledges_nothing_is_replaced(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"] and lab.beats > 1)
         lab.mute()
@@ -161,8 +153,8 @@ def test_a_connection_that_acknowledges_nothing_is_replaced(lab: Lab, model: Ech
     assert (lab.identified, lab.resumed) == (1, 1)
 
 
-def test_a_session_that_the_server_forgot_is_begun_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_session_that_the_server_forgot_is_begun_again(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"])
         lab.forget_session()
@@ -189,17 +181,15 @@ async def test_pictures_are_sent_and_other_files_refused(lab: Lab, hermes_home: 
     assert lab.pictures() == [b"\x89PNG"]
 
 
-def test_a_qq_chat_does_not_become_home(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_qq_chat_does_not_become_home(lab: Lab, model: Echo) -> None:
     owner = f"qqbot:{lab.user_id('alice')}"
-    with running(lab, hermes_home, model.base_url, owner=[owner]):
+    with running(lab, model, owner=[owner]):
         lab.say("/sethome")
         until(lambda: any("a bot can only answer there" in one for one in lab.shown()))
 
 
-def test_a_person_who_is_approved_hears_it_as_the_answer_to_their_message(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_person_who_is_approved_hears_it_as_the_answer_to_their_message(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("你好，可以和你聊天吗？", who="mallory")
         (greeting,) = until(lambda: lab.shown(who="mallory"))
         code = greeting.split("approve ")[1].split()[0].strip("`")

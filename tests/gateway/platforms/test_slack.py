@@ -27,7 +27,7 @@ def own_threads() -> set[str]:
 async def test_it_says_who_it_is_when_it_has_connected(lab: Lab) -> None:
     async with connected(lab) as (_, link):
         assert link.identities == ["@hermes"]
-        assert link.errors == []
+        assert link.losses == []
 
 
 async def test_checking_tries_both_tokens_and_receives_nothing(lab: Lab) -> None:
@@ -74,14 +74,14 @@ async def test_nothing_is_left_running_after_it_left(lab: Lab) -> None:
             stuck.set()
             await asyncio.Event().wait()
 
-        link.before_keeping = never
+        link.before = never
         lab.say("hello")
         await asyncio.wait_for(stuck.wait(), 15)
         async with asyncio.timeout(5):
             await adapter.disconnect()
         await adapter.disconnect()
         assert asyncio.all_tasks() == others
-        assert link.errors == []
+        assert link.losses == []
     assert own_threads() == threads
     await until_async(lambda: not lab.server._sockets, lambda: "a connection is still open")
 
@@ -300,7 +300,7 @@ async def test_an_event_is_acknowledged_only_when_it_is_kept(lab: Lab) -> None:
         async def slowly(event: Event) -> None:
             await kept.wait()
 
-        link.before_keeping = slowly
+        link.before = slowly
         lab.say("hello")
         lab.say("from elsewhere", who="bob")
         await until_async(lambda: len(lab.state.unacknowledged) == 2)
@@ -317,7 +317,7 @@ async def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -
             seen.append(event.id)
             await asyncio.Event().wait()
 
-        link.before_keeping = never
+        link.before = never
         lab.say("do not forget me")
         await until_async(lambda: seen)
     lab.say("said while nobody was there")
@@ -334,8 +334,8 @@ async def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -
 async def test_a_connection_that_no_longer_answers_is_found_dead(lab: Lab) -> None:
     lab.state.deaf = True
     async with connected(lab, heartbeat=0.1) as (_, link):
-        await until_async(lambda: link.errors)
-        assert isinstance(link.errors[0], PlatformUnreachable)
+        await until_async(lambda: link.losses)
+        assert isinstance(link.losses[0], PlatformUnreachable)
 
 
 @pytest.mark.parametrize("reason", ["refresh_requested", "warning"])
@@ -351,7 +351,7 @@ async def test_when_slack_renews_a_connection_nothing_is_lost_and_nobody_is_told
                 await until_async(lambda before=before: lab.server.connections > before)
         await link.heard(30)
         await until_async(lambda: len(lab.server._sockets) == 1)
-        assert link.errors == []
+        assert link.losses == []
         assert {event.text for event in link.events} == {str(number) for number in range(30)}
         lab.say("still there?")
         await until_async(lambda: link.events[-1].text == "still there?")
@@ -360,19 +360,19 @@ async def test_when_slack_renews_a_connection_nothing_is_lost_and_nobody_is_told
 async def test_turning_socket_mode_off_is_said_as_such(lab: Lab) -> None:
     async with connected(lab) as (_, link):
         lab.refresh("link_disabled")
-        await until_async(lambda: link.errors)
-        assert isinstance(link.errors[0], PlatformRefused)
-        assert "Socket Mode" in str(link.errors[0])
+        await until_async(lambda: link.losses)
+        assert isinstance(link.losses[0], PlatformRefused)
+        assert "Socket Mode" in str(link.losses[0])
 
 
 async def test_a_renewal_that_fails_is_a_loss(lab: Lab) -> None:
     async with connected(lab) as (_, link):
         lab.refuse("internal_error", method="apps.connections.open")
         lab.refresh()
-        await until_async(lambda: link.errors)
-        assert isinstance(link.errors[0], PlatformUnreachable)
+        await until_async(lambda: link.losses)
+        assert isinstance(link.losses[0], PlatformUnreachable)
         await until_async(lambda: not lab.server._sockets)
-        assert len(link.errors) == 1
+        assert len(link.losses) == 1
 
 
 async def test_a_connection_that_does_not_open_is_worth_another_try_and_its_ticket_is_told_nobody(
@@ -399,8 +399,8 @@ async def test_no_token_and_no_text_of_people_is_in_the_log(lab: Lab, caplog: py
         with pytest.raises(SlowDown):
             await adapter.send(chat(lab), "an answer", nonce="2")
         lab.drop()
-        await until_async(lambda: link.errors)
+        await until_async(lambda: link.losses)
     for secret in (lab.server.bot_token, lab.server.app_token, "very private words", "ticket="):
         assert secret not in caplog.text
-        assert secret not in str(link.errors)
+        assert secret not in str(link.losses)
     assert lab.server.bot_token not in repr(link.events)

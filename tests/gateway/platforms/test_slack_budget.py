@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -49,12 +48,10 @@ def test_after_a_wait_finished_replies_come_first() -> None:
     assert budget.wait() > 0
 
 
-def test_growing_replies_of_several_chats_stay_within_the_limit_and_all_end_whole(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
+def test_growing_replies_of_several_chats_stay_within_the_limit_and_all_end_whole(lab: Lab, model: Echo) -> None:
     streaming = {"enabled": True, "edit_interval": 0.01, "buffer_threshold": 1, "cursor": " ▉"}
     begun = time.monotonic()
-    with running(lab, hermes_home, model.base_url, gateway={"streaming": streaming}):
+    with running(lab, model, gateway={"streaming": streaming}):
         for who in ("alice", "bob"):
             lab.say("slow=2 long=600", who=who)
         for who in ("alice", "bob"):
@@ -77,8 +74,8 @@ async def test_wait_is_obeyed_for_every_chat_and_the_last_edit_arrives(lab: Lab)
         assert adapter.edit_wait() > 20
 
 
-def test_a_finished_reply_arrives_after_the_wait(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_finished_reply_arrives_after_the_wait(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("slow=1 long=600")
         until(lambda: lab.shown())
         lab.rate_limit(1)

@@ -25,7 +25,7 @@ async def test_what_the_store_did_not_take_is_not_acknowledged_and_the_next_star
         await never(event)
 
     async with connected(lab) as (_, link):
-        link.before_keeping = notes
+        link.before = notes
         lab.say("first")
         lab.say("second")
         await until_async(lambda: seen)
@@ -43,7 +43,7 @@ async def test_a_store_that_wakes_up_keeps_each_message_once_and_in_order(lab: L
         await awake.wait()
 
     async with connected(lab) as (_, link):
-        link.before_keeping = slowly
+        link.before = slowly
         for number in range(5):
             lab.say(str(number))
         assert lab.state.acknowledged == []
@@ -62,7 +62,7 @@ async def test_a_store_that_refuses_is_asked_again_without_slacks_help(lab: Lab)
             raise OSError("the disk is full")
 
     async with connected(lab) as (_, link):
-        link.before_keeping = fails_twice
+        link.before = fails_twice
         lab.say("hello")
         await link.heard(1)
         await until_async(lambda: lab.state.acknowledged)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from aiohttp import web
 
 from hermes.gateway.platforms.slack.adapter import Slack
@@ -22,12 +20,12 @@ class Lab(slack.Lab):
     adapter = Impatient
 
 
-def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Echo, hermes_home: Path) -> None:
+def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Echo) -> None:
     """Slack gives up after a few minutes; the conversations have it."""
     lab = Lab()
     lab.server.page_size = 2
     try:
-        with running(lab, hermes_home, model.base_url):
+        with running(lab, model):
             lab.say("hello")
             until(lambda: lab.shown() == ["echo: hello"])
             lab.say("look here", where="channel")
@@ -50,7 +48,7 @@ def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Ec
                 ),
                 1,
             )
-            with running(lab, hermes_home, model.base_url, platforms={"slack": {"require_mention": True}}) as gateway:
+            with running(lab, model, platforms={"slack": {"require_mention": True}}) as gateway:
                 until(lambda: any("missed 2" in text for text in lab.shown()), str(lab.shown()))
                 until(lambda: any("more in" in text for text in lab.shown("thread")), str(lab.shown("thread")))
                 until(lambda: any("in the channel" in text for text in lab.shown("channel")))
@@ -71,12 +69,12 @@ def test_what_was_said_while_no_gateway_was_connected_is_answered_once(model: Ec
         lab.close()
 
 
-def test_the_first_start_reads_nothing_and_no_old_message_is_answered(model: Echo, hermes_home: Path) -> None:
+def test_the_first_start_reads_nothing_and_no_old_message_is_answered(model: Echo) -> None:
     lab = Lab()
     try:
         lab.say("from before the bot")
         lab.server.do(lab.state.queue.clear)
-        with running(lab, hermes_home, model.base_url):
+        with running(lab, model):
             lab.say("hello")
             until(lambda: lab.shown() == ["echo: hello"])
         assert not any(method == "conversations.history" for method, _ in lab.state.calls)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from hermes.gateway.events import Forwarded
@@ -24,10 +22,8 @@ def asked(model: Echo) -> list[str]:
 # ------------------------------------------------------------------------------------------------ reply_in_thread
 
 
-def test_a_mention_in_a_channel_is_answered_in_a_thread_that_is_one_conversation(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url, platforms=THREADS) as gateway:
+def test_a_mention_in_a_channel_is_answered_in_a_thread_that_is_one_conversation(lab: Lab, model: Echo) -> None:
+    with running(lab, model, platforms=THREADS) as gateway:
         root = lab.say("what is this?", where="channel")
         until(lambda: lab.shown("channel", thread=root) == ["echo: [Alice A.] what is this?"])
         lab.say("and that?", who="bob", where="channel", addressed=False, thread=root)
@@ -38,8 +34,8 @@ def test_a_mention_in_a_channel_is_answered_in_a_thread_that_is_one_conversation
         assert said == ["[Alice A.] what is this?", "[Bob B.] and that?"]
 
 
-def test_a_second_mention_in_the_channel_is_another_conversation(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, platforms=THREADS) as gateway:
+def test_a_second_mention_in_the_channel_is_another_conversation(lab: Lab, model: Echo) -> None:
+    with running(lab, model, platforms=THREADS) as gateway:
         roots = [lab.say(f"question {number}", where="channel") for number in range(2)]
         until(lambda: all(lab.shown("channel", thread=root) for root in roots))
         assert len(gateway.db.list_sessions_rich(source="slack")) == 2
@@ -70,10 +66,8 @@ async def test_a_mention_that_comes_twice_is_one_event_in_one_thread(lab: Lab) -
 # ------------------------------------------------------------------------------------------------ quotes
 
 
-def test_mentioned_in_a_thread_of_others_the_model_reads_what_it_hangs_on(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url, platforms=THREADS):
+def test_mentioned_in_a_thread_of_others_the_model_reads_what_it_hangs_on(lab: Lab, model: Echo) -> None:
+    with running(lab, model, platforms=THREADS):
         root = lab.say_raw("we meet at 5 &amp; <@UBOB00001> brings cake", who="bob", where="channel")
         lab.say("when?", where="channel", thread=root)
         until(lambda: lab.shown("channel", thread=root))

@@ -50,8 +50,8 @@ def test_any_host_header_makes_addresses(url: str) -> None:
     assert addresses(url)[0] == url
 
 
-def test_a_captured_message_cannot_be_sent_again_under_another_id(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_captured_message_cannot_be_sent_again_under_another_id(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         number = lab.say("mine")
         until(lambda: lab.shown() == ["echo: mine"])
         moved = {**lab._said[number], "MessageSid": f"{number}NumMedia0"}  # signed alike: names and values are joined
@@ -65,10 +65,10 @@ def test_a_captured_message_cannot_be_sent_again_under_another_id(lab: Lab, mode
         assert lab.shown() == ["echo: mine", "echo: after"]
 
 
-def test_a_number_is_not_the_owner_unless_numbers_are_trusted(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_number_is_not_the_owner_unless_numbers_are_trusted(lab: Lab, model: Echo) -> None:
     command = 'call=terminal {"command": "echo pwned"}'
     trusting = {"sms": {"trust_numbers": False}}
-    with running(lab, hermes_home, model.base_url, platforms=trusting) as gateway:
+    with running(lab, model, platforms=trusting) as gateway:
         lab.say(command)
         until(lambda: any("no tool" in text for text in lab.shown()), str(lab.shown()))
         lab.say("/sethome")
@@ -77,15 +77,15 @@ def test_a_number_is_not_the_owner_unless_numbers_are_trusted(lab: Lab, model: E
         assert "pwned\n" not in str(gateway.db.get_messages(row["id"]))
 
 
-def test_after_stop_nothing_is_sent_until_start(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_after_stop_nothing_is_sent_until_start(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         lab.say(" stop ")
         lab.say("are you there?")
         lab.say("hi", who="bob")
         until(lambda: lab.shown(who="bob") == ["echo: hi"])
-    with running(lab, hermes_home, model.base_url) as gateway:  # it is kept
+    with running(lab, model) as gateway:  # it is kept
         lab.say("and now?")
         lab.say("START")
         lab.say("thanks")
@@ -93,8 +93,8 @@ def test_after_stop_nothing_is_sent_until_start(lab: Lab, model: Echo, hermes_ho
         assert gateway.db.search_messages("there") == []
 
 
-def test_a_person_who_has_stopped_at_twilio_is_not_written_to_again(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_person_who_has_stopped_at_twilio_is_not_written_to_again(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.unsubscribed.add(lab.user_id("alice"))
         lab.say("hello")
         until(lambda: gateway.store.mail_counts().get("sms", {}).get("failed"))
@@ -106,10 +106,8 @@ def test_a_person_who_has_stopped_at_twilio_is_not_written_to_again(lab: Lab, mo
 
 
 @pytest.mark.parametrize("kind", ["STOP", "START", "HELP"])
-def test_words_that_twilio_has_handled_do_not_reach_the_agent(
-    lab: Lab, model: Echo, hermes_home: Path, kind: str
-) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_words_that_twilio_has_handled_do_not_reach_the_agent(lab: Lab, model: Echo, kind: str) -> None:
+    with running(lab, model):
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])  # the list, which does not tell of it, has been read
         lab.say("info please", OptOutType=kind, who="bob")
@@ -118,15 +116,15 @@ def test_words_that_twilio_has_handled_do_not_reach_the_agent(
         assert lab.shown(who="bob") == []
 
 
-def test_a_reply_is_plain_text_in_the_gsm_alphabet(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_reply_is_plain_text_in_the_gsm_alphabet(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("**“bold”** – `code` … done")
         until(lambda: lab.shown())
         assert lab.shown() == ['echo: "bold" - code .. done']
 
 
-def test_the_login_goes_to_twilio_alone(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_the_login_goes_to_twilio_alone(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.attach(b"the word is Zebra", "a.txt", "text/plain", text="read")
         until(lambda: any("Zebra" in text for text in lab.shown()))
         lab.say("look", NumMedia="1", MediaUrl0="http://127.0.0.1:1/secret", MediaContentType0="text/plain", who="bob")
@@ -135,11 +133,9 @@ def test_the_login_goes_to_twilio_alone(lab: Lab, model: Echo, hermes_home: Path
         assert all(login.startswith("Basic ") for _, login in lab.logins)
 
 
-def test_an_old_message_is_not_answered_again_after_the_queues_were_cleaned(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
+def test_an_old_message_is_not_answered_again_after_the_queues_were_cleaned(lab: Lab, model: Echo) -> None:
     """Twilio's signature has no time in it: a captured request can be repeated for ever."""
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         number = lab.say("once")
         until(lambda: lab.shown() == ["echo: once"])
         gateway.store.forget_mail(0, 0)
@@ -151,14 +147,14 @@ def test_an_old_message_is_not_answered_again_after_the_queues_were_cleaned(
 def test_messages_sent_while_the_gateway_was_down_are_answered_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
     """Twilio calls the webhook once; its list has what the webhook missed, and what it did not."""
     lab.page_size = 2
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"])
     for number in range(5):
         lab.say(f"down {number}")
     lab.attach(b"the word is Zebra", "a.txt", "text/plain", text="read", who="bob")
     for _ in range(2):
-        with running(lab, hermes_home, model.base_url) as gateway:
+        with running(lab, model) as gateway:
             until(lambda: any("Zebra" in text for text in lab.shown(who="bob")), str(lab.shown(who="bob")))
             said = "".join(lab.shown())
             until(lambda: "down 4" in "".join(lab.shown()) and not gateway.store.read(outbox.unsent), said)
@@ -181,8 +177,8 @@ class OftenAsked(Lab):
     adapter = Impatient
 
 
-def test_a_lost_webhook_of_a_running_gateway_is_made_up_for(model: Echo, hermes_home: Path) -> None:
-    with closing(OftenAsked()) as lab, running(lab, hermes_home, model.base_url):
+def test_a_lost_webhook_of_a_running_gateway_is_made_up_for(model: Echo) -> None:
+    with closing(OftenAsked()) as lab, running(lab, model):
         until(lambda: lab.listed)
         lab.silent = True  # the proxy in front of the gateway is down
         lab.say("hello?")
@@ -205,14 +201,14 @@ class SlowToList(Lab):
     adapter = Hasty
 
 
-def test_what_comes_while_older_messages_are_looked_up_is_answered_after_them(model: Echo, hermes_home: Path) -> None:
+def test_what_comes_while_older_messages_are_looked_up_is_answered_after_them(model: Echo) -> None:
     with closing(SlowToList()) as lab:
-        with running(lab, hermes_home, model.base_url):
+        with running(lab, model):
             lab.say("one")
             until(lambda: lab.shown() == ["echo: one"])
         lab.say("while it was down")
         lab.lists.clear()
-        with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+        with running(lab, model, display={"busy": "queue"}):
             lab.say("while it looks")
             until(lambda: lab.statuses.count(200) == 2)  # Twilio does not wait longer
             lab.lists.set()
@@ -220,15 +216,15 @@ def test_what_comes_while_older_messages_are_looked_up_is_answered_after_them(mo
             assert lab.shown()[1:] == ["echo: while it was down", "echo: while it looks"]
 
 
-def test_stop_and_start_that_were_missed_count_in_their_order(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_stop_and_start_that_were_missed_count_in_their_order(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.say("STOP")
         lab.say("START")
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
     lab.say("STOP")
     lab.say("hi", who="bob")
-    with running(lab, hermes_home, model.base_url):  # the earlier START is in the list, too
+    with running(lab, model):  # the earlier START is in the list, too
         until(lambda: lab.shown(who="bob") == ["echo: hi"])
         lab.say("are you there?")
         lab.say("ho", who="bob")
@@ -237,24 +233,24 @@ def test_stop_and_start_that_were_missed_count_in_their_order(lab: Lab, model: E
 
 
 @pytest.mark.parametrize("hours", [-30, 30])
-def test_twilios_clock_counts_not_ours(lab: Lab, model: Echo, hermes_home: Path, hours: int) -> None:
+def test_twilios_clock_counts_not_ours(lab: Lab, model: Echo, hours: int) -> None:
     lab.moved = hours * 3600.0
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say("one")
         until(lambda: lab.shown() == ["echo: one"])
     lab.say("down")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         until(lambda: lab.shown() == ["echo: one", "echo: down"])
 
 
-def test_the_first_start_answers_nothing_old_and_nothing_of_others(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_the_first_start_answers_nothing_old_and_nothing_of_others(lab: Lab, model: Echo) -> None:
     lab.silent, lab.moved = True, -3600.0
     lab.say("an hour ago")
     lab.moved = 0.0
     lab.say("to another number", To="+15005550007")
     lab.say("of another account", AccountSid="AC" + "9" * 32)
     lab.say("a minute ago")
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         until(lambda: lab.shown())
         lab.silent = False
         lab.say("now", who="bob")

@@ -42,10 +42,10 @@ DIRECT = Chat(platform="teams", chat_id="a:alice")
 # ---------------------------------------------------------------------------------------------- who may post
 
 
-def test_only_the_bot_framework_may_post(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_only_the_bot_framework_may_post(lab: Lab, model: Echo) -> None:
     url = f"http://127.0.0.1:{lab.listens_at}/teams"
     now = int(time.time())
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         forged = {**next(iter(lab._said.values())), "id": "1", "text": "forged"}
@@ -129,7 +129,7 @@ async def test_a_new_key_is_read_when_it_is_used_and_strangers_cause_few_request
 
 
 def _connector(lab: Lab, secret: str = APP_SECRET) -> Connector:
-    return Connector(APP_ID, secret, f"{lab.base}/{lab_module.TENANT}/oauth2/v2.0/token", ("127.0.0.1",))
+    return Connector(APP_ID, secret, f"{lab.address}/{lab_module.TENANT}/oauth2/v2.0/token", ("127.0.0.1",))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None
 async def test_a_conversation_is_reached_after_a_restart_without_a_message(
     lab: Lab, model: Echo, hermes_home: Path
 ) -> None:
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
     adapter = Teams(lab.settings, hermes_home)
@@ -190,8 +190,8 @@ async def test_a_conversation_is_reached_after_a_restart_without_a_message(
     assert lab.shown() == ["echo: hello", "good morning"]
 
 
-def test_a_post_in_a_channel_is_answered_below_it(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, platforms={"teams": {"require_mention": True}}) as gateway:
+def test_a_post_in_a_channel_is_answered_below_it(lab: Lab, model: Echo) -> None:
+    with running(lab, model, platforms={"teams": {"require_mention": True}}) as gateway:
         post = lab.say("hello", where="channel")
         until(lambda: len(lab.sent) == 1)
         (answer,) = lab.sent.values()
@@ -202,12 +202,10 @@ def test_a_post_in_a_channel_is_answered_below_it(lab: Lab, model: Echo, hermes_
         assert gateway.db.search_messages('"not for the agent"') == []
 
 
-def test_a_file_is_uploaded_when_its_person_accepts_it(
-    lab: Lab, model: Echo, hermes_home: Path, tmp_path: Path
-) -> None:
+def test_a_file_is_uploaded_when_its_person_accepts_it(lab: Lab, model: Echo, tmp_path: Path) -> None:
     lab.consents = False
     (tmp_path / "list.txt").write_text("one")
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+    with running(lab, model, display={"busy": "queue"}):
         lab.say(f'call=send_file {{"path": "{tmp_path}/list.txt"}}')
         until(lambda: any(one["attachments"] for one in lab.sent.values()))
         (offer,) = [one["attachments"][0] for one in lab.sent.values() if one["attachments"]]
@@ -267,23 +265,8 @@ def _request(text: str) -> int:
 
 
 PIECES = [
-    "a",
-    '"',
-    "\\",
-    "\n",
-    "a\n",
-    "<a",
-    "é",
-    "漢",
-    "🎉",
-    "\t",
-    "\x01",
-    "![",
-    "a|b\n-|-\n\n",
-    "|\n-|-\n",
-    "```\n",
-    "`",
-]
+    "a", '"', "\\", "\n", "a\n", "<a", "é", "漢", "🎉", "\t", "\x01", "![", "a|b\n-|-\n\n", "|\n-|-\n", "```\n", "`",
+]  # fmt: skip
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
@@ -373,19 +356,10 @@ anything = st.recursive(
 )
 names = st.sampled_from(
     [
-        "type",
-        "id",
-        "conversation",
-        "from",
-        "recipient",
-        "text",
-        "textFormat",
-        "entities",
-        "attachments",
-        "timestamp",
-        "replyToId",
+        "type", "id", "conversation", "from", "recipient", "text", "textFormat", "entities", "attachments",
+        "timestamp", "replyToId",
     ]
-)
+)  # fmt: skip
 
 
 @given(st.dictionaries(names, anything), st.sampled_from(["message", "messageUpdate", "messageDelete"]))
@@ -394,20 +368,18 @@ def test_whatever_is_posted_is_read_or_skipped(more: dict[str, Any], kind: str) 
     assert found is None or isinstance(found, Event | Revision)
 
 
-def test_a_message_that_is_restored_after_its_deletion_is_in_the_record_again(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
+def test_a_message_that_is_restored_after_its_deletion_is_in_the_record_again(lab: Lab, model: Echo) -> None:
     def said(gateway: Gateway) -> list[str]:
         (row,) = gateway.db.list_sessions_rich(source="teams")
         return [str(one["content"]) for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
 
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         number = lab.say("the albatross")
         until(lambda: lab.shown() == ["echo: the albatross"])
         lab.restore(number)  # its deletion was never delivered: nothing changes
         lab.take_back(number)
         until(lambda: said(gateway) == [])
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.restore(number)
         until(lambda: said(gateway) == ["the albatross"])
         lab.change(number, "the bittern")

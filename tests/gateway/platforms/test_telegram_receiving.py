@@ -364,7 +364,7 @@ def test_the_name_of_a_contact_or_a_place_is_neither_a_command_nor_a_consent(lab
         ("f.mp4", "video/mp4", "video"), ("d.pdf", "application/pdf", "file"), ("p.png", "image/png", "image"),
     ],
 )  # fmt: skip
-def test_a_file_can_be_fetched_also_after_a_restart(lab: Lab, name: str, mime: str, kind: str) -> None:
+async def test_a_file_can_be_fetched_also_after_a_restart(lab: Lab, name: str, mime: str, kind: str) -> None:
     data = bytes(range(256)) * 40
     lab.attach(data, name, mime, text="look", where="group")
     (event,) = heard(lab, 1)
@@ -372,13 +372,9 @@ def test_a_file_can_be_fetched_also_after_a_restart(lab: Lab, name: str, mime: s
     assert (event.text, event.addressed) == ("look", True)
     assert (attachment.kind, attachment.mime, attachment.size) == (kind, mime, len(data))
     assert lab.token not in repr(attachment.reference)
-
-    async def later() -> bytes:
-        adapter = telegram(lab)
-        async with connected(adapter):
-            return await adapter.fetch(attachment)
-
-    assert asyncio.run(later()) == data
+    adapter = telegram(lab)
+    async with connected(adapter):
+        assert (await adapter.fetch(attachment)) == data
 
 
 def test_an_album_is_one_event(lab: Lab) -> None:

@@ -124,8 +124,8 @@ def test_whatever_is_not_encrypted_is_refused(data: bytes) -> None:
 # ------------------------------------------------------------------------------------------------ an app's callbacks
 
 
-def test_the_address_is_verified_when_it_is_saved(app: wecom_app.Lab, model: Echo, hermes_home: Path) -> None:
-    with running(app, hermes_home, model.base_url):
+def test_the_address_is_verified_when_it_is_saved(app: wecom_app.Lab, model: Echo) -> None:
+    with running(app, model):
         sealed = wecom_app.seal(b"1616140317555161061")
         query = wecom_app.signed(sealed)
         good = httpx.get(app.webhook, params={**query, "echostr": sealed})
@@ -135,8 +135,8 @@ def test_the_address_is_verified_when_it_is_saved(app: wecom_app.Lab, model: Ech
         assert httpx.get(app.webhook).status_code == 403
 
 
-def test_the_signature_is_checked_before_anything_is_read(app: wecom_app.Lab, model: Echo, hermes_home: Path) -> None:
-    with running(app, hermes_home, model.base_url) as gateway:
+def test_the_signature_is_checked_before_anything_is_read(app: wecom_app.Lab, model: Echo) -> None:
+    with running(app, model) as gateway:
         app.say("mine")
         until(lambda: app.shown() == ["echo: mine"])
         for body in (
@@ -168,18 +168,16 @@ def test_a_callback_that_is_no_plain_xml_is_refused(
         fields_of(xml.encode())
 
 
-def test_people_may_write_about_document_types(app: wecom_app.Lab, model: Echo, hermes_home: Path) -> None:
-    with running(app, hermes_home, model.base_url) as gateway:
+def test_people_may_write_about_document_types(app: wecom_app.Lab, model: Echo) -> None:
+    with running(app, model) as gateway:
         app.say('<!DOCTYPE html> & <!ENTITY x "y"> &amp;')
         until(lambda: app.shown())
         (row,) = gateway.db.list_sessions_rich(source="wecom")
         assert gateway.db.get_messages(row["id"])[0]["content"] == '<!DOCTYPE html> & <!ENTITY x "y"> &amp;'
 
 
-def test_events_and_other_apps_are_acknowledged_and_not_answered(
-    app: wecom_app.Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(app, hermes_home, model.base_url) as gateway:
+def test_events_and_other_apps_are_acknowledged_and_not_answered(app: wecom_app.Lab, model: Echo) -> None:
+    with running(app, model) as gateway:
         app.push("<MsgType><![CDATA[event]]></MsgType><Event><![CDATA[enter_agent]]></Event>")
         app.push("<MsgType><![CDATA[text]]></MsgType><Content>other</Content>", agent="1000009")
         app.say("hello")
@@ -266,8 +264,8 @@ async def test_a_request_that_has_expired_or_is_of_another_connection_is_not_use
     assert bot.by == ["push"] * 3
 
 
-def test_a_limited_request_is_answered_by_its_request_afterwards(bot: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(bot, hermes_home, model.base_url):
+def test_a_limited_request_is_answered_by_its_request_afterwards(bot: Lab, model: Echo) -> None:
+    with running(bot, model):
         bot.fail(times=2)
         bot.say("hello")
         until(lambda: bot.shown() == ["echo: hello"])
@@ -277,8 +275,8 @@ def test_a_limited_request_is_answered_by_its_request_afterwards(bot: Lab, model
 GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}, "debounce_seconds": 0}
 
 
-def test_a_growing_answer_is_finished(bot: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+def test_a_growing_answer_is_finished(bot: Lab, model: Echo) -> None:
+    with running(bot, model, gateway=GROWING):
         bot.say("slow=1 " + "grow " * 30)
         until(lambda: bot.shown() and bot.shown()[0].endswith("▉"))
         until(lambda: bot.shown() and bot.shown()[0].count("grow") == 30 and not bot._streams)
@@ -287,10 +285,8 @@ def test_a_growing_answer_is_finished(bot: Lab, model: Echo, hermes_home: Path) 
 
 
 @pytest.mark.parametrize("how", ["ended", "cut"])
-def test_an_answer_that_can_not_grow_any_more_is_followed_by_the_whole_one(
-    how: str, bot: Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+def test_an_answer_that_can_not_grow_any_more_is_followed_by_the_whole_one(how: str, bot: Lab, model: Echo) -> None:
+    with running(bot, model, gateway=GROWING):
         bot.say("slow=1 " + "grow " * 30)
         until(lambda: bot.shown() and bot.shown()[0].endswith("▉"))
         if how == "ended":
@@ -302,8 +298,8 @@ def test_an_answer_that_can_not_grow_any_more_is_followed_by_the_whole_one(
         assert bot.by == ["answer", "push"]
 
 
-def test_what_is_pushed_does_not_grow(bot: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(bot, hermes_home, model.base_url, gateway=GROWING):
+def test_what_is_pushed_does_not_grow(bot: Lab, model: Echo) -> None:
+    with running(bot, model, gateway=GROWING):
         bot.requests_ended = True
         bot.say("slow=1 " + "grow " * 30)
         until(lambda: bot.shown())
@@ -311,17 +307,17 @@ def test_what_is_pushed_does_not_grow(bot: Lab, model: Echo, hermes_home: Path) 
         assert bot.by == ["push"]
 
 
-def test_without_a_cursor_replies_do_not_grow(bot: Lab, model: Echo, hermes_home: Path) -> None:
+def test_without_a_cursor_replies_do_not_grow(bot: Lab, model: Echo) -> None:
     streaming = {"streaming": {**GROWING["streaming"], "cursor": ""}}  # type: ignore[dict-item]
-    with running(bot, hermes_home, model.base_url, gateway=streaming) as gateway:
+    with running(bot, model, gateway=streaming) as gateway:
         assert not gateway.connections["wecom"].adapter.capabilities.edits
         bot.say("slow=1 " + "grow " * 30)
         until(lambda: bot.shown())
         assert bot.shown()[0].count("grow") == 30
 
 
-def test_a_lost_answer_is_repeated_with_a_mark(bot: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(bot, hermes_home, model.base_url):
+def test_a_lost_answer_is_repeated_with_a_mark(bot: Lab, model: Echo) -> None:
+    with running(bot, model):
         bot.lost_answers = 1
         bot.say("hello")
         until(lambda: len(bot.shown()) == 2)
@@ -380,11 +376,11 @@ async def test_two_programs_with_one_bot_do_not_end_each_others_connection_for_e
     assert pauses == [0, 60, 120, 240]
 
 
-def test_two_gateways_on_one_store_share_one_connection(bot: Lab, hermes_home: Path) -> None:
+def test_two_gateways_on_one_store_share_one_connection(bot: Lab) -> None:
     with (
         Echo() as model,
-        running(bot, hermes_home, model.base_url),
-        running(bot, hermes_home, model.base_url, stands_by=True),
+        running(bot, model),
+        running(bot, model, stands_by=True),
     ):
         for number in range(3):
             bot.say(f"number {number}")

@@ -92,15 +92,15 @@ def test_the_token_goes_to_tencent_alone(lab: Lab, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ the stream
 
 
-def test_after_a_restart_it_goes_on_where_it_was(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_after_a_restart_it_goes_on_where_it_was(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("before")
         until(lambda: lab.shown() == ["echo: before"])
         home = gateway.connections["weixin"].adapter.home
     assert stat.S_IMODE((home / "weixin.json").stat().st_mode) == 0o600
     lab.say("while it was down")
     since = len(lab.cursors)
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         until(lambda: lab.shown() == ["echo: before", "echo: while it was down"])
     assert lab.cursors[since].endswith(":1")
     assert lab.notified[:2] == ["msg/notifystart", "msg/notifystop"]
@@ -139,8 +139,8 @@ def test_an_expired_session_asks_for_a_login(lab: Lab, tmp_path: Path) -> None:
         asyncio.run(Weixin(lab.settings, tmp_path).check())
 
 
-def test_a_session_that_expires_in_mid_run_is_told_to_the_owner(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_session_that_expires_in_mid_run_is_told_to_the_owner(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         connection = gateway.connections["weixin"]
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
@@ -150,8 +150,8 @@ def test_a_session_that_expires_in_mid_run_is_told_to_the_owner(lab: Lab, model:
         lab.token = TOKEN
 
 
-def test_messages_in_groups_are_skipped(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_messages_in_groups_are_skipped(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("in a group", group_id="g1@chatroom")
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
@@ -161,8 +161,8 @@ def test_messages_in_groups_are_skipped(lab: Lab, model: Echo, hermes_home: Path
 # ------------------------------------------------------------------------------------------ context tokens
 
 
-def test_a_reply_carries_the_token_of_its_message(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url, display={"busy": "queue"}):
+def test_a_reply_carries_the_token_of_its_message(lab: Lab, model: Echo) -> None:
+    with running(lab, model, display={"busy": "queue"}):
         for number in range(3):
             lab.say(f"number {number}")
         until(lambda: len(lab.shown()) == 3)
@@ -242,7 +242,7 @@ async def test_addresses_that_the_server_gives_are_used_and_others_are_not(
     lab: Lab, model: Echo, hermes_home: Path
 ) -> None:
     lab.full_urls = True
-    with running(lab, hermes_home, model.base_url):
+    with running(lab, model):
         lab.attach(b"the word is heron", "note.txt", "text/plain", text="read it")
         until(lambda: any("heron" in text for text in lab.shown()), str(lab.shown()))
     adapter = adapter_of(lab, hermes_home)

@@ -52,10 +52,10 @@ def test_the_signature_is_hmac_sha256_of_the_raw_body() -> None:
     assert not is_signed("secret", b'{"a": "\\u00fc"}', f"sha256={wanted}")  # the same JSON, other bytes
 
 
-def test_the_console_verifies_the_address(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_the_console_verifies_the_address(lab: Lab, model: Echo) -> None:
     address = f"http://127.0.0.1:{lab.listens_at}/whatsapp"
     asked = {"hub.mode": "subscribe", "hub.verify_token": WORD, "hub.challenge": "1158201444"}
-    with running(lab, hermes_home, model.base_url), httpx.Client(trust_env=False) as client:
+    with running(lab, model), httpx.Client(trust_env=False) as client:
         assert client.get(address, params=asked).text == "1158201444"
         for wrong in ({"hub.verify_token": "x"}, {"hub.verify_token": "ü"}, {"hub.mode": "unsubscribe"}):
             refused = client.get(address, params={**asked, **wrong})
@@ -83,8 +83,8 @@ def _text(number: str, text: str) -> dict[str, Any]:
     return {"from": ALICE, "id": f"wamid.{number}", "timestamp": stamp, "type": "text", "text": {"body": text}}
 
 
-def test_a_message_older_than_a_week_is_a_replay(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_a_message_older_than_a_week_is_a_replay(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         for when in (old(lab, 8), {"timestamp": "soon"}, {"timestamp": None}, {"timestamp": [1]}, old(lab, -9)):
             lab.say("replayed", **when)
         number = lab.say("late", **old(lab, 6.9))
@@ -96,8 +96,8 @@ def test_a_message_older_than_a_week_is_a_replay(lab: Lab, model: Echo, hermes_h
         assert gateway.db.search_messages("replayed") == []
 
 
-def test_deliveries_for_another_number_are_not_answered(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_deliveries_for_another_number_are_not_answered(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         value = lab.value(messages=[_text("other", "for another")])
         lab.deliver({**value, "metadata": {"display_phone_number": "1", "phone_number_id": "999"}})
         until(lambda: "another number (999)" in str(gateway.store.statuses()), str(gateway.store.statuses()))
@@ -110,9 +110,9 @@ def test_deliveries_for_another_number_are_not_answered(lab: Lab, model: Echo, h
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "by a status"])
-def test_after_24_hours_the_template_is_sent(lab: Lab, model: Echo, hermes_home: Path, later: bool) -> None:
+def test_after_24_hours_the_template_is_sent(lab: Lab, model: Echo, later: bool) -> None:
     settings = {"whatsapp": {**lab.settings, "template": TEMPLATE, "allowed_users": [ALICE]}}
-    with running(lab, hermes_home, model.base_url, platforms=settings):
+    with running(lab, model, platforms=settings):
         lab.closed, lab.told_later = {ALICE}, later
         lab.say("**hello**\n\nthere")
         until(lambda: lab.shown())
@@ -123,9 +123,9 @@ def test_after_24_hours_the_template_is_sent(lab: Lab, model: Echo, hermes_home:
 
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "by a status"])
 def test_without_a_template_the_refusal_is_shown_to_the_owner(
-    lab: Lab, model: Echo, hermes_home: Path, later: bool, caplog: pytest.LogCaptureFixture
+    lab: Lab, model: Echo, later: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.closed, lab.told_later = {ALICE}, later
         lab.say("hello")
         until(lambda: "template" in str(gateway.store.statuses()), str(gateway.store.statuses()))
@@ -146,8 +146,8 @@ async def test_a_long_text_goes_by_several_templates_and_none_twice(lab: Lab, tm
     assert "".join(parts) == text
 
 
-def test_an_undelivered_message_is_reported_with_the_reason(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_an_undelivered_message_is_reported_with_the_reason(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         lab.fails(lab.sent[0]["id"], 131026, "Message undeliverable")
@@ -159,8 +159,8 @@ def test_an_undelivered_message_is_reported_with_the_reason(lab: Lab, model: Ech
 # ------------------------------------------------------------------------------------------------ login and limits
 
 
-def test_an_expired_token_is_named(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url) as gateway:
+def test_an_expired_token_is_named(lab: Lab, model: Echo) -> None:
+    with running(lab, model) as gateway:
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
         lab.token = "EAAJBanother"
@@ -169,25 +169,22 @@ def test_an_expired_token_is_named(lab: Lab, model: Echo, hermes_home: Path) -> 
         assert TOKEN not in str(gateway.store.statuses())
     lab.token = "EAAJBrenewed"
     renewed = {"whatsapp": {**lab.settings, "access_token": "EAAJBrenewed", "allowed_users": [ALICE]}}
-    with running(lab, hermes_home, model.base_url, platforms=renewed):
+    with running(lab, model, platforms=renewed):
         until(lambda: lab.shown() == ["echo: hello", "echo: again"])
 
 
 @pytest.mark.parametrize("code", [4, 80007, 130429, 131048, 131056])
-def test_rate_limits_are_waited_for_as_meta_asks(lab: Lab, tmp_path: Path, code: int) -> None:
-    async def live() -> list[float]:
-        adapter, waits = made(lab, tmp_path), []
-        async with connected(adapter, Recorder()):
-            lab.limit_code = code
-            lab.rate_limit(1, times=4)
-            for _ in range(4):
-                with pytest.raises(SlowDown) as refused:
-                    await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), "hi", nonce="n")
-                waits.append(refused.value.retry_after)
-            await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), "hi", nonce="n")
-        return waits
-
-    assert asyncio.run(live()) == [1, 4, 16, 64]
+async def test_rate_limits_are_waited_for_as_meta_asks(lab: Lab, tmp_path: Path, code: int) -> None:
+    adapter, waits = made(lab, tmp_path), []
+    async with connected(adapter, Recorder()):
+        lab.limit_code = code
+        lab.rate_limit(1, times=4)
+        for _ in range(4):
+            with pytest.raises(SlowDown) as refused:
+                await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), "hi", nonce="n")
+            waits.append(refused.value.retry_after)
+        await adapter.send(Chat(platform="whatsapp", chat_id=ALICE), "hi", nonce="n")
+    assert waits == [1, 4, 16, 64]
 
 
 @pytest.mark.parametrize(
@@ -208,16 +205,16 @@ def test_a_wrong_token_is_named_by_the_check(lab: Lab, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ people
 
 
-def test_a_plus_sign_is_no_other_person(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_plus_sign_is_no_other_person(lab: Lab, model: Echo) -> None:
     settings = {"whatsapp": {**lab.settings, "allowed_users": [f"+{ALICE}"]}}
-    with running(lab, hermes_home, model.base_url, platforms=settings, owner=[]):
+    with running(lab, model, platforms=settings, owner=[]):
         lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])
 
 
-def test_a_person_who_hides_their_number_stays_the_same_person(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_person_who_hides_their_number_stays_the_same_person(lab: Lab, model: Echo) -> None:
     scoped = "US.13491208655302741918"
-    with running(lab, hermes_home, model.base_url) as gateway:
+    with running(lab, model) as gateway:
         lab.say("with my number", from_user_id=scoped)
         until(lambda: lab.shown() == ["echo: with my number"])
         hidden = {"id": "wamid.hidden", "from_user_id": scoped, "timestamp": str(int(time.time()))}
@@ -266,10 +263,8 @@ def test_what_people_send_becomes_text(lab: Lab, tmp_path: Path) -> None:
         assert event.text == text
 
 
-def test_a_reply_quotes_its_question_and_a_quotation_reaches_the_agent(
-    lab: Lab, model: Echo, hermes_home: Path
-) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_reply_quotes_its_question_and_a_quotation_reaches_the_agent(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         number = lab.say("the blue heron")
         until(lambda: lab.shown())
         assert lab.sent[0]["context"] == {"message_id": number}
@@ -314,8 +309,8 @@ async def test_a_file_is_sent_as_whatsapp_takes_it(lab: Lab, tmp_path: Path, mim
     assert lab.shown() == (["*look*"] if kind == "audio" else [])
 
 
-def test_the_token_goes_to_meta_alone(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_the_token_goes_to_meta_alone(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         lab.attach(b"the word is Zebra", "a.txt", "text/plain", text="read")
         until(lambda: any("Zebra" in text for text in lab.shown()))
         stored = [login for path, login in lab.logins if path.startswith("/stored/")]
@@ -329,9 +324,9 @@ def test_the_token_goes_to_meta_alone(lab: Lab, model: Echo, hermes_home: Path) 
     )] == [True, False, False, False, False, False]  # fmt: skip
 
 
-def test_a_group_is_answered_in_the_group(lab: Lab, model: Echo, hermes_home: Path) -> None:
+def test_a_group_is_answered_in_the_group(lab: Lab, model: Echo) -> None:
     settings = {"whatsapp": {**lab.settings, "require_mention": True, "allowed_users": [ALICE]}}
-    with running(lab, hermes_home, model.base_url, platforms=settings):
+    with running(lab, model, platforms=settings):
         lab.say("not for you", where="group", addressed=False)
         lab.say("hello", where="group")
         until(lambda: lab.shown("group") == ["echo: hello"])
@@ -374,18 +369,8 @@ _JSON = st.recursive(
     max_leaves=12,
 )  # fmt: skip
 _KINDS = [
-    "text",
-    "image",
-    "reaction",
-    "edit",
-    "revoke",
-    "interactive",
-    "contacts",
-    "location",
-    "system",
-    "button",
-    "new",
-]
+    "text", "image", "reaction", "edit", "revoke", "interactive", "contacts", "location", "system", "button", "new",
+]  # fmt: skip
 _MESSAGE = st.builds(
     lambda kind, inside, more: {**_text("1", ""), "type": kind, kind: inside, **more},
     st.sampled_from(_KINDS), _JSON, st.dictionaries(st.sampled_from(["from", "id", "timestamp", "context", "group_id"]), _JSON, max_size=2),

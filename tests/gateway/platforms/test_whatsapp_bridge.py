@@ -82,7 +82,7 @@ def test_the_gateway_starts_a_bridge_restarts_it_and_ends_it(model: Echo, hermes
     def shown() -> str:
         return "\n".join(file.read_text() for file in folder.glob("sent-*"))
 
-    with running(Started(COMMAND), hermes_home, model.base_url):
+    with running(Started(COMMAND), model):
         first = int((folder / "pid").read_text())
         (folder / "say").write_text("hello\n")
         until(lambda: "echo: hello" in shown())
@@ -254,8 +254,8 @@ async def test_a_message_is_not_sent_twice_when_its_answer_was_lost(lab: Lab, tm
     assert lab.shown() == ["hello"]
 
 
-def test_a_reply_quotes_its_question(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    with running(lab, hermes_home, model.base_url):
+def test_a_reply_quotes_its_question(lab: Lab, model: Echo) -> None:
+    with running(lab, model):
         number = lab.say("**hello**")
         until(lambda: lab.shown() == ["echo: *hello*"])
         assert lab.bridge.sent[0]["quote"] == {"id": number, "sender": f"{ALICE}@s.whatsapp.net", "text": "**hello**"}
@@ -321,19 +321,8 @@ _JSON = st.recursive(
     max_leaves=6,
 )  # fmt: skip
 _FIELDS = [
-    "id",
-    "chat",
-    "sender",
-    "text",
-    "mentions",
-    "quoted",
-    "files",
-    "target",
-    "emoji",
-    "timestamp",
-    "name",
-    "type",
-]
+    "id", "chat", "sender", "text", "mentions", "quoted", "files", "target", "emoji", "timestamp", "name", "type",
+]  # fmt: skip
 
 
 @given(

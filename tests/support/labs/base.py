@@ -6,6 +6,7 @@ not. `where` names a chat: "dm" (with `who`), "group", "channel" or "thread" (a 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 from tests.support.waiting import until as until  # a lab's tests take it from here
@@ -115,6 +116,39 @@ class Lab:
 
     def close(self) -> None:
         """End the server."""
+
+
+class ServerLab(Lab):
+    """A lab that plays the vendor's server: it begins with the lab (`_begin`) and forgets what was said (`_forget`)."""
+
+    first_id: ClassVar[int] = 1
+
+    def __init__(self) -> None:
+        self._ids = itertools.count(self.first_id)
+        self.reset()
+        self._begin()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        self._problems: list[str] = []
+        self._limited = self._failing = 0  # how many of the next sends are refused, and how
+        self._seconds = 0.0  # how long to wait, where the server says it
+        self.lost_answers = 0  # the next sends are taken, and the connection is cut before the answer
+        self._forget()
+
+    def problems(self) -> list[str]:
+        return list(self._problems)
+
+    def rate_limit(self, seconds: float, times: int = 1) -> None:
+        self._seconds, self._limited = seconds, times
+
+    def fail(self, times: int = 1) -> None:
+        self._failing = times
 
 
 def before_the_last(runs: list[list[str]], kept: set[str]) -> set[str]:

@@ -13,9 +13,7 @@ from email.policy import HTTP
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.http_lab import Handler, HttpLab
-from tests.support.ports import free_port
 
 PASSWORD = "bluebubbles-password-1"
 GROUP = "iMessage;+;chat830542"
@@ -30,23 +28,19 @@ class Lab(HttpLab):
     places = frozenset({"dm", "group"})
     can = frozenset({"redeliver", "fail", "attach", "change", "take_back", "files"})
 
+    once = True  # the server's WebhookService does not look at the answer
+
     def __init__(self) -> None:
-        self.listens_at = free_port()
-        self._ids = itertools.count(1)
         self._clock = itertools.count(int(time.time() * 1000))
-        self._deliveries = Deliveries(once=True)  # the server's WebhookService does not look at the answer
-        self.private_api = True
         self._webhooks: list[dict[str, Any]] = []
-        self._forget()
-        self._begin()
+        super().__init__()
 
     def _forget(self) -> None:
         self._sent: list[dict[str, Any]] = []
         self._said: dict[str, dict[str, Any]] = {}
         self._files: dict[str, tuple[str, bytes, str]] = {}
         self._typing: list[str] = []
-        self._problems: list[str] = []
-        self._failing = 0
+        self.private_api = True
         self.refuses: str | None = None  # what iMessage says of the next message
         self.queued = 0  # the next messages are refused as such that are being sent already
         self.unreachable = False  # webhooks do not arrive
@@ -54,7 +48,7 @@ class Lab(HttpLab):
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"url": f"http://127.0.0.1:{self._server.server_address[1]}", "password": PASSWORD}
+        return {"url": self.address, "password": PASSWORD}
 
     def user_id(self, who: str) -> str:
         return _ADDRESSES[who]
@@ -109,13 +103,6 @@ class Lab(HttpLab):
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         return self._typing.count(self.chat_id(where, who))
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
-
-    def reset(self) -> None:
-        super().reset()
-        self.private_api = True
 
     # ------------------------------------------------------------------------------------------ the server
 

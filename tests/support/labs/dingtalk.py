@@ -7,7 +7,6 @@ acknowledged again on the next connection, and wants every frame to be acknowled
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import time
 from contextlib import suppress
@@ -37,11 +36,9 @@ class Lab(SocketLab):
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files"})
 
     def __init__(self) -> None:
-        self._ids = itertools.count(1)
         self._socket: web.WebSocketResponse | None = None
         self._tickets: set[str] = set()
-        self._forget()
-        self._begin()
+        super().__init__()
 
     def _forget(self) -> None:
         self._said: dict[str, dict[str, Any]] = {}
@@ -50,8 +47,6 @@ class Lab(SocketLab):
         self._webhooks: dict[str, tuple[str, float]] = {}
         self._files: dict[str, tuple[str, bytes, str]] = {}
         self._tokens: set[str] = set()
-        self._problems: list[str] = []
-        self._limited, self._failing = 0, 0
         self.token_seconds = 7200
         self.tokens_given = 0
         self.webhook_seconds = 5400.0  # how long session webhooks of the next messages are good
@@ -61,7 +56,6 @@ class Lab(SocketLab):
         self.by: list[str] = []  # how each message came: "webhook", "person", "group"
         self.connections = 0
         self.limit_code: int | str = 90018
-        self.lost_answers = 0
         self.cards = False  # the setting
         self.cards_refused = False
         self._cards: dict[str, int] = {}
@@ -277,12 +271,6 @@ class Lab(SocketLab):
             return web.json_response({"code": code, "message": "触发接口流控"}, status=403)
         return self._held_up()
 
-    async def _lose(self, request: web.Request) -> None:
-        if self.lost_answers:
-            self.lost_answers -= 1
-            assert request.transport is not None
-            request.transport.abort()
-
     async def _by_session(self, request: web.Request) -> web.Response:
         chat, until = self._webhooks.get(request.query.get("session", ""), ("", 0.0))
         if not chat or until < time.time():
@@ -306,7 +294,7 @@ class Lab(SocketLab):
             return self._errcode(460101, f"a message of {len(raw)} bytes, or an empty one")
         self._shown.append((chat, "text", _visible(kind, text)))
         self.by.append("webhook")
-        await self._lose(request)
+        self._lose(request)
         return web.json_response({"errcode": 0, "errmsg": "ok"})
 
     def _errcode(self, code: int, text: str) -> web.Response:

@@ -9,13 +9,17 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
+from pathlib import Path
 from typing import Any
 
 from hermes.gateway.events import Event
+from hermes.gateway.platforms.email.adapter import Email
+from tests.support.labs import recording
 from tests.support.labs.base import PEOPLE
 from tests.support.labs.base import Lab as Base
 from tests.support.labs.email_server import DOMAIN, PASSWORD, SERVER, MailServer
@@ -163,18 +167,15 @@ def plain_text(mail: EmailMessage) -> str:
     return "" if part is None else str(part.get_content()).replace("\r\n", "\n").removesuffix("\n")
 
 
-class Recorder:
-    """A gateway that only takes notes."""
+class Recorder(recording.Recorder):
+    """A gateway that takes notes, of the log as well."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.identities: list[str] = []
-        self.losses: list[Exception] = []
+        super().__init__()
         self.refusals = 0  # how many events it fails to keep before it keeps one
         self.records: list[logging.LogRecord] = []
-        log = logging.Logger("adapter", logging.DEBUG)
-        log.addHandler(self._handler())
-        self.log: logging.Logger | logging.LoggerAdapter[logging.Logger] = log
+        self.log = logging.Logger("adapter", logging.DEBUG)
+        self.log.addHandler(self._handler())
 
     def _handler(self) -> logging.Handler:
         records = self.records
@@ -189,21 +190,10 @@ class Recorder:
         if self.refusals:
             self.refusals -= 1
             raise OSError("the disk is full")
-        self.events.append(event)
-
-    def connected(self, identity: str) -> None:
-        self.identities.append(identity)
+        await super().received(event)
 
     def troubled(self, text: str) -> None:
         self.log.warning("%s", text)
-
-    def lost(self, error: Exception) -> None:
-        self.losses.append(error)
-
-    @property
-    def texts(self) -> list[str]:
-        """What was said."""
-        return [event.text for event in self.events]
 
     @property
     def logged(self) -> str:
@@ -213,3 +203,11 @@ class Recorder:
     async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         """Wait for something without holding up the event loop."""
         return await until_async(condition, lambda: what or f"{condition}; events {self.texts}; {self.logged}")
+
+
+@asynccontextmanager
+async def connected(lab: Lab, home: Path = Path("/nowhere"), **more: Any) -> AsyncIterator[tuple[Email, Recorder]]:
+    """An adapter with a mailbox, connected for the block, and what it hears."""
+    adapter, link = Email({**lab.settings, **more}, home), Recorder()
+    async with recording.connected(adapter, link):
+        yield adapter, link

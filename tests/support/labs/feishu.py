@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -42,12 +41,10 @@ class Lab(SocketLab):
 
     def __init__(self) -> None:
         self.listens_at = free_port()
-        self._ids = itertools.count(1)
         self._deliveries = Deliveries()
         self._sockets: set[web.WebSocketResponse] = set()
         self._order = asyncio.Lock()
-        self._forget()
-        self._begin()
+        super().__init__()
 
     def _forget(self) -> None:
         self.mode = "websocket"
@@ -63,8 +60,6 @@ class Lab(SocketLab):
         self._files: dict[str, tuple[str, bytes]] = {}
         self._recalled: set[str] = set()
         self._waiting: dict[str, dict[str, Any]] = {}  # events that were not acknowledged
-        self._problems: list[str] = []
-        self._limited, self._failing = (0.0, 0), 0
         self.token, self.tokens_issued, self.logins, self._tickets = "", 0, 0, set[str]()
         self.acknowledged: list[int] = []
         self.pings = 0
@@ -212,12 +207,6 @@ class Lab(SocketLab):
     def threads(self) -> list[str]:
         return [text.strip("*") for one in self.sent.values() if (text := _words(one)).startswith("**")]
 
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = (seconds, times)
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
-
     def drop(self) -> None:
         self._call(self._dropped())
 
@@ -276,11 +265,10 @@ class Lab(SocketLab):
             return self._code(99991661, "Missing access token for authorization.")
         if not self.token or given != f"Bearer {self.token}":
             return self._code(99991663, "Invalid access token for authorization.")
-        seconds, times = self._limited
-        if limited and times:
-            self._limited = (seconds, times - 1)
+        if limited and self._limited:
+            self._limited -= 1
             return self._code(
-                99991400, "request trigger frequency limit", 429, **{"x-ogw-ratelimit-reset": str(seconds)}
+                99991400, "request trigger frequency limit", 429, **{"x-ogw-ratelimit-reset": str(self._seconds)}
             )
         if limited and self._failing:
             self._failing -= 1

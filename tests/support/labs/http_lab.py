@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
-from tests.support.labs.base import Lab
+from tests.support.labs.base import ServerLab
 from tests.support.labs.deliveries import Deliveries
+from tests.support.ports import free_port
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -30,28 +32,33 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class HttpLab(Lab):
-    """Subclasses give the handler of requests, and forget what was said (`_forget`). Their `__init__` ends with `_begin`."""
+class HttpLab(ServerLab):
+    """Subclasses give the handler of requests."""
 
-    _deliveries: Deliveries
-    _problems: list[str]
+    once: ClassVar[bool] = False  # a delivery is not repeated, whatever its answer is
+
+    def __init__(self) -> None:
+        self.listens_at = free_port()
+        self._deliveries = Deliveries(once=self.once)
+        super().__init__()
+
+    @property
+    def address(self) -> str:
+        """Of the vendor's API."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def statuses(self) -> list[int]:
+        """The answers to all deliveries."""
+        return self._deliveries.statuses
 
     def _handler(self) -> type[Handler]:
-        raise NotImplementedError
-
-    def _forget(self) -> None:
         raise NotImplementedError
 
     def _begin(self) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
 
     def close(self) -> None:
         self._deliveries.close()

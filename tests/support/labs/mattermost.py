@@ -36,22 +36,15 @@ class Lab(SocketLab):
     can = frozenset("redeliver rate_limit fail drop attach edits change take_back files".split())
 
     def __init__(self) -> None:
-        self._ids = itertools.count(1)
         self._clock = itertools.count(int(time.time() * 1000))
-        self.reply_in_thread = False
-        self.token = TOKEN
         self._sockets: dict[str, web.WebSocketResponse] = {}
-        self._forget()
-        self._begin()
+        super().__init__()
 
     def _forget(self) -> None:
         self._posts: dict[str, dict[str, Any]] = {}
         self._files: dict[str, tuple[str, bytes, str]] = {}
         self._typing: list[tuple[str, str]] = []
-        self._problems: list[str] = []
-        self._limited, self._failing = (0.0, 0), 0
         self._kept: dict[str, list[dict[str, Any]]] = {}  # the events of each connection
-        self.lost_answers = 0  # the next posts are taken, and the connection is cut before the answer
         self.resumed = 0
         self._cut_off = False
 
@@ -159,12 +152,6 @@ class Lab(SocketLab):
             if one["user_id"] == BOT and one["message"].startswith("**")
         ]
 
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = (seconds, times)
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
-
     def drop(self, *, forget: bool = False) -> None:
         """Cut the WebSocket. `forget`: the server does not remember the connection."""
         self._call(self._dropped(forget))
@@ -216,10 +203,9 @@ class Lab(SocketLab):
             return self._error(
                 401, "api.context.session_expired.app_error", "Invalid or expired session, please login again."
             )
-        seconds, times = self._limited
-        if limited and times:
-            self._limited = (seconds, times - 1)
-            return web.Response(status=429, text="limit exceeded", headers={"X-RateLimit-Reset": str(seconds)})
+        if limited and self._limited:
+            self._limited -= 1
+            return web.Response(status=429, text="limit exceeded", headers={"X-RateLimit-Reset": str(self._seconds)})
         if limited and self._failing:
             self._failing -= 1
             return self._error(500, "app.post.save.app_error", "Unable to save the Post.")
@@ -344,10 +330,7 @@ class Lab(SocketLab):
             return self._wrong("root_id is no id")
         post = self._made(BOT, body["channel_id"], body["message"])
         post.update(root_id=root, props=body.get("props", {}), file_ids=body.get("file_ids", []))
-        if self.lost_answers:
-            self.lost_answers -= 1
-            assert request.transport is not None
-            request.transport.abort()
+        self._lose(request)
         await self._posted(post)
         return _json(post, status=201)
 

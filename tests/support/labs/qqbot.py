@@ -33,13 +33,11 @@ class Lab(SocketLab):
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach"})
 
     def __init__(self) -> None:
-        self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
         self._socket: web.WebSocketResponse | None = None
         self._session = ""
         self._events: list[dict[str, Any]] = []
-        self._forget()
-        self._begin()
+        super().__init__()
 
     def _forget(self) -> None:
         self.token, self.renewals = "", 0
@@ -47,9 +45,6 @@ class Lab(SocketLab):
         self._said: dict[str, tuple[str, dict[str, Any]]] = {}
         self._used: dict[str, set[int]] = {}
         self._files: dict[str, bytes] = {}
-        self._problems: list[str] = []
-        self._limited, self._failing = 0, 0
-        self.lost_answers = 0
         self.no_tokens: list[int] = []  # with these statuses the token server fails
         self.resumed = self.identified = 0
         self.proactive: list[dict[str, Any]] = []
@@ -292,10 +287,7 @@ class Lab(SocketLab):
                 return _json({"code": 22009, "message": "msg limit exceed"}, status=400)
             used.add(body["msg_seq"])
         self._sent.append({**body, "chat": request.match_info["id"]})
-        if self.lost_answers:
-            self.lost_answers -= 1
-            assert request.transport is not None
-            request.transport.abort()
+        self._lose(request)
         return _json({"id": f"sent{next(self._ids)}", "timestamp": "2026-01-01T00:00:00+08:00"})
 
     def _wrong(self, code: int, text: str) -> web.Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,9 +14,10 @@ from tests.support.waiting import until_async
 
 
 class Recorder:
-    """A Link. `refuse` makes `received` raise, as a gateway does whose store is full."""
+    """A Link. `refuse` makes `received` raise, as a gateway does whose store is full; `before` comes before an event is kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[Event], Awaitable[None]] | None = None) -> None:
+        self.before = before
         self.log = logging.getLogger("tests.gateway")
         self.troubles: list[str] = []
         self.events: list[Event] = []
@@ -30,6 +31,8 @@ class Recorder:
         await asyncio.sleep(0)
         if self.refuse is not None:
             raise self.refuse
+        if self.before is not None:
+            await self.before(event)
         self.events.append(event)
 
     async def revised(self, revision: Revision) -> None:
@@ -58,6 +61,11 @@ class Recorder:
     async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         """Wait for a condition while the adapter works."""
         return await until_async(condition, lambda: f"{what or condition}: {self.texts} {self.losses}")
+
+    async def heard(self, count: int = 1) -> list[Event]:
+        """The events, once there are so many."""
+        await self.until(lambda: len(self.events) >= count, f"not {count} events")
+        return self.events
 
     async def event(self, text: str) -> Event:
         """The first event with this text, when it has come."""

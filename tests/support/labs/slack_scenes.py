@@ -2,51 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hermes.gateway.events import Chat, Event, Revision
+from hermes.gateway.events import Chat
 from hermes.gateway.platforms import adapter_class
+from tests.support.labs import recording
+from tests.support.labs.recording import Recorder
 from tests.support.labs.slack import Lab
-from tests.support.waiting import until_async
 
 HOME: dict[Lab, Path] = {}  # a folder of its own for each test
-
-
-class Recorder:
-    """A gateway that notes everything."""
-
-    def __init__(self) -> None:
-        self.log = logging.getLogger("test.slack")
-        self.events: list[Event] = []
-        self.revisions: list[Revision] = []
-        self.identities: list[str] = []
-        self.errors: list[Exception] = []
-        self.before_keeping: Callable[[Event], Awaitable[None]] | None = None
-
-    async def received(self, event: Event) -> None:
-        if self.before_keeping is not None:
-            await self.before_keeping(event)
-        self.events.append(event)
-
-    async def revised(self, revision: Revision) -> None:
-        self.revisions.append(revision)
-
-    def connected(self, identity: str) -> None:
-        self.identities.append(identity)
-
-    def lost(self, error: Exception) -> None:
-        self.errors.append(error)
-
-    async def heard(self, count: int = 1) -> list[Event]:
-        """The events, once there are so many."""
-        await until_async(lambda: len(self.events) >= count, lambda: f"{len(self.events)} of {count} events")
-        return self.events
 
 
 @pytest.fixture(scope="module", name="workspace")
@@ -75,11 +44,8 @@ async def connected(
     adapter, link = made(lab, **settings), Recorder()
     adapter.heartbeat = heartbeat or adapter.heartbeat
     adapter.reads_missed = False  # the recorder recognises no repetition
-    await adapter.connect(link)
-    try:
+    async with recording.connected(adapter, link):
         yield adapter, link
-    finally:
-        await adapter.disconnect()
 
 
 def chat(lab: Lab, where: str = "dm", thread: str | None = None) -> Chat:

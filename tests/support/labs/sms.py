@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import itertools
 import json
 import threading
 import time
@@ -19,9 +18,7 @@ from email.utils import formatdate
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
-from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.http_lab import Handler, HttpLab
-from tests.support.ports import free_port
 
 SID = "AC00000000000000000000000000000001"
 TOKEN = "twilio-auth-token-for-the-lab-01"
@@ -39,12 +36,7 @@ class Lab(HttpLab):
     places = frozenset({"dm"})
     can = frozenset({"redeliver", "rate_limit", "fail", "attach"})
 
-    def __init__(self) -> None:
-        self.listens_at = free_port()
-        self._ids = itertools.count(1)
-        self._deliveries = Deliveries(once=True)
-        self._forget()
-        self._begin()
+    once = True
 
     def _forget(self) -> None:
         self._sent: list[dict[str, str]] = []
@@ -57,14 +49,8 @@ class Lab(HttpLab):
         self.lists.set()
         self.listed: list[dict[str, str]] = []  # the queries of the list
         self._media: dict[str, tuple[bytes, str]] = {}
-        self._problems: list[str] = []
-        self._limited, self._failing = 0, 0
         self.unsubscribed: set[str] = set()
         self.logins: list[tuple[str, str]] = []  # path and Authorization of requests for media
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -97,10 +83,6 @@ class Lab(HttpLab):
         url = f"http://127.0.0.1:{self.listens_at}/sms"
         self._deliveries.post(url, data=fields, headers={"X-Twilio-Signature": signature or signed(url, fields)})
 
-    @property
-    def statuses(self) -> list[int]:
-        return self._deliveries.statuses
-
     def attach(
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
     ) -> str:
@@ -111,12 +93,6 @@ class Lab(HttpLab):
 
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
         return [one["Body"] for one in self._sent if one["To"] == _NUMBERS[who]]
-
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = times
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
 
     # ------------------------------------------------------------------------------------------ the server
 

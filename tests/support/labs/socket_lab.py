@@ -6,37 +6,20 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
-from tests.support.labs.base import Lab
+from tests.support.labs.base import ServerLab
 from tests.support.loop_thread import LoopThread
 
 
-class SocketLab(Lab):
-    """Subclasses give the application, and forget what was said (`_forget`). Their `__init__` ends with `_begin`."""
+class SocketLab(ServerLab):
+    """Subclasses give the application."""
 
     runner: ClassVar[dict[str, Any]] = {}  # options of aiohttp's AppRunner
     port: int
-    _problems: list[str]
-    _limited = _failing = 0  # how many of the next sends are refused, and how
     _socket: web.WebSocketResponse | None = None
 
     def _application(self) -> web.Application:
         """What is served; called on the event loop."""
         raise NotImplementedError
-
-    def _forget(self) -> None:
-        raise NotImplementedError
-
-    def problems(self) -> list[str]:
-        return list(self._problems)
-
-    def reset(self) -> None:
-        self._forget()
-
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = times
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
 
     def drop(self) -> None:
         self._call(self._dropped())
@@ -45,6 +28,13 @@ class SocketLab(Lab):
         socket, self._socket = self._socket, None
         if socket is not None and socket._req is not None and socket._req.transport is not None:
             socket._req.transport.abort()
+
+    def _lose(self, request: web.Request) -> None:
+        """Cut the connection of a request that was taken, if its answer is to be lost."""
+        if self.lost_answers:
+            self.lost_answers -= 1
+            assert request.transport is not None
+            request.transport.abort()
 
     def close(self) -> None:
         self._call(self._runner.cleanup())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import html
-import itertools
 import json
 import os
 import re
@@ -18,9 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.support.labs.base import PEOPLE
-from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.http_lab import Handler, HttpLab
-from tests.support.ports import free_port
 
 APP_ID, APP_SECRET, TENANT = "11111111-2222-3333-4444-555555555555", "teams-client-secret-0001", "my-tenant"
 BOT = f"28:{APP_ID}"
@@ -72,12 +69,7 @@ class Lab(HttpLab):
     can = frozenset("redeliver rate_limit fail attach edits change take_back files forward".split())
     issuer = "https://api.botframework.com"
 
-    def __init__(self) -> None:
-        self.listens_at = free_port()
-        self._ids = itertools.count(1_700_000_001_000)
-        self._deliveries = Deliveries()
-        self._forget()
-        self._begin()
+    first_id = 1_700_000_001_000
 
     def _forget(self) -> None:
         self._said: dict[str, dict[str, Any]] = {}
@@ -85,26 +77,20 @@ class Lab(HttpLab):
         self._files: dict[str, tuple[bytes, str]] = {}
         self._typing: list[str] = []
         self.requests: list[tuple[str, str, str | None, dict[str, Any]]] = []  # method, conversation, message, body
-        self._problems: list[str] = []
-        self._limited, self._failing = (0.0, 0), 0
         self.token, self.tokens_issued, self.keys_read = "", 0, 0
         self.published = [published()]
         self.consents = True  # whether people accept files at once
         self._uploaded: dict[str, bytes] = {}
 
     @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    @property
     def service(self) -> str:
-        return f"{self.base}/amer/"
+        return f"{self.address}/amer/"
 
     @property
     def settings(self) -> dict[str, Any]:
         return {
             "app_id": APP_ID, "app_secret": APP_SECRET, "tenant_id": TENANT, "service_hosts": ["127.0.0.1"],
-            "login_url": self.base, "metadata_url": f"{self.base}/v1/.well-known/openidconfiguration",
+            "login_url": self.address, "metadata_url": f"{self.address}/v1/.well-known/openidconfiguration",
         }  # fmt: skip
 
     def user_id(self, who: str) -> str:
@@ -197,7 +183,11 @@ class Lab(HttpLab):
         if mime.startswith("image/"):
             about = {"contentType": mime, "contentUrl": f"{self.service}v3/attachments/{key}/views/original"}
         else:
-            content = {"downloadUrl": f"{self.base}/files/{key}", "uniqueId": key, "fileType": name.rpartition(".")[2]}
+            content = {
+                "downloadUrl": f"{self.address}/files/{key}",
+                "uniqueId": key,
+                "fileType": name.rpartition(".")[2],
+            }
             about = {
                 "contentType": "application/vnd.microsoft.teams.file.download.info",
                 "content": content,
@@ -239,7 +229,7 @@ class Lab(HttpLab):
         """A person answers the offer of a file."""
         key = os.urandom(6).hex()
         place = {
-            "contentUrl": f"https://contoso.sharepoint.com/{key}", "name": name, "uploadUrl": f"{self.base}/upload/{key}",
+            "contentUrl": f"https://contoso.sharepoint.com/{key}", "name": name, "uploadUrl": f"{self.address}/upload/{key}",
             "uniqueId": key, "fileType": name.rpartition(".")[2], **more,
         }  # fmt: skip
         value = {"type": "fileUpload", "action": action, "context": context, "uploadInfo": place}
@@ -253,12 +243,6 @@ class Lab(HttpLab):
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         return sum(one.partition(";")[0] == self.chat_id(where, who) for one in self._typing)
-
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = (seconds, times)
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
 
     # ------------------------------------------------------------------------------------------ the server
 
@@ -284,7 +268,7 @@ class Lab(HttpLab):
         if path == f"/{TENANT}/oauth2/v2.0/token":
             return self._login(body)
         if path == "/v1/.well-known/openidconfiguration":
-            return 200, {"issuer": self.issuer, "jwks_uri": f"{self.base}/v1/.well-known/keys"}, {}
+            return 200, {"issuer": self.issuer, "jwks_uri": f"{self.address}/v1/.well-known/keys"}, {}
         if path == "/v1/.well-known/keys":
             self.keys_read += 1
             return 200, {"keys": self.published}, {}
@@ -348,10 +332,13 @@ class Lab(HttpLab):
             return self._wrong(problem)
         if (len(body) > LARGEST and not files) or len(text.encode("utf-16-le")) > LARGEST:
             return self._wrong(f"a message of {len(body)} bytes", 413)
-        seconds, times = self._limited
-        if times:
-            self._limited = (seconds, times - 1)
-            return 429, {"error": {"code": "TooManyRequests", "message": "slow down"}}, {"Retry-After": str(seconds)}
+        if self._limited:
+            self._limited -= 1
+            return (
+                429,
+                {"error": {"code": "TooManyRequests", "message": "slow down"}},
+                {"Retry-After": str(self._seconds)},
+            )
         if self._failing:
             self._failing -= 1
             return (502 if self._failing % 2 else 412), {"error": {"code": "ServiceError", "message": "try again"}}, {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -36,12 +35,6 @@ class Lab(SocketLab):
     places = frozenset({"dm", "group"})
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files", "edits"})
 
-    def __init__(self) -> None:
-        self._ids = itertools.count(1)
-        self._socket: web.WebSocketResponse | None = None
-        self._forget()
-        self._begin()
-
     def _forget(self) -> None:
         self._said: dict[str, dict[str, Any]] = {}
         self._waiting: list[dict[str, Any]] = []  # said while the bot was not connected
@@ -51,8 +44,6 @@ class Lab(SocketLab):
         self._uploads: dict[str, tuple[dict[str, Any], dict[int, bytes]]] = {}
         self._media: dict[str, tuple[str, str, bytes]] = {}
         self._stored: dict[str, tuple[str, bytes]] = {}
-        self._problems: list[str] = []
-        self._limited, self._failing = 0, 0
         self._runs: list[list[str]] = [[]]  # by connection: the messages that were written to it
         self.requests_ended = False  # requests are refused as expired
         self.streams_ended = False  # growing answers are not updated any more

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import itertools
 import json
 import os
 import struct
@@ -18,10 +17,8 @@ from email.policy import HTTP
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.http_lab import Handler, HttpLab
 from tests.support.labs.wecom import encrypted, with_captions
-from tests.support.ports import free_port
 
 CORP, AGENT, SECRET = "ww0123456789abcdef", "1000002", "wecom-app-secret-000001"
 TOKEN, AES_KEY = "callbackToken01", "jWmYm7qr5nMoAUwZRjGtBxmz3KA1tkAj3ykkR6q2B2C"
@@ -36,20 +33,11 @@ class Lab(HttpLab):
     places = frozenset({"dm"})
     can = frozenset({"redeliver", "rate_limit", "fail", "attach", "files"})
 
-    def __init__(self) -> None:
-        self.listens_at = free_port()
-        self._ids = itertools.count(1)
-        self._deliveries = Deliveries()
-        self._forget()
-        self._begin()
-
     def _forget(self) -> None:
         self._said: dict[str, str] = {}
         self._shown: list[tuple[str, str, Any]] = []
         self._media: dict[str, tuple[str, str, bytes]] = {}
         self._tokens: set[str] = set()
-        self._problems: list[str] = []
-        self._limited, self._failing = 0, 0
         self.tokens_given = 0
         self.kinds: list[str] = []
         self.not_allowed = False
@@ -59,7 +47,7 @@ class Lab(HttpLab):
     def settings(self) -> dict[str, Any]:
         return {
             "corp_id": CORP, "agent_id": AGENT, "corp_secret": SECRET, "token": TOKEN, "encoding_aes_key": AES_KEY,
-            "base_url": f"http://127.0.0.1:{self._server.server_address[1]}",
+            "base_url": self.address,
         }  # fmt: skip
 
     def user_id(self, who: str) -> str:
@@ -109,10 +97,6 @@ class Lab(HttpLab):
     def webhook(self) -> str:
         return f"http://127.0.0.1:{self.listens_at}/wecom"
 
-    @property
-    def statuses(self) -> list[int]:
-        return self._deliveries.statuses
-
     def attach(
         self, data: bytes, name: str, mime: str, *, who: str = "alice", where: str = "dm", text: str = ""
     ) -> str:
@@ -131,12 +115,6 @@ class Lab(HttpLab):
 
     def sent_files(self, where: str = "dm", *, who: str = "alice") -> list[tuple[str, bytes, str]]:
         return with_captions(self._there(who))
-
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = times
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
 
     def end_tokens(self) -> None:
         """All access tokens end now."""

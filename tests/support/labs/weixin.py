@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import itertools
 import json
 import time
 from contextlib import suppress
@@ -54,12 +53,12 @@ class Lab(SocketLab):
     can = frozenset({"redeliver", "rate_limit", "fail", "drop", "attach", "files"})
     runner = {"handler_cancellation": True}
 
+    first_id = 7_000_000_000_000_000_001  # more than a float holds
+
     def __init__(self) -> None:
-        self._ids = itertools.count(7_000_000_000_000_000_001)  # more than a float holds
         self._polls: list[web.Request] = []
         self._stream: list[dict[str, Any]] = []
-        self._forget()
-        self._begin()
+        super().__init__()
 
     def _forget(self) -> None:
         self._stream.clear()
@@ -69,14 +68,11 @@ class Lab(SocketLab):
         self._cdn: dict[str, bytes] = {}
         self._uploads: dict[str, dict[str, Any]] = {}
         self._typing: list[str] = []
-        self._problems: list[str] = []
-        self._failing, self._limited = 0, 0
         self.token = TOKEN
         self.statuses: list[dict[str, Any]] = []  # what the next questions about a QR code are answered
         self.codes = 0
         self.cursors: list[str] = []
         self.notified: list[str] = []
-        self.lost_answers = 0
         self.refuses: list[tuple[int, str]] = []  # the codes that the next messages get
         self.full_urls = False
 
@@ -275,10 +271,7 @@ class Lab(SocketLab):
         if not text.strip() or len(text) > LONGEST:
             return self._wrong(f"a text of {len(text)} characters")
         self._sent.append(message)
-        if self.lost_answers:
-            self.lost_answers -= 1
-            assert request.transport is not None
-            request.transport.abort()
+        self._lose(request)
         return web.json_response({})
 
     async def _config(self, request: web.Request, body: dict[str, Any]) -> web.Response:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import itertools
 import json
 import re
 import time
@@ -16,9 +15,7 @@ from email.parser import BytesParser
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.http_lab import Handler, HttpLab
-from tests.support.ports import free_port
 
 NUMBER_ID, NUMBER = "106540352242922", "15550783881"
 TOKEN, SECRET, WORD = "EAAJBtokenOfTheLab0123456789", "app-secret-of-the-lab-0123456789", "word of the lab"
@@ -61,31 +58,18 @@ class Lab(HttpLab):
     places = frozenset({"dm", "group"})
     can = frozenset("redeliver rate_limit fail attach files choices change take_back forward".split())
 
-    def __init__(self) -> None:
-        self.listens_at = free_port()
-        self._ids = itertools.count(1)
-        self._deliveries = Deliveries()
-        self._forget()
-        self._begin()
-
     def _forget(self) -> None:
         self.sent: list[dict[str, Any]] = []  # what the agent sent, as it was sent
         self.typings: list[dict[str, Any]] = []
         self._said: dict[str, dict[str, Any]] = {}  # the deliveries
         self._where: dict[str, str] = {}  # message → chat
         self._media: dict[str, tuple[str, bytes, str]] = {}
-        self._problems: list[str] = []
-        self._limited, self._failing = 0, 0
         self.limit_code = 131056
         self.breaks_at: int | None = None  # after how many messages one send gets a server error
         self.token = TOKEN
         self.closed: set[str] = set()  # people who have not written for a day
         self.told_later = False  # whether that is reported by a status, not by the answer
         self.logins: list[tuple[str, str]] = []  # path and Authorization of requests for media
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -147,10 +131,6 @@ class Lab(HttpLab):
         headers = {"Content-Type": "application/json", "X-Hub-Signature-256": signature or signed(body)}
         self._deliveries.post(f"http://127.0.0.1:{self.listens_at}/whatsapp", content=body, headers=headers)
 
-    @property
-    def statuses(self) -> list[int]:
-        return self._deliveries.statuses
-
     def fails(self, message_id: str, code: int, text: str, who: str = "alice") -> None:
         """Report by a status that a message of the agent's was not delivered."""
         error = {"code": code, "title": text, "message": text, "error_data": {"details": text}}
@@ -211,12 +191,6 @@ class Lab(HttpLab):
 
     def typed(self, where: str = "dm", *, who: str = "alice") -> int:
         return sum(self._where.get(one["message_id"]) == self.chat_id(where, who) for one in list(self.typings))
-
-    def rate_limit(self, seconds: float, times: int = 1) -> None:
-        self._limited = times
-
-    def fail(self, times: int = 1) -> None:
-        self._failing = times
 
     # ------------------------------------------------------------------------------------------ the server
 
