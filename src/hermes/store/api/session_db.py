@@ -22,7 +22,7 @@ from hermes.store.exchange import ingest
 from hermes.store.exchange.ingest import Ingested
 from hermes.store.records import codec, message_reading
 from hermes.store.records.attachments import Attachments, Read, note
-from hermes.store.records.title_rules import MAX_TITLE
+from hermes.store.records.titles import MAX_TITLE
 from hermes.store.records.usage import checked
 from hermes.store.records.visibility import User
 from hermes.store.upkeep import retention

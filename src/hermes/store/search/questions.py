@@ -89,10 +89,10 @@ def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranki
 
     def spoken() -> str | None:
         """A question about somebody who writes here, as they would say it."""
-        from hermes.store.search import persons  # only where messages have vectors
+        from hermes.store.search import clues  # only where messages have vectors
 
         holders = {word.leaves[0].text: [holder[0] for holder in word.holders] for word in words}
-        return persons.spoken(hits.tx, asked, holders)
+        return clues.spoken(hits.tx, asked, holders)
 
     try:
         from hermes.store.search.reranking import Reranking  # loads numpy and a model
