@@ -11,7 +11,7 @@ import pytest
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Chat
-from hermes.gateway.platforms.homeassistant.adapter import HomeAssistant
+from hermes.gateway.platforms.homeassistant import HomeAssistant
 from tests.support.labs.email import Recorder
 from tests.support.labs.homeassistant import Lab
 

@@ -320,7 +320,7 @@ def test_the_token_goes_to_meta_alone(lab: Lab, model: Echo, hermes_home: Path) 
         until(lambda: any("Zebra" in text for text in lab.shown()))
         stored = [login for path, login in lab.logins if path.startswith("/stored/")]
         assert stored == [f"Bearer {TOKEN}"]
-    from hermes.gateway.platforms.whatsapp.client import GraphApi
+    from hermes.gateway.platforms.whatsapp.cloud import GraphApi
 
     api = GraphApi("https://graph.facebook.com", TOKEN, "v24.0")
     assert [api._is_trusted(one) for one in (

@@ -73,7 +73,7 @@ class Weixin(ApiAdapter[ILink]):
 
     async def login(self, show: Callable[[str], None]) -> Mapping[str, Any]:
         """Show a QR code until it is confirmed on the phone."""
-        from hermes.gateway.platforms.weixin.qr import drawn
+        from hermes.gateway.platforms.weixin.client import drawn
 
         async with self.make_api() as api:
             found = await api.log_in(show, _asked, drawn, self.text("token"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms._shared.http import attachment_kind
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, moment_of, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, moment_of, text_of
 
 TEXT, IMAGE, VOICE, FILE, VIDEO = 1, 2, 3, 4, 5
 CONTEXT = "context_token"  # the key of Event.reply_context

@@ -35,8 +35,7 @@ from hermes.gateway.events import (
     deleted,
 )
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, error_text, retry_after
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, parsed, text_of
-from hermes.gateway.platforms._shared.receipt import hand_over
+from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, hand_over, parsed, text_of
 from hermes.gateway.platforms._shared.tasks import Recent, Retries, loss_reported
 from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge_process import AlreadyRuns, BridgeProcess
