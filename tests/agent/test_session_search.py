@@ -20,7 +20,7 @@ from hermes.agent.recall.search_tool import excerpts, quoted, search_sessions, s
 from hermes.agent.tools.tool import Context
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelUnreachable, SessionNotFound, ToolError
-from hermes.tokens import estimate_tokens
+from hermes.texts import estimate_tokens
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.sizes import size

@@ -185,7 +185,7 @@ def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPa
 def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.requests import Request
 
-    from hermes.serve.api.errors import ApiError
+    from hermes.serve.api.requests import ApiError
     from hermes.serve.web.changing import told_in
 
     monkeypatch.setattr(requests, "HEAD_START", 0.2)

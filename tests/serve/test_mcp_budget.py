@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.tokens import text_tokens
+from hermes.texts import text_tokens
 from hermes_state import SessionDB
 from tests.support.optional import library
 from tests.support.sizes import size

@@ -21,8 +21,7 @@ from hermes.times import duration
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.jobs.batch import Batch, Standing
-    from hermes.jobs.batch_lines import Lines
-    from hermes.jobs.batch_results import Results
+    from hermes.jobs.batch_files import Lines, Results
     from hermes.store.api.session_db import SessionDB
 
 _MOST_LISTED = 50  # bad lines
@@ -95,7 +94,7 @@ def run(
     """
     from hermes.agent.tools.permission import NOBODY
     from hermes.chat.terminal_conversation import folder_is_there
-    from hermes.jobs.batch_lines import Lines, Template, opened
+    from hermes.jobs.batch_files import Lines, Template, opened
 
     folder_is_there()
     out = _results_file(out)
@@ -141,11 +140,11 @@ def _name_bad(lines: Lines) -> None:
 
 def _run(config: Config, lines: Lines, out: Path, *, resume: bool, tools: bool, settings: dict[str, Any]) -> int:
     from hermes.agent.models.choice import choose_model
-    from hermes.agent.tools.toolbox import Toolbox
+    from hermes.agent.tools.tool import Toolbox
     from hermes.chat.keyboard import Terminated, signals_raise
     from hermes.cli.arrival import open_record
     from hermes.jobs.batch import Batch, Stopped
-    from hermes.jobs.batch_results import Results
+    from hermes.jobs.batch_files import Results
 
     toolbox = Toolbox(config)
     with open_record(config) as db, signals_raise():

@@ -158,7 +158,7 @@ def run(job: str) -> int:
 
 def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
     from hermes.agent.models.choice import choose_model
-    from hermes.agent.tools.toolbox import Toolbox
+    from hermes.agent.tools.tool import Toolbox
     from hermes.agent.turn import Stop
     from hermes.jobs.cron import Runner, claim_due
 

@@ -27,7 +27,7 @@ from hermes.agent.models.model import Message, Piece, Reply
 from hermes.agent.room import cut_to
 from hermes.errors import ContextTooLong, MissingExtra, ModelError
 from hermes.store.text.index_text import plain_content
-from hermes.tokens import text_tokens
+from hermes.texts import text_tokens
 
 if TYPE_CHECKING:
     pass

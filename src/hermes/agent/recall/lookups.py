@@ -21,8 +21,7 @@ from hermes.agent.recall.excerpts import (
 from hermes.agent.recall.history_text import NEAREST, NOTE, as_json, between_marks, defused, message_text, quoted, when
 from hermes.agent.side_tasks import can_write, in_parallel, without_thinking
 from hermes.errors import InvalidInput, SessionNotFound
-from hermes.texts import harmless, shortened
-from hermes.tokens import text_tokens
+from hermes.texts import harmless, shortened, text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Message, Model

@@ -23,9 +23,8 @@ from hermes.store.search.clues import LOOKED_AT, is_addressed
 from hermes.store.search.confidence import capitalized, tells_names
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
-from hermes.texts import harmless, one_line, shortened, shortened_line
+from hermes.texts import harmless, one_line, shortened, shortened_line, text_tokens
 from hermes.times import ago, date
-from hermes.tokens import text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.recall.history_text import CLOSE, OPEN, as_json, between_marks, message_text, quoted, when
-from hermes.texts import shortened
-from hermes.tokens import text_tokens
+from hermes.texts import shortened, text_tokens
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import MessageRow

@@ -33,8 +33,7 @@ from hermes.commands.session_choice import find
 from hermes.config import suggestion
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
 from hermes.serve.mcp.answers import PER_MESSAGE, fitted, message_entry
-from hermes.texts import encodable, one_line, shortened, shortened_line
-from hermes.tokens import text_tokens
+from hermes.texts import encodable, one_line, shortened, shortened_line, text_tokens
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
