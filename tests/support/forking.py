@@ -47,7 +47,7 @@ _LOADED = (
 # what some commands load besides; kept from the first run of such a command
 _LOADED_FOR = {
     ("acp",): ("hermes.serve.acp.server",),
-    ("mcp",): ("hermes.serve.mcp.server",),
+    ("mcp",): ("hermes.serve.mcp",),
     ("web",): ("uvicorn", "hermes.serve.web.app"),
     ("sessions", "browse"): ("hermes.chat.browse.screen",),
 }

@@ -45,7 +45,7 @@ def command(
             raise click.UsageError(f"`hermes mcp {context.invoked_subcommand}` goes without the options of the server")
         return
     try:
-        from hermes.serve.mcp.server import server
+        from hermes.serve.mcp import server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "pydantic"):
             raise

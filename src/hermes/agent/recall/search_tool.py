@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.models.model import counted_for
 from hermes.agent.recall.excerpts import Chains, Excerpt, excerpts
 from hermes.agent.recall.history_text import as_json, quoted
 from hermes.agent.recall.lookups import MOST_SESSIONS, MOST_WINDOW, WINDOW, Lookup
-from hermes.agent.side_tasks import counted_for
 from hermes.agent.tools.tool import Context, Tool, argument, number_argument, parameters, text_argument
 from hermes.errors import HermesError, ToolError
 

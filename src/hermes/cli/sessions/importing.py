@@ -394,7 +394,7 @@ def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool)
         raise click.UsageError("--once, --install and --uninstall go without each other; --uninstall takes no FOLDER")
     if install or uninstall:
         from hermes.cli import services
-        from hermes.gateway.service import WATCH
+        from hermes.cli.services import WATCH
 
         words = (*WATCH.words, *(str(one.resolve()) for one in folders))
         (services.install if install else services.uninstall)(replace(WATCH, words=words))

@@ -29,8 +29,7 @@ from hermes.agent.models.endpoint.transport import (
     refusal_in,
     refusal_of,
 )
-from hermes.agent.models.model import REASONING, Message, Piece, Reply, side_task_done
-from hermes.agent.side_tasks import without_thinking
+from hermes.agent.models.model import REASONING, Message, Piece, Reply, side_task_done, without_thinking
 from hermes.errors import HermesError, ModelRefused, ModelUnreachable
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link, ReplyContext
-from hermes.gateway.chats.keys import normalize_whatsapp_identifier
+from hermes.gateway.chats.router import normalize_whatsapp_identifier
 from hermes.gateway.events import (
     DM,
     GROUP,
