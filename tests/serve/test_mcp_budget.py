@@ -38,6 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionDB]:
 @settings(max_examples=size(12, 150))
 @given(st.data())
 def test_an_answer_fits_its_budget_and_quotes_what_it_cites(store: SessionDB, data: st.DataObject) -> None:
+    from hermes.serve.mcp import server
 
     session = _session(
         store,
