@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from hermes.cli.common import model_option
+from hermes.cli.options import model_option
 from hermes.cli.shared import note_the_terminal
 from hermes.errors import MissingExtra
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import wrapped
+from hermes.cli.options import wrapped
 from hermes.cli.shared import index, note, progress
 from hermes.config import Config
 from hermes.errors import StoreReadOnly

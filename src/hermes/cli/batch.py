@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import model_option, yes_option, yes_to_option
 from hermes.cli.completion import complete_files
 from hermes.cli.groups import CommandGroup
+from hermes.cli.options import model_option, yes_option, yes_to_option
 from hermes.cli.shared import bar, note, status_line
 from hermes.config import load_config
 from hermes.errors import InvalidInput

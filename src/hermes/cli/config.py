@@ -11,9 +11,9 @@ from typing import Any
 import click
 import msgspec
 
-from hermes.cli.common import json_option
 from hermes.cli.completion import complete_key, complete_value
 from hermes.cli.groups import CommandGroup
+from hermes.cli.options import json_option
 from hermes.cli.shared import print_json
 from hermes.cli.table import message
 from hermes.config import config_path, load_config

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import ROWS, json_option, limit_option, model_option
 from hermes.cli.completion import complete_job
 from hermes.cli.groups import CommandGroup
+from hermes.cli.options import ROWS, json_option, limit_option, model_option
 from hermes.cli.shared import configuration, note, opened, print_rows, zone
 from hermes.cli.table import Column
 from hermes.config import load_config, suggestion

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import confirmed, json_option, yes_option
 from hermes.cli.groups import CommandGroup
+from hermes.cli.options import confirmed, json_option, yes_option
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, message_lines, printed, screen_width
 from hermes.config import environment, load_config

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hermes.cli.common import wrapped
+from hermes.cli.options import wrapped
 from hermes.cli.pairing import make_owner
 from hermes.cli.table import message
 from hermes.config import environment, load_config, suggestion

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import json_option, source_option
+from hermes.cli.options import json_option, source_option
 from hermes.cli.shared import BOLD, CYAN, DIM, colourful, opened, print_json, styled, zone
 from hermes.cli.table import RULE, Column, cells, pad, screen_width, table, wrap
 from hermes.texts import counted, one_line

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import user_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.mcp_install import install
+from hermes.cli.options import user_option
 from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened, serve_http
 from hermes.errors import ConfigError, MissingExtra
 

@@ -6,8 +6,8 @@ import time
 
 import click
 
-from hermes.cli.common import json_option
 from hermes.cli.groups import CommandGroup
+from hermes.cli.options import json_option
 from hermes.cli.shared import opened, print_json
 from hermes.cli.table import Column, printed
 from hermes.config import load_config

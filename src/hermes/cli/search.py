@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from hermes.cli.common import confirmed, yes_option
 from hermes.cli.groups import CommandGroup
+from hermes.cli.options import confirmed, yes_option
 from hermes.cli.shared import note, opened, progress
 from hermes.cli.table import Column, message, printed
 from hermes.texts import counted

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import user_option
+from hermes.cli.options import user_option
 from hermes.cli.shared import configuration, listening_socket, opened, serve_http
 from hermes.errors import MissingExtra
 from hermes.home import get_hermes_home, make_private

@@ -18,9 +18,8 @@ pytest.importorskip("cryptography")
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.weixin import client
-from hermes.gateway.platforms.weixin.adapter import Weixin
+from hermes.gateway.platforms.weixin.adapter import Weixin, event_of
 from hermes.gateway.platforms.weixin.client import ILink, decrypted, encrypted, key_of
-from hermes.gateway.platforms.weixin.incoming import event_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

@@ -19,8 +19,7 @@ from hermes.agent.recall.history_text import NOTE, defused, message_text, quoted
 from hermes.agent.turn import Notice
 from hermes.store.records.events import RECALLED
 from hermes.store.search import periods
-from hermes.store.search.clues import LOOKED_AT, is_addressed
-from hermes.store.search.confidence import capitalized, tells_names
+from hermes.store.search.answers import LOOKED_AT, capitalized, is_addressed, tells_names
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 from hermes.texts import harmless, one_line, shortened, shortened_line, text_tokens

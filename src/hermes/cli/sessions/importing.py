@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.arrival import agents_home, settle
-from hermes.cli.common import moment, yes_option
 from hermes.cli.completion import complete_files
+from hermes.cli.options import moment, yes_option
 from hermes.cli.shared import configuration, index, is_encrypted, note, opened, progress, size_of
 from hermes.cli.table import Column, printed
 from hermes.errors import HermesError, InvalidInput

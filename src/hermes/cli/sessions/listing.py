@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import ROWS, file_option, json_option, limit_option, sessions_of_file, source_option
+from hermes.cli.options import ROWS, file_option, json_option, limit_option, sessions_of_file, source_option
 from hermes.cli.shared import DIM, EVERY, colourful, opened, print_json, styled, zone
 from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
 from hermes.commands.session_choice import is_oneshot, message_counts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import (
+from hermes.cli.options import (
     file_option,
     find_session,
     json_option,

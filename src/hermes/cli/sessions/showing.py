@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import find_session, json_option
 from hermes.cli.completion import complete_session
+from hermes.cli.options import find_session, json_option
 from hermes.cli.shared import (
     BOLD,
     CYAN,

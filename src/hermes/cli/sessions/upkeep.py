@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import json_option
+from hermes.cli.options import json_option
 from hermes.cli.shared import configuration, index, note, opened, print_json, progress, size_of
 from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.home import companion, settled

@@ -37,10 +37,9 @@ from hermes.gateway.events import (
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, error_text, retry_after
 from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, hand_over, parsed, text_of
 from hermes.gateway.platforms._shared.tasks import Recent, Retries, loss_reported
-from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp, formatted
 from hermes.gateway.platforms.whatsapp.bridge_process import AlreadyRuns, BridgeProcess
 from hermes.gateway.platforms.whatsapp.incoming import canonical, sender
-from hermes.gateway.platforms.whatsapp.outgoing import formatted
 
 LID, PERSON, GROUPS = "@lid", "@s.whatsapp.net", "@g.us"
 

@@ -27,9 +27,8 @@ from hermes.gateway.events import GROUP, Attachment, Chat, Choice, Event, Outgoi
 from hermes.gateway.platforms._shared.http import HttpApi, error_text, is_at, retry_after
 from hermes.gateway.platforms._shared.receipt import dict_of, hand_over, parsed, read_object
 from hermes.gateway.platforms._shared.tasks import Recent, SentMessages
-from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp, formatted, one_line
 from hermes.gateway.platforms.whatsapp.incoming import BUSINESS_SCOPED
-from hermes.gateway.platforms.whatsapp.outgoing import formatted, one_line
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse

@@ -1,4 +1,4 @@
-"""Shared by the commands: options, choosing sessions by name or filter, and asking."""
+"""Options that several commands have, choosing sessions by name or filter, and asking."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from hermes.texts import one_line
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-
 
 # ------------------------------------------------------------------------------------------------ options
 
