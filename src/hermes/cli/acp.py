@@ -11,7 +11,7 @@ import sys
 import click
 
 from hermes.cli.options import model_option
-from hermes.cli.shared import note_the_terminal
+from hermes.cli.output import note_the_terminal
 from hermes.errors import MissingExtra
 
 

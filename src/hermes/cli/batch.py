@@ -12,7 +12,7 @@ import click
 from hermes.cli.completion import complete_files
 from hermes.cli.groups import CommandGroup
 from hermes.cli.options import model_option, yes_option, yes_to_option
-from hermes.cli.shared import bar, note, status_line
+from hermes.cli.output import bar, note, status_line
 from hermes.config import load_config
 from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line

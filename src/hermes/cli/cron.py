@@ -13,8 +13,8 @@ import click
 from hermes.cli.completion import complete_job
 from hermes.cli.groups import CommandGroup
 from hermes.cli.options import ROWS, json_option, limit_option, model_option
-from hermes.cli.shared import configuration, note, opened, print_rows, zone
-from hermes.cli.table import Column
+from hermes.cli.output import Column, note, print_rows
+from hermes.cli.record import configuration, opened, zone
 from hermes.config import load_config, suggestion
 from hermes.home import get_hermes_home
 from hermes.store.coordination.cron import CronDB

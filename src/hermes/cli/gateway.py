@@ -11,8 +11,8 @@ import click
 
 from hermes.cli.groups import CommandGroup
 from hermes.cli.options import confirmed, json_option, yes_option
-from hermes.cli.shared import opened, print_json
-from hermes.cli.table import Column, message_lines, printed, screen_width
+from hermes.cli.output import Column, message_lines, print_json, printed, screen_width
+from hermes.cli.record import opened
 from hermes.config import environment, load_config
 from hermes.home import get_hermes_home
 from hermes.texts import one_line

@@ -11,7 +11,9 @@ import click
 from hermes.cli.groups import CommandGroup
 from hermes.cli.mcp_install import install
 from hermes.cli.options import user_option
-from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened, serve_http
+from hermes.cli.output import note_the_terminal
+from hermes.cli.record import configuration, opened
+from hermes.cli.services import listening_socket, serve_http
 from hermes.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:

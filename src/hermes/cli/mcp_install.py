@@ -26,7 +26,7 @@ from typing import Any
 
 import click
 
-from hermes.cli.table import Column, printed
+from hermes.cli.output import Column, printed
 from hermes.errors import HermesError, InvalidInput, MissingExtra
 from hermes.home import get_hermes_home
 from hermes.whole_files import write_whole

@@ -14,8 +14,7 @@ from hermes.agent.models.files import remove as delete
 from hermes.cli.completion import complete_installable, complete_model
 from hermes.cli.groups import CommandGroup
 from hermes.cli.options import confirmed, yes_option
-from hermes.cli.shared import progress
-from hermes.cli.table import Column, message, printed
+from hermes.cli.output import Column, message, printed, progress
 from hermes.config import config_path, load_config
 from hermes.config.editing import put_value
 from hermes.errors import ConfigError, ModelError

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.completion import complete_model, complete_session, complete_source
-from hermes.cli.shared import EVERY, typed, zone
-from hermes.cli.table import message_lines, screen_width
+from hermes.cli.output import message_lines, screen_width
+from hermes.cli.record import EVERY, typed, zone
 from hermes.texts import one_line
 
 if TYPE_CHECKING:

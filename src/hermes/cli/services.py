@@ -1,6 +1,8 @@
 """Commands that run for good as services of the user: a systemd unit, on macOS a launchd agent; installing and uninstalling them.
 
 The service manager starts them with the machine (or the login) and again when they fail. Each home has its own services.
+
+Serving on a port until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import plistlib
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -167,3 +171,40 @@ def uninstall(wanted: Service, install: str = "--install") -> None:
     told = shlex.join(commands(home, wanted, starts=False)[0])
     path.unlink()
     click.echo(f"Removed: {path}" if is_stopped else f"Removed: {path}\nIf it runs:  {told}")
+
+
+if TYPE_CHECKING:
+    pass
+
+
+def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
+    """A socket that listens, so that a client that is quicker than the server waits. `change`: the options to try others."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise click.ClickException(
+            f"{host!r} is not an address of this machine ({error}); name another with --host"
+        ) from None
+    made = socket.socket(family, kind, number)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(address)
+        made.listen(512)
+    except OSError as error:
+        made.close()
+        raise click.ClickException(f"can't listen on {host}:{port} ({error.strerror}); name another {change}") from None
+    return made
+
+
+def serve_http(app: Any, listening: socket.socket, connections: int = 256) -> None:
+    """Serve an application on a socket until Ctrl-C, with at most so many connections at once."""
+    import uvicorn
+
+    from hermes.serve.http import Door, Limits, protocol_behind
+
+    door = Door(Limits(connections, connections // 2), "{}:{}".format(*listening.getsockname()[:2]))
+    settings = uvicorn.Config(
+        app, http=protocol_behind(door), log_level="warning", access_log=False, proxy_headers=False, server_header=False,
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    uvicorn.Server(settings).run(sockets=[listening])

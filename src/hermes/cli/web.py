@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.options import user_option
-from hermes.cli.shared import configuration, listening_socket, opened, serve_http
+from hermes.cli.record import configuration, opened
+from hermes.cli.services import listening_socket, serve_http
 from hermes.errors import MissingExtra
 from hermes.home import get_hermes_home, make_private
 from hermes.whole_files import write_whole

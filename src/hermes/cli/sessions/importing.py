@@ -26,8 +26,8 @@ import click
 from hermes.cli.arrival import agents_home, settle
 from hermes.cli.completion import complete_files
 from hermes.cli.options import moment, yes_option
-from hermes.cli.shared import configuration, index, is_encrypted, note, opened, progress, size_of
-from hermes.cli.table import Column, printed
+from hermes.cli.output import Column, note, printed, progress, size_of
+from hermes.cli.record import configuration, index, is_encrypted, opened
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch
 from hermes.interop.arrivals import alone, arriving, is_here, new_messages
