@@ -18,7 +18,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -171,10 +171,6 @@ def uninstall(wanted: Service, install: str = "--install") -> None:
     told = shlex.join(commands(home, wanted, starts=False)[0])
     path.unlink()
     click.echo(f"Removed: {path}" if is_stopped else f"Removed: {path}\nIf it runs:  {told}")
-
-
-if TYPE_CHECKING:
-    pass
 
 
 def listening_socket(host: str, port: int, *, change: str) -> socket.socket:

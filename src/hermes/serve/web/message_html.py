@@ -1,6 +1,6 @@
 """Messages as HTML: Markdown, tool calls with how they ended and their output, pictures, recordings and files by their names.
 
-Everything that came from a person, a model or a tool is escaped; the only tags are those made here and in markdown_html.
+Everything that came from a person, a model or a tool is escaped; the only tags are those made here.
 Escape codes of terminals and characters that reorder text are left out.
 
 Markdown as HTML, block by block: without raw HTML, with formulas as MathML, task lists, tables and highlighted code.
