@@ -26,10 +26,10 @@ STATEMENTS = {  # by the module that declares them
     "engines/sqlite/schema.py": (
         *schema.TABLES, *schema.INSIDE, *schema.FULL_TEXT, *schema.INDEXES, *schema.VIEWS
     ),
-    "gateway_tables.py": gateway_tables.STATEMENTS,
-    "cron_jobs.py": cron.TABLES,
-    "sync/tables.py": sync_tables.TABLES,
-    "meaning/vectors.py": vectors.TABLES,
+    "gateway/tables.py": gateway_tables.STATEMENTS,
+    "coordination/cron.py": cron.TABLES,
+    "exchange/sync/tables.py": sync_tables.TABLES,
+    "search/meaning/vectors.py": vectors.TABLES,
 }  # fmt: skip
 _BLOCK = re.compile(
     r"(<!-- (columns of (?P<table>\w+)|(?:public|internal) tables|indexes) -->\n).*?(<!-- end -->)", re.DOTALL

@@ -154,7 +154,7 @@ def with_vectors(db: Any) -> list[str]:
     """Make the vectors that are missing; the models."""
     try:
         from hermes.store.search.meaning import encoders, vectors
-        from hermes.store.search.meaning.vector_indexer import VectorIndexer
+        from hermes.store.search.meaning.vectors import VectorIndexer
     except ImportError:  # an older version is measured
         return []
     found = encoders.installed()
@@ -308,7 +308,7 @@ def indexing(folder: Path) -> None:
 def with_only(db: Any, encoder: Any) -> None:
     """Make the vectors of one model, as the program does it."""
     from hermes.store.search.meaning import vectors
-    from hermes.store.search.meaning.vector_indexer import VectorIndexer
+    from hermes.store.search.meaning.vectors import VectorIndexer
 
     vectors.prepare(db._engine)
     VectorIndexer(db._engine).make(encoder)

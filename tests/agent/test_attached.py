@@ -11,7 +11,7 @@ import pytest
 from hermes.agent.prompt_messages import prepared
 from hermes.agent.turn import Done, Notice
 from hermes.errors import ModelRefused
-from hermes.tokens import estimate_tokens
+from hermes.texts import estimate_tokens
 from tests.support.wire import Wire, call, delta, end, error, said, sse
 
 from .test_turns import tool

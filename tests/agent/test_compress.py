@@ -21,7 +21,7 @@ from hermes.agent.offline.summary import SUMMARY_MARK
 from hermes.agent.recall.history_text import CLOSE, OPEN
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionBusy, SessionNotFound
-from hermes.tokens import limits
+from hermes.texts import limits
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.wire import Wire, error, said

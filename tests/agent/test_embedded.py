@@ -27,7 +27,7 @@ from hermes.agent.recall.recall import recall, recalled_text
 from hermes.agent.turn import Done
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
-from hermes.tokens import text_tokens
+from hermes.texts import text_tokens
 from hermes_state import SessionDB
 from tests.support.program import environment, run, start
 from tests.support.sizes import THOROUGH, size, some

@@ -20,7 +20,7 @@ from hermes.agent.loop import Agent
 from hermes.agent.offline.summary import commands, exact_lines
 from hermes.agent.turn import Followed
 from hermes.config import Config
-from hermes.tokens import text_tokens
+from hermes.texts import text_tokens
 
 from .saying import Canned
 from .transcripts import assistant, call, tool, user

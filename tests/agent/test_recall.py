@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.recall.recall import TOKENS, Recalled, last_recalled, recall, recalled_text
-from hermes.tokens import text_tokens
+from hermes.texts import text_tokens
 from tests.support.wire import Wire, said
 
 from .saying import talk

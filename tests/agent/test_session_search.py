@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.recall.excerpts import centred
 from hermes.agent.recall.history_text import CLOSE, OPEN, as_json
-from hermes.agent.recall.search_tool import excerpts, quoted, search_sessions, session_search
+from hermes.agent.recall.recall import excerpts, quoted, search_sessions, session_search
 from hermes.agent.tools.tool import Context
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelUnreachable, SessionNotFound, ToolError
-from hermes.tokens import estimate_tokens
+from hermes.texts import estimate_tokens
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.sizes import size

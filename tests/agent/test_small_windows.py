@@ -19,7 +19,7 @@ from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Followed, Notice
 from hermes.config import Config
 from hermes.errors import ContextTooLong
-from hermes.tokens import estimate_tokens
+from hermes.texts import estimate_tokens
 from hermes_state import SessionDB
 from tests.support.sizes import size
 from tests.support.wire import Answer, Wire, call, delta, end, error, said, sse

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hermes.tokens import estimate_tokens
+from hermes.texts import estimate_tokens
 from hermes_state import SessionDB
 from tests.chat.server import Gate, ModelServer
 from tests.faults import can_mount, need

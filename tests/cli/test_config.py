@@ -437,7 +437,7 @@ def test_killed_at_any_time_the_file_is_old_or_new_never_half(hermes_home: Path,
 def test_no_permission_is_one_line(hermes_home: Path, config_file: Path) -> None:
     if os.geteuid() == 0:
         program = (  # imports first: others may not be allowed to read the libraries
-            "import os, sys, click, locale, yaml, hermes.config.editing, ruamel.yaml, hermes.cli.config, hermes.cli.common\n"
+            "import os, sys, click, locale, yaml, hermes.config.editing, ruamel.yaml, hermes.cli.config, hermes.cli.options\n"
             "from hermes.cli.main import main\nos.setgid(65534); os.setuid(65534)\n"
         )
         for folder in [hermes_home, *hermes_home.parents]:

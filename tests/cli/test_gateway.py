@@ -284,7 +284,7 @@ def test_status_fits_the_screen(hermes_home: Path, width: int) -> None:
         )
         with announced(db):
             looked = program.run("gateway", "status", home=hermes_home, width=width)
-    from hermes.cli.table import cells
+    from hermes.cli.output import cells
 
     assert looked.status == 0
     assert "\x1b" not in looked.out

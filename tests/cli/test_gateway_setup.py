@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hermes.cli.services import unit_name, unit_text
 from hermes.config import load_config
-from hermes.gateway.service import unit_name, unit_text
 from tests.support import program
 from tests.support.labs.telegram import Lab
 from tests.support.screen import Screen

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.cli.table import cells
+from hermes.cli.output import cells
 from tests.cli.insights_store import NOW, TALKS, store_in
 from tests.support.program import run
 

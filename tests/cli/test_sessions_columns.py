@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcwidth
 
-from hermes.cli import table
-from hermes.cli.table import Column, cells, cut, wrap
+from hermes.cli import output
+from hermes.cli.output import Column, cells, cut, wrap
 from hermes.errors import ConfigError
 from hermes.texts import harmless, one_line
 from hermes.times import ago, clock, span, zone_of
@@ -36,7 +36,7 @@ def test_cells_are_what_a_terminal_draws(text: str, width: int) -> None:
 
 
 def test_the_characters_known_by_heart_are_as_wide_as_the_library_says() -> None:
-    wrong = [hex(code) for code in range(0x3000) if table._NARROW.fullmatch(chr(code)) and wcwidth(chr(code)) != 1]
+    wrong = [hex(code) for code in range(0x3000) if output._NARROW.fullmatch(chr(code)) and wcwidth(chr(code)) != 1]
     assert wrong == []
 
 
@@ -85,7 +85,7 @@ def test_a_string_for_the_terminal_goes_and_one_without_an_end_hides_nothing() -
 @given(st.lists(st.tuples(TEXT, TEXT, st.text("abc", min_size=1, max_size=9)), max_size=5), st.integers(1, 100))
 def test_a_table_fits_is_even_and_never_cuts_what_must_stay_whole(rows: list[tuple[str, str, str]], width: int) -> None:
     columns = [Column("One", 4, 20, 1), Column("Two", 3), Column("ID")]
-    head, rule, *lines = table.table(columns, rows, width)
+    head, rule, *lines = output.table(columns, rows, width)
     whole = max([2, *(len(row[2]) for row in rows)])
     assert set(rule) == {"─"} and len(rule) <= max(width, whole)
     assert len(lines) == len(rows)
@@ -97,8 +97,8 @@ def test_a_table_fits_is_even_and_never_cuts_what_must_stay_whole(rows: list[tup
 def test_right_to_left_cells_are_closed_on_a_terminal_only() -> None:
     rows = [("مرحبا", "x")]
     columns = [Column("A", 3), Column("ID")]
-    assert table.table(columns, rows, 40, terminal=True)[2] == "مرحبا\u200e  x"
-    assert table.table(columns, rows, 40)[2] == "مرحبا  x"
+    assert output.table(columns, rows, 40, terminal=True)[2] == "مرحبا\u200e  x"
+    assert output.table(columns, rows, 40)[2] == "مرحبا  x"
 
 
 # ── times ──

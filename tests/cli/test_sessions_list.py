@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes.cli.table import cells
+from hermes.cli.output import cells
 from hermes_state import SessionDB
 from tests.support import golden, seeds
 from tests.support.program import PROGRAM, environment, run

@@ -12,7 +12,7 @@ import pytest
 from hermes.config.loading import parse_config
 from hermes.errors import ConfigError
 from hermes.gateway.chats.access import welcome
-from hermes.gateway.chats.keys import build_session_key, source_of
+from hermes.gateway.chats.router import build_session_key, source_of
 from hermes.gateway.events import DM, GROUP, Chat, Event, Sender
 from hermes.gateway.settings import platform_settings
 from hermes.gateway.startup import made_adapter

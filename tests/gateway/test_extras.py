@@ -38,9 +38,9 @@ PARTS: dict[str, list[str]] = {
     "postgres": ["hermes.store.engines.postgres"],
     "acp": ["hermes.serve.acp.server", "hermes.cli.acp"],
     "encryption": ["hermes.store.encryption.convert", "argon2", "cryptography", "keyring"],
-    "meaning": ["hermes.store.search.meaning.vector_indexer", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
+    "meaning": ["hermes.store.search.meaning.vectors", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
     "multilingual": ["hermes.store.search.meaning.encoders", "numpy"],
-    "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook.adapter", "uvicorn"],
+    "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
     **{
         extra: [*GATEWAY, module.removesuffix(".adapter")]
         for module, _, extra in BUILT_IN.values()

@@ -355,7 +355,7 @@ def test_from_chat_to_chat_when_it_takes_too_long_it_is_withdrawn(
         until(lambda: len(lab.shown()) == 1)
         (row,) = gateway.db.list_sessions_rich(source="plain")
         if claimed:
-            monkeypatch.setattr("hermes.commands.handoff_commands.LONGEST", 1.0)
+            monkeypatch.setattr("hermes.commands.chat_commands.LONGEST", 1.0)
             model.latency = 60.0
         else:
             monkeypatch.setenv("HERMES_HANDOFF_SECONDS", "1")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.gateway.chats.keys import (
+from hermes.gateway.chats.router import (
     Source,
     build_session_key,
     canonical_whatsapp_identifier,

@@ -10,7 +10,7 @@ import pytest
 
 from hermes.gateway import notices
 from hermes.gateway.chats.access import welcome
-from hermes.gateway.flow.confirmations import read_answer
+from hermes.gateway.flow.turns import read_answer
 from hermes.gateway.notices import LANGUAGES, guess, language_of, say
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.echo import Echo

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.flow.confirmations import read_answer
+from hermes.gateway.flow.turns import read_answer
 from hermes.gateway.settings import Timings
 from tests.support.echo import Echo
 from tests.support.gateway import running

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.gateway.chats.senders import escaped, said_by, speaker
+from hermes.gateway.chats.access import escaped, said_by, speaker
 from hermes.gateway.events import Sender
 from hermes.store.api.session_db import SessionDB
 from tests.support.echo import Echo

@@ -16,8 +16,8 @@ pytest.importorskip("aiohttp")
 
 from aiohttp import web
 
-from hermes.gateway.platforms._shared.payloads import read_object
-from hermes.gateway.platforms.homeassistant.client import WebSocketApi
+from hermes.gateway.platforms._shared.receipt import read_object
+from hermes.gateway.platforms.homeassistant import WebSocketApi
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import Lab, until

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hermes.jobs.batch_lines import Lines, Template
+from hermes.jobs.batch_files import Lines, Template
 
 pytestmark = pytest.mark.mechanism
 

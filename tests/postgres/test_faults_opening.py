@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.errors import HermesError, InvalidInput, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.postgres import errors, migrate
+from hermes.store.engines.postgres import connection, migrate
 from hermes_state import SessionDB
 from tests.faults import Remote
 from tests.support.postgres import Cluster
@@ -100,7 +100,7 @@ def test_whatever_stands_in_a_url_its_password_is_not_shown(password: str, rest:
     marked = f"pw{password}pw"
     for written in (marked, quote(marked, safe="")):
         for whole in (f"postgresql://me:{written}@{rest}", f"postgresql://host/db?password={written}&x={rest}"):
-            shown = errors.shown(whole)
+            shown = connection.shown(whole)
             assert marked not in shown and quote(marked, safe="") not in shown
 
 

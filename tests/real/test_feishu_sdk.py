@@ -19,8 +19,7 @@ import pytest
 
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import DM, GROUP, Chat, Choice, OutgoingFile
-from hermes.gateway.platforms.feishu.adapter import Feishu
-from hermes.gateway.platforms.feishu.outgoing import card
+from hermes.gateway.platforms.feishu.adapter import Feishu, card
 from hermes.gateway.platforms.feishu.protobuf_frames import decode, encode
 from tests.support.labs.base import until
 from tests.support.labs.feishu import APP_ID, APP_SECRET, BOT, ENCRYPT_KEY, VERIFICATION_TOKEN, Lab, sealed

@@ -12,7 +12,7 @@ import pytest
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Chat
-from hermes.gateway.platforms.homeassistant.adapter import HomeAssistant
+from hermes.gateway.platforms.homeassistant import HomeAssistant
 from tests.gateway.platforms import conftest as fixtures
 from tests.support.labs import recording
 from tests.support.labs.email import Recorder

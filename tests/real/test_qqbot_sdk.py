@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hermes.gateway.events import OutgoingFile
-from hermes.gateway.platforms.qqbot.adapter import INTENTS, QQBot
+from hermes.gateway.platforms.qqbot import INTENTS, QQBot
 from tests.support.labs.base import until
 from tests.support.labs.qqbot import APP, GROUP, SECRET, Lab
 from tests.support.labs.recording import connected

@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn")
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat
-from hermes.gateway.platforms.sms.adapter import Sms
+from hermes.gateway.platforms.sms import Sms
 from tests.gateway.platforms import conftest as fixtures
 from tests.support.labs import sms as stub
 from tests.support.labs.recording import connected

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from hermes.gateway.events import Event
-from hermes.gateway.platforms.webhook.adapter import Webhook
+from hermes.gateway.platforms.webhook import Webhook
 from tests.support.environments import npm
 
 SECRET = "it's a Secret to everybody"

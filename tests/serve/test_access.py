@@ -185,11 +185,13 @@ def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPa
 async def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.requests import Request
 
-    from hermes.serve.api.errors import ApiError
-    from hermes.serve.web.changing import told_in
+    from hermes.serve.api.requests import ApiError
+    from hermes.serve.web.conversation_view import told_in
 
     monkeypatch.setattr(requests, "HEAD_START", 0.2)
-    monkeypatch.setattr("hermes.serve.web.changing.visitor_of", lambda request: SimpleNamespace(read_only=False))
+    monkeypatch.setattr(
+        "hermes.serve.web.conversation_view.visitor_of", lambda request: SimpleNamespace(read_only=False)
+    )
 
     async def dribble() -> dict[str, Any]:
         await asyncio.sleep(0.01)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.tokens import text_tokens
+from hermes.texts import text_tokens
 from hermes_state import SessionDB
 from tests.support.optional import library
 from tests.support.sizes import size
@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionDB]:
 @settings(max_examples=size(12, 150))
 @given(st.data())
 def test_an_answer_fits_its_budget_and_quotes_what_it_cites(store: SessionDB, data: st.DataObject) -> None:
-    from hermes.serve.mcp.server import server
+    from hermes.serve.mcp import server
 
     session = _session(
         store,

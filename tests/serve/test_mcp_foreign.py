@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hermes.tokens import text_tokens
+from hermes.texts import text_tokens
 from hermes_state import SessionDB
 from tests.support import program
 from tests.support.node import node_folder, npm_program

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.interop.settings_files import SettingsFile
+from hermes.cli.mcp_install import SettingsFile
 from tests.support import program
 from tests.support.sizes import size
 

@@ -14,7 +14,7 @@ import anyio
 import httpx
 import pytest
 
-from hermes.tokens import text_tokens
+from hermes.texts import text_tokens
 from hermes_state import SessionDB
 from tests.support import program
 from tests.support.optional import library

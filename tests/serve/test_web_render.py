@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hermes.serve.web import markdown_html, message_html
+from hermes.serve.web import message_html
 from tests.support.page import HOSTILE
 from tests.support.sizes import size
 
@@ -126,12 +126,12 @@ def test_the_blocks_of_a_text_are_one_element_each(text: str) -> None:
 
 def test_a_finished_reply_is_its_blocks() -> None:
     text = "# One\n\nTwo [x].\n\n- a\n- b\n\n| a |\n|--:|\n| 1 |\n\n$$x^2$$\n\n```py\n1\n```\n\n[x]: https://a.b"
-    assert "".join(markdown_html.blocks(text)) == message_html.markdown(text, {"id": 1})
+    assert "".join(message_html.blocks(text)) == message_html.markdown(text, {"id": 1})
 
 
 def test_formulas_are_mathml_and_what_is_none_stays_text() -> None:
     for text in ("$x^2$", r"\(x^2\)", "$$\nx^2\n$$", "\\[\nx^2\n\\]", "a $x^2$, b"):
-        shown = "".join(markdown_html.blocks(text))
+        shown = "".join(message_html.blocks(text))
         assert "<msup><mi>x</mi><mn>2</mn></msup>" in shown, text
     for text in (
         "it costs $5 and $6",
@@ -141,22 +141,22 @@ def test_formulas_are_mathml_and_what_is_none_stays_text() -> None:
         r"an array \\[0]",
         "$ x $",
     ):
-        assert "<math" not in "".join(markdown_html.blocks(text)), text
+        assert "<math" not in "".join(message_html.blocks(text)), text
     for broken in (r"$x^$", r"$\newcommand{\a}{\b\b}\a$", "${" + "{" * 900 + "$", "$" + "x" * 3000 + "$"):
-        assert "<code>" in "".join(markdown_html.blocks(broken)), broken[:40]
+        assert "<code>" in "".join(message_html.blocks(broken)), broken[:40]
 
 
 def test_a_formula_takes_no_room_beyond_its_own() -> None:
-    assert "9999" not in "".join(markdown_html.blocks(r"$\rule{9999em}{9999em}\hspace{-9999em}$"))
+    assert "9999" not in "".join(message_html.blocks(r"$\rule{9999em}{9999em}\hspace{-9999em}$"))
 
 
 def test_bare_addresses_are_links_and_names_of_files_are_not() -> None:
-    shown = "".join(markdown_html.blocks("see https://a.b/c?d=1. and main.py, ftp://x.y, javascript:x, a.b.com"))
+    shown = "".join(message_html.blocks("see https://a.b/c?d=1. and main.py, ftp://x.y, javascript:x, a.b.com"))
     assert re.findall('href="([^"]*)"', shown) == ["https://a.b/c?d=1"]
 
 
 def test_tables_are_aligned_by_classes() -> None:
-    shown = "".join(markdown_html.blocks("|a|b|c|\n|:-|:-:|-:|\n|1|2|3|"))
+    shown = "".join(message_html.blocks("|a|b|c|\n|:-|:-:|-:|\n|1|2|3|"))
     assert (
         "style" not in shown
         and "<td class=left>" in shown
@@ -167,13 +167,13 @@ def test_tables_are_aligned_by_classes() -> None:
 
 @pytest.mark.parametrize("text", ["- [ ] <b>x</b>", "- [x] done", "1. [X] done"])
 def test_task_lists_are_boxes_that_nobody_can_tick(text: str) -> None:
-    shown = "".join(markdown_html.blocks(text))
+    shown = "".join(message_html.blocks(text))
     assert 'type="checkbox"' in shown and "disabled" in shown and "<b>" not in shown
     assert ("checked" in shown) == ("x]" in text.lower())
 
 
 def test_what_may_still_become_something_else_waits() -> None:
-    decided = markdown_html.decided
+    decided = message_html.decided
     for text in (
         "one\n",
         "one\n-",

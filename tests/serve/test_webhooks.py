@@ -23,7 +23,7 @@ from hermes.agent.recall.history_text import CLOSE, OPEN
 from hermes.config import parse_config
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.gateway.events import Chat, as_json
-from hermes.gateway.platforms.webhook.adapter import Webhook
+from hermes.gateway.platforms.webhook import Webhook
 from hermes.serve.webhooks import LONGEST, SCHEMES, BadSignature, prompt_for, verify
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.serve.hooks import SECRET, STANDARD_SECRET, Hooked, signed

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput, TitleTooLong
-from hermes.store.records.title_rules import MAX_TITLE, sanitize_title, shown_title, split_family
+from hermes.store.records.titles import MAX_TITLE, sanitize_title, shown_title, split_family
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466"
 CODER = "\U0001f469\U0001f3fd\u200d\U0001f4bb"

@@ -17,13 +17,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.leases import SessionLease
+from hermes.agent.models.model import asked_aside, can_write, counted_for, without_thinking
 from hermes.agent.prompt_messages import TOOL_BUDGET
 from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.room import cut_to
-from hermes.agent.side_tasks import asked_aside, can_write, counted_for, without_thinking
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound
-from hermes.texts import harmless, shortened, without_middle
-from hermes.tokens import estimate_tokens, limits, text_tokens
+from hermes.texts import estimate_tokens, harmless, limits, shortened, text_tokens, without_middle
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Message, Model

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.agent.leases import SessionLease
-from hermes.agent.models.endpoint.failures import most_tries, pause
+from hermes.agent.models.endpoint.transport import most_tries, pause
 from hermes.agent.models.model import Message, Model, Reply, has_price
 from hermes.agent.models.model import load as load_prices
 from hermes.agent.room import Room, quoting, reading_little

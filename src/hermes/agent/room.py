@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, Any, cast
 from hermes.agent.models.model import REASONING, Message
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import ContextTooLong, Fenced, HermesError, ModelRefused
-from hermes.texts import content_text, without_middle
-from hermes.tokens import PER_ATTACHMENT, estimate_tokens, is_attachment, limits, text_tokens
+from hermes.texts import (
+    PER_ATTACHMENT,
+    content_text,
+    estimate_tokens,
+    is_attachment,
+    limits,
+    text_tokens,
+    without_middle,
+)
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hermes.agent.models.model import can_write, counted_for, without_thinking
 from hermes.agent.recall.excerpts import EXTRACTIVE
 from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
-from hermes.agent.side_tasks import can_write, counted_for, without_thinking
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.coordination.leases import holder_name, title_lease
 from hermes.store.records.titles import titled_key

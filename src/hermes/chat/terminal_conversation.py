@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from hermes.agent.conversations import Conversations, new_session_id
-from hermes.agent.tools.toolbox import Toolbox
+from hermes.agent.tools.tool import Toolbox
 from hermes.chat import resume
 from hermes.chat.turn_display import TurnDisplay
 from hermes.commands.registry import TERMINAL, sent_text

@@ -10,8 +10,8 @@ import sys
 
 import click
 
-from hermes.cli.common import model_option
-from hermes.cli.shared import note_the_terminal
+from hermes.cli.options import model_option
+from hermes.cli.output import note_the_terminal
 from hermes.errors import MissingExtra
 
 

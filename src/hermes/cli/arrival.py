@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import wrapped
-from hermes.cli.shared import index, note, progress
+from hermes.cli.options import wrapped
+from hermes.cli.output import note, progress
+from hermes.cli.record import index
 from hermes.config import Config
 from hermes.errors import StoreReadOnly
 from hermes.home import default_database, get_hermes_home

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import model_option, yes_option, yes_to_option
 from hermes.cli.completion import complete_files
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import bar, note, status_line
+from hermes.cli.options import model_option, yes_option, yes_to_option
+from hermes.cli.output import bar, note, status_line
 from hermes.config import load_config
 from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
@@ -21,8 +21,7 @@ from hermes.times import duration
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.jobs.batch import Batch, Standing
-    from hermes.jobs.batch_lines import Lines
-    from hermes.jobs.batch_results import Results
+    from hermes.jobs.batch_files import Lines, Results
     from hermes.store.api.session_db import SessionDB
 
 _MOST_LISTED = 50  # bad lines
@@ -95,7 +94,7 @@ def run(
     """
     from hermes.agent.tools.permission import NOBODY
     from hermes.chat.terminal_conversation import folder_is_there
-    from hermes.jobs.batch_lines import Lines, Template, opened
+    from hermes.jobs.batch_files import Lines, Template, opened
 
     folder_is_there()
     out = _results_file(out)
@@ -141,11 +140,11 @@ def _name_bad(lines: Lines) -> None:
 
 def _run(config: Config, lines: Lines, out: Path, *, resume: bool, tools: bool, settings: dict[str, Any]) -> int:
     from hermes.agent.models.choice import choose_model
-    from hermes.agent.tools.toolbox import Toolbox
+    from hermes.agent.tools.tool import Toolbox
     from hermes.chat.keyboard import Terminated, signals_raise
     from hermes.cli.arrival import open_record
     from hermes.jobs.batch import Batch, Stopped
-    from hermes.jobs.batch_results import Results
+    from hermes.jobs.batch_files import Results
 
     toolbox = Toolbox(config)
     with open_record(config) as db, signals_raise():

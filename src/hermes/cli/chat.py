@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import find_session, model_option, session_option, yes_option, yes_to_option
-from hermes.cli.shared import typed, zone
+from hermes.cli.options import find_session, model_option, session_option, yes_option, yes_to_option
+from hermes.cli.record import typed, zone
 from hermes.config import load_config
 from hermes.config.loading import TALK
 from hermes.errors import StoreFull, StoreReadOnly

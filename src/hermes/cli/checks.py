@@ -286,7 +286,7 @@ CLIENTS = (
 
 def watch(_: Config) -> Found:
     """The service that follows other programs' histories, where it is installed."""
-    from hermes.gateway.service import WATCH, status
+    from hermes.cli.services import WATCH, status
 
     state = status(get_hermes_home(), WATCH)
     if state == "installed, not running":

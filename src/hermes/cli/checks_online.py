@@ -62,8 +62,7 @@ def model(config: Config, task: str | None) -> Found:
     """The model that answers, or the one for a side task: what its endpoint says about it."""
     from hermes.agent.models.choice import language_model
     from hermes.agent.models.endpoint.client import EndpointModel
-    from hermes.agent.models.endpoint.providers import headers_for
-    from hermes.agent.models.endpoint.servers import without_password
+    from hermes.agent.models.endpoint.servers import headers_for, without_password
 
     if task is not None:
         own, main = getattr(config.auxiliary, task), config.model

@@ -11,11 +11,10 @@ from typing import Any
 import click
 import msgspec
 
-from hermes.cli.common import json_option
 from hermes.cli.completion import complete_key, complete_value
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import print_json
-from hermes.cli.table import message
+from hermes.cli.options import json_option
+from hermes.cli.output import message, print_json
 from hermes.config import config_path, load_config
 from hermes.config import settings_schema as table
 from hermes.config.editing import HEAD, known_type, locked, set_value, split_key, write_config

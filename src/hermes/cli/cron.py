@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import ROWS, json_option, limit_option, model_option
 from hermes.cli.completion import complete_job
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import configuration, note, opened, print_rows, zone
-from hermes.cli.table import Column
+from hermes.cli.options import ROWS, json_option, limit_option, model_option
+from hermes.cli.output import Column, note, print_rows
+from hermes.cli.record import configuration, opened, zone
 from hermes.config import load_config, suggestion
 from hermes.home import get_hermes_home
 from hermes.store.coordination.cron import CronDB
@@ -158,7 +158,7 @@ def run(job: str) -> int:
 
 def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
     from hermes.agent.models.choice import choose_model
-    from hermes.agent.tools.toolbox import Toolbox
+    from hermes.agent.tools.tool import Toolbox
     from hermes.agent.turn import Stop
     from hermes.jobs.cron import Runner, claim_due
 

@@ -19,9 +19,8 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from hermes.cli.common import json_option
-from hermes.cli.shared import colourful, print_json
-from hermes.cli.table import message_lines, screen_width
+from hermes.cli.options import json_option
+from hermes.cli.output import colourful, message_lines, print_json, screen_width
 from hermes.config import Config, load_config
 from hermes.errors import HermesError, MissingExtra
 from hermes.texts import counted, one_line

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import confirmed, json_option, yes_option
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import opened, print_json
-from hermes.cli.table import Column, message_lines, printed, screen_width
+from hermes.cli.options import confirmed, json_option, yes_option
+from hermes.cli.output import Column, message_lines, print_json, printed, screen_width
+from hermes.cli.record import opened
 from hermes.config import environment, load_config
 from hermes.home import get_hermes_home
 from hermes.texts import one_line
@@ -123,7 +123,7 @@ def setup(platform: str | None, account: str | None, no_check: bool, given: tupl
 @yes_option("Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> None:
     from hermes.cli import services
-    from hermes.gateway.service import GATEWAY, unit_path, unit_text
+    from hermes.cli.services import GATEWAY, unit_path, unit_text
 
     text, path = unit_text(get_hermes_home()), unit_path(get_hermes_home())
     if only_print:
@@ -137,7 +137,7 @@ def install(only_print: bool, yes: bool) -> None:
 @command.command(help="Stop and remove the service that `install` made.")
 def uninstall() -> None:
     from hermes.cli import services
-    from hermes.gateway.service import GATEWAY
+    from hermes.cli.services import GATEWAY
 
     services.uninstall(GATEWAY, "install")
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hermes.cli.common import wrapped
+from hermes.cli.options import wrapped
+from hermes.cli.output import message
 from hermes.cli.pairing import make_owner
-from hermes.cli.table import message
 from hermes.config import environment, load_config, suggestion
 from hermes.config.editing import put_value
 from hermes.config.settings_schema import ACCOUNTS, ANSWERS_ONLY, DEFAULT_ACCOUNT

@@ -14,9 +14,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import json_option, source_option
-from hermes.cli.shared import BOLD, CYAN, DIM, colourful, opened, print_json, styled, zone
-from hermes.cli.table import RULE, Column, cells, pad, screen_width, table, wrap
+from hermes.cli.options import json_option, source_option
+from hermes.cli.output import (
+    BOLD,
+    CYAN,
+    DIM,
+    RULE,
+    Column,
+    cells,
+    colourful,
+    pad,
+    print_json,
+    screen_width,
+    styled,
+    table,
+    wrap,
+)
+from hermes.cli.record import opened, zone
 from hermes.texts import counted, one_line
 from hermes.times import now, rough_duration
 

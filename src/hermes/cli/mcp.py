@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import user_option
 from hermes.cli.groups import CommandGroup
 from hermes.cli.mcp_install import install
-from hermes.cli.shared import configuration, listening_socket, note_the_terminal, opened, serve_http
+from hermes.cli.options import user_option
+from hermes.cli.output import note_the_terminal
+from hermes.cli.record import configuration, opened
+from hermes.cli.services import listening_socket, serve_http
 from hermes.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def command(
             raise click.UsageError(f"`hermes mcp {context.invoked_subcommand}` goes without the options of the server")
         return
     try:
-        from hermes.serve.mcp.server import server
+        from hermes.serve.mcp import server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "pydantic"):
             raise

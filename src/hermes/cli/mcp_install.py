@@ -2,14 +2,22 @@
 
 `PROGRAMS` is the table: what shows that a program is installed, the settings file it reads for this user, and the shape of an
 entry there. Everything else is the same for all.
+
+One entry in another program's settings file (JSON with comments, or TOML): read, put in and taken out.
+
+Only the text of the entry changes; comments, order and formatting of the rest stay. The result is read again before it is
+written: a change that can't be made in the text is refused, and so is a file that is not valid before.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -18,10 +26,168 @@ from typing import Any
 
 import click
 
-from hermes.cli.table import Column, printed
+from hermes.cli.output import Column, printed
 from hermes.errors import HermesError, InvalidInput, MissingExtra
 from hermes.home import get_hermes_home
-from hermes.interop.settings_files import SettingsFile
+from hermes.whole_files import write_whole
+
+Members = dict[str, tuple[int, int, int]]  # key → the beginning of the key, of the value, and the value's end
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_COMMENT = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?\*/", re.S)
+_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.S)
+_SPACE = re.compile(r"\s*")
+_read_value = json.JSONDecoder(strict=False).raw_decode
+
+
+class SettingsFile:
+    """A settings file, and in it the entry `name` of the object `section`."""
+
+    def __init__(self, path: Path, section: str, name: str) -> None:
+        self.path, self._section, self._name = path, section, name
+        self._is_toml = path.suffix == ".toml"
+        try:
+            self.text = path.read_bytes().decode() if path.exists() else ""
+            self._data = self._parsed(self.text)
+        except OSError as error:
+            raise InvalidInput(f"{path} can't be read ({error.strerror})") from None
+        except (ValueError, RecursionError):
+            kind = "TOML" if self._is_toml else "JSON"
+            raise InvalidInput(f"{path} is not valid {kind}; mend it and try again") from None
+        self.entry = (self._data.get(section) or {}).get(name)
+
+    def text_with(self, value: Mapping[str, Any] | None) -> str:
+        """The text with this entry, in the place of any there was; None: without one."""
+        without, put = (_without_toml, _with_toml) if self._is_toml else (_without_json, _with_json)
+        text = self.text if self.entry is None else without(self.text, self._section, self._name)
+        text = text if value is None else put(text, self._section, self._name, value)
+        others = {key: one for key, one in (self._data.get(self._section) or {}).items() if key != self._name}
+        expected = {**self._data, self._section: others if value is None else {**others, self._name: value}}
+        try:
+            found = self._parsed(text)
+        except ValueError:
+            found = {}
+        if {self._section: {}, **found} != expected:  # a table without entries may be left out
+            said = f"{self.path}: {self._section} is written in a way that can't be changed here; edit it by hand"
+            raise InvalidInput(said)
+        return text
+
+    def write(self, text: str) -> None:
+        """Replace the file in one step. A link stays one, and the file keeps its mode."""
+        target = Path(os.path.realpath(self.path))
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            mode = target.stat().st_mode & 0o777 if target.exists() else 0o600
+            if not mode & 0o200:
+                raise InvalidInput(f"{target} is read-only; nothing was changed")
+            write_whole(target, text)
+            target.chmod(mode)
+        except OSError as error:
+            raise InvalidInput(f"{target} can't be written ({error.strerror}); nothing was changed") from None
+
+    def _parsed(self, text: str) -> dict[str, Any]:
+        data = tomllib.loads(text) if self._is_toml else json.loads(_plain(text).strip() or "{}", strict=False)
+        if not isinstance(data, dict) or not isinstance(data.get(self._section) or {}, dict):
+            raise ValueError("not a table of tables")
+        return data
+
+
+# ------------------------------------------------------------------------------------------------ JSON
+
+
+def _blank(match: re.Match[str]) -> str:
+    return match[0] if match[0].startswith('"') else re.sub(r"[^\r\n]", " ", match[0])
+
+
+def _without_comments(text: str) -> str:
+    return _COMMENT.sub(_blank, text.replace("\ufeff", " "))
+
+
+def _plain(text: str) -> str:
+    """Strict JSON, each character in its place: comments and commas before a closing bracket become spaces."""
+    return _LAST_COMMA.sub(_blank, _without_comments(text))
+
+
+def _skipped(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _members(plain: str, at: int) -> tuple[Members, int]:
+    """The members of the object that begins at a place, and where it ends."""
+    found: Members = {}
+    at = _skipped(plain, at + 1)
+    while plain[at] != "}":
+        key, end = _read_value(plain, at)
+        value = _skipped(plain, _skipped(plain, end) + 1)
+        found[key] = (at, value, end := _read_value(plain, value)[1])
+        at = _skipped(plain, end)
+        at = _skipped(plain, at + 1) if plain[at] == "," else at
+    return found, at
+
+
+def _with_json(text: str, section: str, name: str, value: Any) -> str:
+    """The text with an entry as the first one of its section: what follows it stays as it is."""
+    if not _plain(text).strip():
+        text = f"{text.rstrip()}\n{{}}\n".lstrip()
+    plain = _plain(text)
+    at, key = _skipped(plain, 0), section
+    if found := _members(plain, at)[0].get(section):
+        _, at, end = found
+        if plain[at] != "{":  # null
+            text = f"{text[:at]}{{}}{text[end:]}"
+            plain = _plain(text)
+        key = name
+    else:
+        value = {name: value}
+    members, end = _members(plain, at)
+    if members and "\n" not in text[at:end]:
+        return f"{text[: at + 1]}{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}, {text[at + 1 :]}"
+    line = "\r\n" if "\r\n" in text else "\n"
+    unit = found_unit[1] if (found_unit := re.search(r'^([ \t]+)"', text, re.M)) else "  "
+    outer = re.match(r"[ \t]*", text[text.rfind("\n", 0, at) + 1 :])[0]  # type: ignore[index]
+    body = json.dumps({key: value}, ensure_ascii=False, indent=unit)[1:-2].replace("\n", line + outer)
+    return text[: at + 1] + body + ("," if members else line + outer) + text[at + 1 :]
+
+
+def _without_json(text: str, section: str, name: str) -> str:
+    """The text without an entry. Its section stays, if need be empty: there are programs that ask for one."""
+    bare, plain = _without_comments(text), _plain(text)
+    begin = _members(plain, _skipped(plain, 0))[0][section][1]
+    members, close = _members(plain, begin)
+    start, _, end = members[name]
+    after = end if bare[comma := _skipped(bare, end)] != "," else comma + 1
+    if not (text[begin + 1 : start] + text[after:close]).strip():
+        return text[: begin + 1] + text[close:]
+    if after == end:  # the last one takes the comma before it along
+        before = max((one[2] for one in members.values() if one[2] < start), default=start)
+        comma = bare.find(",", before, start)
+        return text[: max(comma, 0)] + text[comma + 1 : start].rstrip() + text[end:]
+    kept = text[:start].rstrip()
+    return kept + text[_skipped(text, after) if len(kept) == start else after :]
+
+
+# ------------------------------------------------------------------------------------------------ TOML
+
+
+def _with_toml(text: str, section: str, name: str, value: Mapping[str, Any]) -> str:
+    """The text with a table at its end."""
+    line = "\r\n" if "\r\n" in text else "\n"
+    gap = ("" if text.endswith("\n") else line) + line if text.strip() else ""
+    return text + gap + line.join([f"[{section}.{name}]", *(f"{key} = {_toml(one)}" for key, one in value.items()), ""])
+
+
+def _toml(value: Any) -> str:
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    return f"{{ {', '.join(f'{json.dumps(key)} = {_toml(one)}' for key, one in value.items())} }}"
+
+
+def _without_toml(text: str, section: str, name: str) -> str:
+    """The text without a table and those below it; comments before the next table stay."""
+    head = rf"[ \t]*\[[ \t]*{section}[ \t]*\.[ \t]*(?:{name}|\"{name}\")[ \t]*(?:\.[^\n]*)?\][^\n]*"
+    own = r"(?:\n(?:[ \t]*(?:#[^\n]*)?\n)*(?![ \t]*[\[#\r\n])[^\n]+)*"  # up to the last line that is no comment
+    return re.sub(rf"(?:^[ \t]*\r?\n)?^{head}{own}\n?", "", text, flags=re.M)
+
 
 NAME = "hermes"  # of the entry
 _LINUX = "" if sys.platform == "darwin" else "XDG_CONFIG_HOME"

@@ -6,10 +6,10 @@ import time
 
 import click
 
-from hermes.cli.common import json_option
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import opened, print_json
-from hermes.cli.table import Column, printed
+from hermes.cli.options import json_option
+from hermes.cli.output import Column, print_json, printed
+from hermes.cli.record import opened
 from hermes.config import load_config
 from hermes.config.editing import put_value
 from hermes.store.gateway import approvals

@@ -7,10 +7,10 @@ import sys
 
 import click
 
-from hermes.cli.common import confirmed, yes_option
 from hermes.cli.groups import CommandGroup
-from hermes.cli.shared import note, opened, progress
-from hermes.cli.table import Column, message, printed
+from hermes.cli.options import confirmed, yes_option
+from hermes.cli.output import Column, message, note, printed, progress
+from hermes.cli.record import opened
 from hermes.texts import counted
 
 

@@ -55,7 +55,7 @@ def complain(text: str, *, once: bool = False) -> None:
 
     `once`: not if the same line was printed before.
     """
-    from hermes.cli.table import message
+    from hermes.cli.output import message
     from hermes.texts import harmless
 
     if once and text in _said:

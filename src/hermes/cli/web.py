@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import user_option
-from hermes.cli.shared import configuration, listening_socket, opened, serve_http
+from hermes.cli.options import user_option
+from hermes.cli.record import configuration, opened
+from hermes.cli.services import listening_socket, serve_http
 from hermes.errors import MissingExtra
 from hermes.home import get_hermes_home, make_private
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
-    from hermes.gateway.service import Service
+    from hermes.cli.services import Service
 
 _PORT = 8646  # of the service, where web.port names none
 _PAGES = 8192  # open pages, each a connection: as many descriptors are asked for
@@ -104,14 +105,14 @@ def _token_file() -> Path:
 
 
 def _service(*words: str) -> Service:
-    from hermes.gateway.service import WEB
+    from hermes.cli.services import WEB
 
     return replace(WEB, words=(*WEB.words, *words))
 
 
 def _install(host: str, port: int, options: list[str]) -> None:
     from hermes.cli import services
-    from hermes.gateway.service import unit_path
+    from hermes.cli.services import unit_path
 
     if not unit_path(get_hermes_home(), _service()).exists():
         listening_socket(host, port, change="with --port").close()  # taken: said now, and not in a log

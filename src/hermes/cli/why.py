@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from hermes.cli.common import json_option
-from hermes.cli.shared import note, opened, print_json, zone
-from hermes.cli.table import screen_width, wrap
+from hermes.cli.options import json_option
+from hermes.cli.output import note, print_json, screen_width, wrap
+from hermes.cli.record import opened, zone
 from hermes.errors import InvalidInput
 
 

@@ -105,7 +105,7 @@ def undo(host: Host, arguments: str) -> None:
 
 def _offer_files(host: Host, undone: list[MessageRow]) -> None:
     """Offer to restore the files that the undone turns changed."""
-    from hermes.agent.tools.file_snapshots import changes_in, put_back
+    from hermes.agent.tools.file_access import changes_in, put_back
 
     changes = changes_in(undone) if host.is_owner else []
     if not changes:

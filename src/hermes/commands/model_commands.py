@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from hermes.commands.registry import TERMINAL, TERMINAL_ONLY, Host, command
 from hermes.errors import InvalidInput
-from hermes.texts import content_text, counted, shortened_line
-from hermes.tokens import estimate_tokens, limits
+from hermes.texts import content_text, counted, estimate_tokens, limits, shortened_line
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Model
@@ -128,7 +127,7 @@ def reasoning(host: Host, arguments: str) -> None:
 
 def _is_elsewhere(words: str, now: Model) -> bool:
     """Whether the words name a model of another provider (`anthropic/claude-…`). InvalidInput without a key for it."""
-    from hermes.agent.models.endpoint.providers import endpoint_named, named_provider, provider_at
+    from hermes.agent.models.endpoint.servers import endpoint_named, named_provider, provider_at
     from hermes.config import environment
 
     named, here = named_provider(words), provider_at(now.base_url)

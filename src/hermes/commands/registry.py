@@ -147,7 +147,6 @@ def load() -> dict[str, Command]:
     from hermes.commands import (  # noqa: F401
         chat_commands,
         edit_commands,
-        handoff_commands,
         info_commands,
         model_commands,
         session_commands,

@@ -6,7 +6,7 @@ from hermes.commands.info_commands import recent, session_lines
 from hermes.commands.registry import GATEWAY, NOT_IN_EDITORS, TERMINAL, TERMINAL_ONLY, Host, command
 from hermes.commands.session_choice import continued, find, message_count
 from hermes.errors import InvalidInput
-from hermes.store.records.title_rules import MAX_TITLE
+from hermes.store.records.titles import MAX_TITLE
 from hermes.texts import content_text, counted, shortened_line
 
 USER_EXIT = "user_exit"

@@ -43,7 +43,7 @@ def show(host: Host, arguments: str) -> None:
 
 def _output(host: Host, calls: dict[str, dict[str, Any]], row: MessageRow) -> str:
     """The whole output of a call; of a changed file the diff, which is not part of the message."""
-    from hermes.agent.tools.file_snapshots import TOOLS, without_note
+    from hermes.agent.tools.file_access import TOOLS, without_note
     from hermes.agent.tools.file_tools import diff_of_call
 
     text = content_text(row["content"]).rstrip()

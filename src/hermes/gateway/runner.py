@@ -8,6 +8,8 @@ where the previous one stopped.
 A stop takes at most ten seconds, whatever hangs, and loses nothing. Turns get a few seconds to end by themselves, then they
 are interrupted, and the next start resumes them. What can't be sent in time stays in the outbox. Each step has a time limit;
 a step that exceeds it is abandoned, since the store has everything.
+
+Scheduled prompts in the gateway: each runs in a thread, and its reply goes to the home chat of a platform.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.turn import Stop
 from hermes.commands.registry import GATEWAY, known
-from hermes.errors import HermesError, StoreGone
+from hermes.errors import HermesError, PlatformError, StoreGone
 from hermes.gateway.chats.access import Access
 from hermes.gateway.chats.agents import Agents
 from hermes.gateway.chats.handoff import Handoffs
@@ -32,14 +35,17 @@ from hermes.gateway.chats.resets import Resets
 from hermes.gateway.chats.revisions import Revisions
 from hermes.gateway.chats.router import Router
 from hermes.gateway.connection import Connection
+from hermes.gateway.events import as_json
+from hermes.gateway.flow.delivery import parts_of
 from hermes.gateway.flow.inbox import Inbox, RateLimit
 from hermes.gateway.flow.outbox import Outbox
 from hermes.gateway.flow.replies import Replies
 from hermes.gateway.flow.turns import Turns, start
 from hermes.gateway.index_file import SessionsIndex, write_index
-from hermes.gateway.jobs import CronJobs
-from hermes.gateway.settings import STANDARD, Timings, listening
+from hermes.gateway.settings import STANDARD, Timings, listening, repeat
 from hermes.gateway.standby import Held, Holding
+from hermes.jobs.cron import Claimed, Part, Runner, claim_due
+from hermes.store.coordination.cron import CronDB
 from hermes.store.gateway.gateway_db import GatewayDB
 
 if TYPE_CHECKING:
@@ -51,12 +57,62 @@ if TYPE_CHECKING:
     from hermes.store.gateway.inbox import Received
     from hermes.store.gateway.outbox import Outgoing
 
+LOOK_SECONDS = 1.0
+_log = logging.getLogger("hermes.gateway")
+
+
+class CronJobs:
+    """Looks for jobs that are due."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._store = CronDB(services.db, clock=services.clock)
+        model, tools = services.agents.model, services.agents.toolbox.tools
+        self._runner = Runner(self._store, services.config, model, services.home, tools, self._parts)
+        self._stops: set[Stop] = set()
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled; then runs under way are left for the next start."""
+        try:
+            await repeat(self._look, LOOK_SECONDS, "jobs could not be looked for")
+        finally:
+            for stop in list(self._stops):
+                stop.want()
+
+    async def _look(self) -> None:
+        for claimed in await asyncio.to_thread(claim_due, self._store):
+            stop = Stop()
+            self._stops.add(stop)
+            threading.Thread(target=self._work, args=(claimed, stop), name="hermes-cron", daemon=True).start()
+
+    def _work(self, claimed: Claimed, stop: Stop) -> None:
+        try:
+            for part in self._runner.work(claimed, stop):
+                self._services.outbox.send(part)
+            _log.info("job %s has run", claimed.job.id)
+        except HermesError as error:  # the run is taken up later
+            _log.warning("job %s: %s", claimed.job.id, error)
+        except Exception:
+            _log.exception("job %s", claimed.job.id)
+        finally:
+            self._stops.discard(stop)
+
+    def _parts(self, platform: str, text: str) -> list[Part]:
+        """A text for the home chat of a platform, in pieces it can take."""
+        router = self._services.router
+        home = router.home_chat(platform)
+        if home is None:
+            raise PlatformError(f"{platform} has no home chat: say /sethome in the chat where replies should go")
+        place = router.delivered_to(home)
+        pieces = parts_of(text, router.adapters.get(place.connection))
+        return [(place.connection, as_json(place), piece) for piece in pieces]
+
+
 FORGET_SECONDS = 3600.0
 STOP_SECONDS = 10.0  # the whole stop
 CUT_SECONDS = 1.5  # for interrupted turns to end
 SEND_SECONDS = 1.0  # at least this long for sending what is ready
 LEAVE_SECONDS = 1.0  # for adapters to disconnect, and again for everything else to close
-_log = logging.getLogger("hermes.gateway")
 
 
 class Gateway:

@@ -122,7 +122,7 @@ def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, Pla
     config.require_set("webhooks")
     config.require_known("webhooks")
     try:
-        from hermes.gateway.platforms.webhook.adapter import Webhook
+        from hermes.gateway.platforms.webhook import Webhook
     except ImportError as error:
         raise MissingExtra("webhooks", "serve") from error
     section = config.webhooks

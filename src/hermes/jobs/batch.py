@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from hermes.agent.tools.permission import Answer
     from hermes.agent.tools.tool import Tool
     from hermes.config import Config
-    from hermes.jobs.batch_lines import BatchQuestion, LinePlace, Lines
-    from hermes.jobs.batch_results import Results
+    from hermes.jobs.batch_files import BatchQuestion, LinePlace, Lines, Results
     from hermes.store.api.session_db import SessionDB
 
 SOURCE = "batch"

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes.errors import ConfigError
-from hermes.serve.api.errors import ApiError
+from hermes.serve.api.requests import ApiError
 from hermes.serve.http import is_loopback
 
 CALLER = "hermes.caller"

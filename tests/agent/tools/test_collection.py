@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from hermes.agent.tools.toolbox import builtin_tools
+from hermes.agent.tools.tool import builtin_tools
 from hermes.config import Config
 
 FILES = ["read_file", "write_file", "edit_file", "search_files"]
@@ -33,7 +33,7 @@ def test_every_schema_is_json_with_described_arguments() -> None:
 def test_tools_load_no_heavy_library() -> None:
     heavy = ["mcp", "openai", "textual", "rich", "prompt_toolkit", "httpx", "yaml", "anyio", "pydantic"]
     code = (
-        "import sys; from hermes.config import Config; from hermes.agent.tools.toolbox import builtin_tools;"
+        "import sys; from hermes.config import Config; from hermes.agent.tools.tool import builtin_tools;"
         f"builtin_tools(Config()); print([name for name in {heavy} if name in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

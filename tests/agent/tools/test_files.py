@@ -13,11 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.file_snapshots import changes_in, put_back
+from hermes.agent.tools.file_access import changes_in, put_back
 from hermes.agent.tools.file_tools import FILE_TOOLS, patched
 from hermes.agent.tools.permission import HERE, Answer, free_folder
-from hermes.agent.tools.tool import Context
-from hermes.agent.tools.toolbox import FOR_EVERYONE
+from hermes.agent.tools.tool import FOR_EVERYONE, Context
 from hermes.errors import ToolDeclined, ToolError
 from tests.agent.tools.conftest import Person
 

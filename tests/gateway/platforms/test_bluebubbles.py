@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn")
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, Revision
-from hermes.gateway.platforms.bluebubbles.adapter import BlueBubbles, canonical
+from hermes.gateway.platforms.bluebubbles import BlueBubbles, canonical
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

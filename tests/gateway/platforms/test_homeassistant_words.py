@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Chat
-from hermes.gateway.platforms.homeassistant.adapter import HomeAssistant, plain, without_html
+from hermes.gateway.platforms.homeassistant import HomeAssistant, plain, without_html
 from tests.support.markdown import MARKDOWN
 
 

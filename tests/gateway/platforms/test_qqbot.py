@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.chats.access import welcome
 from hermes.gateway.events import Event, OutgoingFile
-from hermes.gateway.platforms.qqbot.adapter import QQBot, understood
+from hermes.gateway.platforms.qqbot import QQBot, understood
 from hermes.store.gateway import inbox, outbox
 from tests.support.echo import Echo, reply_to
 from tests.support.gateway import running
@@ -56,7 +56,7 @@ def test_a_reply_fits_into_the_answers_that_a_message_gets_and_says_what_is_miss
 def test_a_sixth_answer_is_given_up_and_the_person_told_with_the_next_message(
     lab: Lab, model: Echo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes.gateway.platforms.qqbot.adapter._MOST_WAITS", 2)
+    monkeypatch.setattr("hermes.gateway.platforms.qqbot._MOST_WAITS", 2)
     with running(lab, model) as gateway:
         asked = lab.say("hello")
         until(lambda: lab.shown() == ["echo: hello"])

@@ -15,7 +15,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.platforms.sms.adapter import Backlog, Sms, addresses, signature
+from hermes.gateway.platforms.sms import Backlog, Sms, addresses, signature
 from hermes.store.api.session_db import SessionDB
 from hermes.store.gateway import outbox
 from tests.support.echo import Echo

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("telegram", reason="needs python-telegram-bot")
 
 from hermes.gateway.adapter import utf16_units
-from hermes.gateway.platforms.telegram.outgoing import LONGEST, Formatted, formatted, plain
+from hermes.gateway.platforms.telegram.adapter import LONGEST, Formatted, formatted, plain
 from tests.support.labs.telegram_wire import marks_wrong
 from tests.support.markdown import MARKDOWN
 

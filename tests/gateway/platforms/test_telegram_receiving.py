@@ -15,7 +15,7 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 from hermes.commands.registry import parse
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Chat, Event, Forwarded
-from hermes.gateway.flow.confirmations import read_answer
+from hermes.gateway.flow.turns import read_answer
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.platforms.telegram.adapter import Telegram
 from tests.support.labs.recording import Recorder, connected

@@ -23,7 +23,7 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms.wecom.adapter import WeCom
 from hermes.gateway.platforms.wecom.bot import _file_name
-from hermes.gateway.platforms.wecom.crypto import decrypted, is_signed, key_of, opened, signature
+from hermes.gateway.platforms.wecom.client import decrypted, is_signed, key_of, opened, signature
 from hermes.gateway.platforms.wecom.incoming import app_event, bot_event, encrypted_part, fields_of
 from hermes.gateway.platforms.wecom.outgoing import LONGEST_APP, app_message, bot_markdown, length
 from tests.support.echo import Echo

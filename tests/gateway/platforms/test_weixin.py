@@ -17,10 +17,9 @@ pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms.weixin import qr
-from hermes.gateway.platforms.weixin.adapter import Weixin
+from hermes.gateway.platforms.weixin import client
+from hermes.gateway.platforms.weixin.adapter import Weixin, event_of
 from hermes.gateway.platforms.weixin.client import ILink, decrypted, encrypted, key_of
-from hermes.gateway.platforms.weixin.incoming import event_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -317,7 +316,7 @@ def test_whatever_is_sent_is_read_or_skipped(found: Any) -> None:
 
 def test_the_parts_of_a_qr_code_are_the_standards() -> None:
     data = [32, 91, 11, 120, 209, 114, 220, 77, 67, 64, 236, 17, 236, 17, 236, 17]  # "HELLO WORLD" in version 1-M
-    assert qr.correction(data, 10) == [196, 35, 39, 119, 235, 215, 231, 226, 93, 23]
+    assert client.correction(data, 10) == [196, 35, 39, 119, 235, 215, 231, 226, 93, 23]
 
 
 def read(grid: list[list[bool]]) -> str:
@@ -375,17 +374,17 @@ def read(grid: list[list[bool]]) -> str:
 @settings(max_examples=15)
 @given(st.text(max_size=60))
 def test_a_code_says_what_it_was_made_of(text: str) -> None:
-    if grid := qr.matrix(text):
+    if grid := client.matrix(text):
         assert read(grid) == text
 
 
 @pytest.mark.parametrize("length", [17, 18, 32, 53, 78, 106, 107, 134])
 def test_a_code_of_every_size_can_be_read(length: int) -> None:
     text = ("https://liteapp.weixin.qq.com/q/" + "0aZ-_" * 60)[:length]
-    assert read(qr.matrix(text)) == text
-    lines = qr.drawn(text).split("\n")
+    assert read(client.matrix(text)) == text
+    lines = client.drawn(text).split("\n")
     assert len({len(line) for line in lines}) == 1
 
 
 def test_a_text_that_is_too_long_has_no_code() -> None:
-    assert qr.drawn("x" * 135) == ""
+    assert client.drawn("x" * 135) == ""

@@ -19,9 +19,8 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, OutgoingFile
 from hermes.gateway.platforms._shared.listener import is_signed
-from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp, formatted, one_line
 from hermes.gateway.platforms.whatsapp.incoming import DeliveryReader
-from hermes.gateway.platforms.whatsapp.outgoing import formatted, one_line
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -315,7 +314,7 @@ def test_the_token_goes_to_meta_alone(lab: Lab, model: Echo) -> None:
         until(lambda: any("Zebra" in text for text in lab.shown()))
         stored = [login for path, login in lab.logins if path.startswith("/stored/")]
         assert stored == [f"Bearer {TOKEN}"]
-    from hermes.gateway.platforms.whatsapp.client import GraphApi
+    from hermes.gateway.platforms.whatsapp.cloud import GraphApi
 
     api = GraphApi("https://graph.facebook.com", TOKEN, "v24.0")
     assert [api._is_trusted(one) for one in (

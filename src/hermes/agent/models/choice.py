@@ -15,10 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hermes.agent.models.endpoint import providers
+from hermes.agent.models.endpoint import servers
 from hermes.agent.models.endpoint.client import EndpointModel
-from hermes.agent.models.endpoint.providers import PROVIDERS, variable_of
-from hermes.agent.models.endpoint.servers import can_chat, find_servers, is_near, listed_models, without_password
+from hermes.agent.models.endpoint.servers import (
+    PROVIDERS,
+    can_chat,
+    find_servers,
+    is_near,
+    listed_models,
+    variable_of,
+    without_password,
+)
 from hermes.agent.models.files import MODELS, place_of
 from hermes.agent.models.model import Model
 from hermes.config import environment
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("hermes.agent")
 
 # The default model when there is a key and no configured model.
-_DEFAULTS = {providers.OPENAI: "gpt-5-mini", providers.OPENROUTER: "openrouter/auto"}
+_DEFAULTS = {servers.OPENAI: "gpt-5-mini", servers.OPENROUTER: "openrouter/auto"}
 
 
 def choose_model(config: Config, db: SessionDB) -> Model:
@@ -54,7 +61,7 @@ def language_model(config: Config, db: SessionDB | None = None) -> Model | None:
         if model is not None:
             return model
         if name is not None:
-            named = providers.named_provider(name)
+            named = servers.named_provider(name)
             key = named[0].variables[0] if named else "OPENAI_API_KEY"
             raise ConfigError(
                 f"the model {name} is configured, but not available: set {key} (in the environment or in {home}/.env)"
@@ -86,19 +93,19 @@ def settings_for(name: str, config: Config) -> dict[str, str]:
             raise InvalidInput("the embedded model is not installed; `hermes model install smollm2` installs it")
         return {"default": "extractive" if name == "extractive" else "embedded"}
     variables = environment()
-    now = providers.configured_endpoint(config.model.default, config.model.base_url, config.model.api_key, variables)
-    named = providers.named_provider(name)
+    now = servers.configured_endpoint(config.model.default, config.model.base_url, config.model.api_key, variables)
+    named = servers.named_provider(name)
     own = config.model.base_url or config.model.api_key
-    if own and now is not None and named is not None and providers.provider_at(now.base_url) is named[0]:
+    if own and now is not None and named is not None and servers.provider_at(now.base_url) is named[0]:
         return {"default": named[1]}
-    found = providers.endpoint_named(name, variables)
+    found = servers.endpoint_named(name, variables)
     if found is not None and found.name:
         return {"default": found.name, "base_url": found.base_url}
     for server in find_servers():
         if same := next((listed for listed in server.models if _same(listed, name)), None):
             return {"default": same, "base_url": server.server.base_url}
-    if named is not None and providers.key_of(providers.PROVIDERS["openrouter"], variables):
-        return {"default": name, "base_url": providers.OPENROUTER}
+    if named is not None and servers.key_of(servers.PROVIDERS["openrouter"], variables):
+        return {"default": name, "base_url": servers.OPENROUTER}
     if named is not None:
         file = get_hermes_home() / ".env"
         raise InvalidInput(f"{named[0].variables[0]} is not set; write {named[0].variables[0]}=… into {file}")
@@ -122,7 +129,7 @@ def model_of_choice(config: Config, name: str | None, main: Model) -> Model:
 
 def other_model(config: Config, name: str, main: Model) -> Model | None:
     """The model of this name instead of the main one; None where no server on this machine has it."""
-    if main.base_url is None and providers.endpoint_named(name, environment()) is None:
+    if main.base_url is None and servers.endpoint_named(name, environment()) is None:
         return local_model(config, name)
     return named_model(name, main)
 
@@ -139,12 +146,12 @@ def model_again(main: Model, name: str, about: str | None) -> tuple[Model | None
         was = here
     if (name, was) == (main.name, here):
         return main, ""
-    if was != here and (provider := providers.provider_at(was)) is not None:
-        key = providers.key_of(provider, variables)
+    if was != here and (provider := servers.provider_at(was)) is not None:
+        key = servers.key_of(provider, variables)
         return (_side_model(name, was, key), "") if key else (None, f"{provider.variables[0]} is not set")
-    place = None if was != here else providers.endpoint_named(name, variables, base_url=here)
+    place = None if was != here else servers.endpoint_named(name, variables, base_url=here)
     if place is None and was is not None and (was == here or is_near(was)):
-        place = providers.Endpoint(name, was, getattr(main, "api_key", None) if was == here else None)
+        place = servers.Endpoint(name, was, getattr(main, "api_key", None) if was == here else None)
     listed = [] if place is None else listed_models(place.base_url, key=place.api_key) or []
     if place is None or not any(item["id"] == place.name for item in listed):
         return None, ""
@@ -153,7 +160,7 @@ def model_again(main: Model, name: str, about: str | None) -> tuple[Model | None
 
 def _endpoint(config: Config, name: str | None, variables: Mapping[str, str]) -> EndpointModel | None:
     """The endpoint named by the configuration or the environment, or None."""
-    found = providers.configured_endpoint(name, config.model.base_url, config.model.api_key, variables)
+    found = servers.configured_endpoint(name, config.model.base_url, config.model.api_key, variables)
     if found is None:
         return None
     base_url = _checked(found.base_url)
@@ -223,17 +230,15 @@ def _beside(
     """A model at this address, else at the provider that its name names, else where the main one is."""
     here = main if isinstance(main, EndpointModel) else None
     variables = environment()
-    address = (here.base_url if here else variables.get("OPENAI_BASE_URL")) or providers.OPENAI
+    address = (here.base_url if here else variables.get("OPENAI_BASE_URL")) or servers.OPENAI
     timeout, own = timeout or (here.timeout if here else None), key or (here.api_key if here else None)
-    named = None if base_url else providers.endpoint_named(name, variables, base_url=address, key=own)
+    named = None if base_url else servers.endpoint_named(name, variables, base_url=address, key=own)
     if named is not None:
         return _side_model(named.name or name, named.base_url, named.api_key, timeout=timeout, setting=setting)
     if here is not None and base_url in (None, here.base_url):
         return _side_model(name, address, own, length, here.kind, timeout, provider=here.provider, setting=setting)
     place = base_url or address
-    key = key or (
-        providers.key_of(providers.provider_at(place), variables) if here else providers.key_for(place, variables)
-    )
+    key = key or (servers.key_of(servers.provider_at(place), variables) if here else servers.key_for(place, variables))
     return _side_model(name, place, key, timeout=timeout, setting=setting)
 
 

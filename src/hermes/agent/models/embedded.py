@@ -18,7 +18,7 @@ from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.agent.models.endpoint.client import EndpointModel
 from hermes.agent.models.endpoint.transport import running
@@ -27,10 +27,7 @@ from hermes.agent.models.model import Message, Piece, Reply
 from hermes.agent.room import cut_to
 from hermes.errors import ContextTooLong, MissingExtra, ModelError
 from hermes.store.text.index_text import plain_content
-from hermes.tokens import text_tokens
-
-if TYPE_CHECKING:
-    pass
+from hermes.texts import text_tokens
 
 CONTEXT = 4096  # tokens; the file allows 8192, at twice the memory
 ROOM = 1000  # tokens of a question: on one thread, reading more than this takes too long

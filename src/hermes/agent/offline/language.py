@@ -13,7 +13,7 @@ from functools import cache
 
 from hermes.store.text.index_text import fold
 from hermes.store.text.stems import STOP_WORDS
-from hermes.tokens import DENSE
+from hermes.texts import DENSE
 
 DENSE_RUN = re.compile(f"[{DENSE}]+")
 

@@ -27,8 +27,7 @@ from hermes.agent.offline.language import (
 )
 from hermes.agent.offline.title import title_of
 from hermes.agent.recall.history_text import SUMMARY_MARK, message_text
-from hermes.texts import harmless, shortened
-from hermes.tokens import text_tokens
+from hermes.texts import harmless, shortened, text_tokens
 
 __all__ = ["MOST", "SECTIONS", "SUMMARY_MARK", "summary_of", "title_of"]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.models.model import can_write, in_parallel, without_thinking
 from hermes.agent.recall.excerpts import (
     OWN_SPEAKER,
     Chains,
@@ -19,10 +20,8 @@ from hermes.agent.recall.excerpts import (
     place_of,
 )
 from hermes.agent.recall.history_text import NEAREST, NOTE, as_json, between_marks, defused, message_text, quoted, when
-from hermes.agent.side_tasks import can_write, in_parallel, without_thinking
 from hermes.errors import InvalidInput, SessionNotFound
-from hermes.texts import harmless, shortened
-from hermes.tokens import text_tokens
+from hermes.texts import harmless, shortened, text_tokens
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Message, Model

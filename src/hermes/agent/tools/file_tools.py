@@ -18,7 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools import file_access, file_snapshots
+from hermes.agent.tools import file_access
 from hermes.agent.tools.tool import (
     Context,
     Reported,
@@ -179,7 +179,7 @@ def _store(
         target.ask(context, "Edit" if before is not None else "Write", detail=diff, always=True)
     if context.cancelled():
         raise ToolError("interrupted before the file was changed")
-    note = file_snapshots.note_of(context, target.path, before, data)
+    note = file_access.note_of(context, target.path, before, data)
     if file_access.read_bytes(target.path) != before:  # while the user was asked
         raise ToolError(f"{target.path} was changed by another program meanwhile; read it again")
     file_access.write_bytes(target.path, data)
@@ -200,14 +200,14 @@ def diff_of(old: str, new: str, name: str) -> str:
 
 def texts_of_call(
     db: SessionDB, name: str, arguments: dict[str, Any], result: Mapping[str, Any]
-) -> tuple[file_snapshots.Change, str, str] | None:
+) -> tuple[file_access.Change, str, str] | None:
     """The change of a finished write_file or edit_file, made again from the kept old text: the text before and after.
 
     None where that can't be done.
     """
-    for change in file_snapshots.changes_in([result]):
+    for change in file_access.changes_in([result]):
         try:
-            before = file_snapshots.text_before(db, change)
+            before = file_access.text_before(db, change)
             if name == "write_file":
                 after = text_argument(arguments, "content", "")
             elif arguments.get("patch") is not None:
@@ -216,7 +216,7 @@ def texts_of_call(
                 after = _replaced(before, arguments)
         except (HermesError, OSError):
             return None
-        if file_snapshots.hashed(after.encode("utf-8", "surrogateescape")) == change.after:
+        if file_access.hashed(after.encode("utf-8", "surrogateescape")) == change.after:
             return change, before, after
     return None
 

@@ -6,10 +6,13 @@ plain, a tool takes them.
 The running call has an id, what it reports, and how long it waited for the user. A tool gets the agent's context, which all
 calls of a turn share. What belongs to one call alone is kept here, in a context variable, so that a tool several functions
 deep can report without passing the call along.
+
+The tools every agent has.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.errors import ToolError
+from hermes.errors import HermesError, ToolError
 
 if TYPE_CHECKING:
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
     from hermes.store.records.visibility import User
-
 
 STOPPED, DECLINED, TIMED_OUT, FAILED = "stopped", "declined", "timed out", "failed"
 
@@ -186,3 +188,76 @@ def waiting_for_user() -> Iterator[None]:
         call = _current.get()
         if call is not None:
             call.waited += time.monotonic() - begun
+
+
+def builtin_tools(config: Config) -> list[Tool]:
+    """session_search, skills, terminal, process, files, cron, delegate; memory unless the configuration turns it off."""
+    from hermes.agent.recall.recall import session_search
+    from hermes.agent.tools.cron_tool import cron
+    from hermes.agent.tools.delegate import delegate
+    from hermes.agent.tools.file_tools import FILE_TOOLS
+    from hermes.agent.tools.memory import memory
+    from hermes.agent.tools.processes import process
+    from hermes.agent.tools.skills import skills
+    from hermes.agent.tools.terminal import terminal
+
+    return [
+        session_search,
+        *([memory] if config.memory.enabled else []),
+        skills,
+        terminal,
+        process,
+        *FILE_TOOLS,
+        cron,
+        delegate,
+    ]
+
+
+FOR_EVERYONE = frozenset(("session_search", "memory", "skills"))
+
+
+class Toolbox:
+    """Gives the tools. The servers are connected on the first call, or in the background from `start` on."""
+
+    def __init__(self, config: Config) -> None:
+        self.problems: list[str] = []  # servers that could not be reached, and why
+        self._config = config
+        self._mcp: Any = None
+        self._lock = threading.Lock()
+        self._tried = not config.mcp_servers
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to connect to the servers, without waiting for them."""
+        if not self._tried and self._thread is None:
+            self._thread = threading.Thread(target=self._reach, name="hermes-mcp", daemon=True)
+            self._thread.start()
+
+    def _reach(self) -> None:
+        with self._lock:
+            if self._tried:
+                return
+            self._tried = True
+            from hermes.agent.tools.mcp_client import connect
+
+            try:
+                self._mcp = connect(self._config)
+                self.problems = list(self._mcp.problems)
+            except HermesError as error:
+                self.problems = [str(error)]
+
+    def tools(self, *, owner: bool = True) -> list[Tool]:
+        """All tools, once the servers answered or failed; for users other than the owner those without machine access."""
+        self._reach()
+        return [tool for tool in self.known() if owner or tool.name in FOR_EVERYONE]
+
+    def known(self) -> list[Tool]:
+        """The owner's tools as far as they are known now; those of servers that have not answered yet are missing."""
+        return [*builtin_tools(self._config), *(self._mcp.tools if self._mcp is not None else [])]
+
+    def close(self) -> None:
+        """End the servers; those that are still starting notice the end of the program themselves."""
+        if self._thread is not None:
+            self._thread.join(2)
+        if self._mcp is not None:
+            self._mcp.close()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.shared import configuration, note, opened, put
+from hermes.cli.output import note, put
+from hermes.cli.record import configuration, opened
 from hermes.home import has_key_file
 from hermes.store.encryption import convert, keys
 from hermes.store.records.attachments import PREFIX

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import find_session, session_option, source_option
 from hermes.cli.completion import complete_files, complete_session
-from hermes.cli.shared import is_encrypted, note, opened, progress, put, recover_drafts, zone
+from hermes.cli.options import find_session, session_option, source_option
+from hermes.cli.output import note, progress, put
+from hermes.cli.record import is_encrypted, opened, recover_drafts, zone
 from hermes.home import has_key_file
 from hermes.interop import formats, other_programs
 from hermes.texts import counted

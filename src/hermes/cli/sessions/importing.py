@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.arrival import agents_home, settle
-from hermes.cli.common import moment, yes_option
 from hermes.cli.completion import complete_files
-from hermes.cli.shared import configuration, index, is_encrypted, note, opened, progress, size_of
-from hermes.cli.table import Column, printed
+from hermes.cli.options import moment, yes_option
+from hermes.cli.output import Column, note, printed, progress, size_of
+from hermes.cli.record import configuration, index, is_encrypted, opened
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop import formats, scratch
 from hermes.interop.arrivals import alone, arriving, is_here, new_messages
@@ -394,7 +394,7 @@ def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool)
         raise click.UsageError("--once, --install and --uninstall go without each other; --uninstall takes no FOLDER")
     if install or uninstall:
         from hermes.cli import services
-        from hermes.gateway.service import WATCH
+        from hermes.cli.services import WATCH
 
         words = (*WATCH.words, *(str(one.resolve()) for one in folders))
         (services.install if install else services.uninstall)(replace(WATCH, words=words))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import ROWS, file_option, json_option, limit_option, sessions_of_file, source_option
-from hermes.cli.shared import DIM, EVERY, colourful, opened, print_json, styled, zone
-from hermes.cli.table import GAP, Column, cells, message, printed, screen_width
+from hermes.cli.options import ROWS, file_option, json_option, limit_option, sessions_of_file, source_option
+from hermes.cli.output import DIM, GAP, Column, cells, colourful, message, print_json, printed, screen_width, styled
+from hermes.cli.record import EVERY, opened, zone
 from hermes.commands.session_choice import is_oneshot, message_counts
 from hermes.home import project_folder
 from hermes.texts import counted, one_line

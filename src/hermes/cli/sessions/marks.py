@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import filtered_ids, filters, find_session, find_sessions, is_filter
 from hermes.cli.completion import complete_session, complete_sessions
+from hermes.cli.options import filtered_ids, filters, find_session, find_sessions, is_filter
+from hermes.cli.record import opened, typed
 from hermes.cli.sessions.removing import called
-from hermes.cli.shared import opened, typed
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.shared import configuration, note, opened, progress
+from hermes.cli.output import note, progress
+from hermes.cli.record import configuration, opened
 from hermes.config.loading import environment, expanded, unset_in
 from hermes.errors import ConfigError, InvalidInput
 from hermes.home import has_key_file

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import (
+from hermes.cli.completion import complete_sessions, complete_trashed
+from hermes.cli.options import (
     ROWS,
     Ambiguous,
     confirmed,
@@ -26,9 +27,8 @@ from hermes.cli.common import (
     source_option,
     yes_option,
 )
-from hermes.cli.completion import complete_sessions, complete_trashed
-from hermes.cli.shared import age, configuration, note, opened, print_json, progress, zone
-from hermes.cli.table import Column, printed
+from hermes.cli.output import Column, age, note, print_json, printed, progress
+from hermes.cli.record import configuration, opened, zone
 from hermes.home import get_hermes_home
 from hermes.texts import counted, one_line
 from hermes.times import ago, date

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import (
+from hermes.cli.options import (
     file_option,
     find_session,
     json_option,
@@ -23,8 +23,8 @@ from hermes.cli.common import (
     sessions_of_file,
     source_option,
 )
-from hermes.cli.shared import BOLD, CYAN, DIM, GOLD, colourful, note, opened, print_json, styled, typed, zone
-from hermes.cli.table import cells, pad, screen_width, wrap
+from hermes.cli.output import BOLD, CYAN, DIM, GOLD, cells, colourful, note, pad, print_json, screen_width, styled, wrap
+from hermes.cli.record import opened, typed, zone
 from hermes.texts import counted, one_line
 from hermes.times import ago, clock
 

@@ -18,23 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.common import find_session, json_option
 from hermes.cli.completion import complete_session
-from hermes.cli.shared import (
-    BOLD,
-    CYAN,
-    DIM,
-    GOLD,
-    GREEN,
-    colourful,
-    opened,
-    print_json,
-    put,
-    recover_drafts,
-    styled,
-    zone,
-)
-from hermes.cli.table import cut, screen_width, wrap
+from hermes.cli.options import find_session, json_option
+from hermes.cli.output import BOLD, CYAN, DIM, GOLD, GREEN, colourful, cut, print_json, put, screen_width, styled, wrap
+from hermes.cli.record import opened, recover_drafts, zone
 from hermes.store.records.events import described, woven
 from hermes.texts import content_text, counted, harmless, one_line, unfinished
 from hermes.times import clock

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.completion import complete_files
-from hermes.cli.shared import amount, configuration, index, note, opened, status_line
+from hermes.cli.output import amount, note, status_line
+from hermes.cli.record import configuration, index, opened
 from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
 

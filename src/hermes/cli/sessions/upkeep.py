@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.common import json_option
-from hermes.cli.shared import configuration, index, note, opened, print_json, progress, size_of
+from hermes.cli.options import json_option
+from hermes.cli.output import note, print_json, progress, size_of
+from hermes.cli.record import configuration, index, opened
 from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.home import companion, settled
 from hermes.texts import counted, one_line

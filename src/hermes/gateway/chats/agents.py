@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.conversations import Conversations
 from hermes.agent.loop import Agent
-from hermes.agent.tools.toolbox import Toolbox
+from hermes.agent.tools.tool import Toolbox
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Model

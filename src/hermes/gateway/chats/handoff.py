@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.agent.leases import Lease, kept
-from hermes.commands.handoff_commands import patience  # seconds a claim lasts without being renewed
+from hermes.commands.chat_commands import patience  # seconds a claim lasts without being renewed
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.chats.participants import taken_from
 from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own

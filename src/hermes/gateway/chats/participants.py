@@ -19,10 +19,10 @@ from hermes.commands.registry import GATEWAY
 from hermes.errors import ContextTooLong, ModelError
 from hermes.gateway import hooks
 from hermes.gateway.chats.agents import home_of
-from hermes.gateway.chats.keys import is_background, is_proven
 from hermes.gateway.chats.media import file_tool
+from hermes.gateway.chats.router import is_background, is_proven
 from hermes.gateway.events import DM, Chat, Choice, Event, FileReference, Sender, as_json, from_json
-from hermes.gateway.flow.confirmations import PendingQuestion, buttons, wording
+from hermes.gateway.flow.turns import PendingQuestion, buttons, wording
 from hermes.gateway.notices import language_of, say
 from hermes.store.gateway import inbox, routes
 from hermes.store.gateway.gateway_db import newest_session

@@ -28,10 +28,9 @@ from hermes.agent.turn import Stop
 from hermes.commands.registry import parse
 from hermes.errors import Fenced, PlatformError, PlatformUnreachable, StoreClosed, StoreError
 from hermes.gateway.chats.access import greeting, place_of
-from hermes.gateway.chats.keys import background_key
+from hermes.gateway.chats.router import background_key
 from hermes.gateway.events import DM, Event, as_json, from_json, masked, writable
-from hermes.gateway.flow.confirmations import PendingQuestion, Press, pressed, read_answer
-from hermes.gateway.flow.turns import start
+from hermes.gateway.flow.turns import PendingQuestion, Press, pressed, read_answer, start
 from hermes.gateway.notices import language_of, say
 from hermes.store.gateway import inbox
 from hermes.store.gateway.inbox import IncomingEvent, ReceiveResult

@@ -17,11 +17,11 @@ from hermes.agent.turn import Notice as TurnNotice
 from hermes.agent.turn_session import Also
 from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, ModelError, SessionBusy, StoreClosed, StoreError
+from hermes.gateway.chats.access import escaped, passed_on, said_by, speaker
 from hermes.gateway.chats.handoff import is_withdrawn
-from hermes.gateway.chats.keys import is_background
 from hermes.gateway.chats.media import content_of, quotation
 from hermes.gateway.chats.participants import ChatHost, Participant, hint_after
-from hermes.gateway.chats.senders import escaped, passed_on, said_by, speaker
+from hermes.gateway.chats.router import is_background
 from hermes.gateway.events import Event, as_json, is_own
 from hermes.gateway.flow.inbox import Request, Reset
 from hermes.gateway.notices import language_of, say

@@ -17,6 +17,10 @@ from typing import Any
 
 from hermes.interop.histories import claude_code_lines
 from hermes.interop.histories.claude_code_lines import (
+    MESSAGE,
+    REASONING,
+    SESSION,
+    SOURCE,
     ReplyGroups,
     blocks,
     is_boundary,
@@ -25,9 +29,8 @@ from hermes.interop.histories.claude_code_lines import (
     messages_of,
     slim,
 )
-from hermes.interop.histories.claude_code_writing import MESSAGE, REASONING, SESSION, SOURCE
-from hermes.interop.histories.claude_code_writing import kept_at as kept_at
-from hermes.interop.histories.claude_code_writing import write as write
+from hermes.interop.histories.claude_code_lines import kept_at as kept_at
+from hermes.interop.histories.claude_code_lines import write as write
 from hermes.interop.histories.conversation import (
     Carried,
     Conversation,

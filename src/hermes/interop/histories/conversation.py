@@ -278,7 +278,7 @@ def clean_title(title: str | None) -> str | None:
     if not isinstance(title, str):
         return None
     from hermes.errors import HermesError
-    from hermes.store.records.title_rules import sanitize_title
+    from hermes.store.records.titles import sanitize_title
 
     line = " ".join(title.split())
     try:

@@ -30,13 +30,12 @@ from hermes.agent.conversations import new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.models.choice import model_of_choice
 from hermes.agent.tools.permission import Answer
-from hermes.agent.tools.toolbox import Toolbox
+from hermes.agent.tools.tool import Toolbox
 from hermes.agent.turn import Done, Event, Notice, PermissionDecided, PermissionRequest, Stop, Turn, stream_turn
 from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
-from hermes.serve.acp import choices
-from hermes.serve.acp.choices import refusal
-from hermes.serve.acp.commands import EditorHost, offered
+from hermes.serve.acp import commands
+from hermes.serve.acp.commands import EditorHost, offered, refusal
 from hermes.serve.acp.messages import Display, mcp_servers_of, question_of, replayed
 from hermes.serve.models import Models
 from hermes.texts import encodable
@@ -150,24 +149,24 @@ class EditorAgent:
     ) -> schema.SetSessionConfigOptionResponse:
         """The model that answers, or the mode."""
         agent = self._known(session_id).agent
-        if config_id == choices.MODEL:
-            await choices.choose_model(agent, self._models, str(value))
-        elif config_id == choices.MODE:
+        if config_id == commands.MODEL:
+            await commands.choose_model(agent, self._models, str(value))
+        elif config_id == commands.MODE:
             await self._choose_mode(session_id, str(value))
         else:
             raise refusal(f"no option {config_id!r}; there are model and mode")
-        return schema.SetSessionConfigOptionResponse(config_options=await choices.options(agent, self._models))
+        return schema.SetSessionConfigOptionResponse(config_options=await commands.options(agent, self._models))
 
     async def _choose_mode(self, session_id: str, mode: str) -> None:
         """An editor may show the mode, the option of the same meaning, or both: each is updated."""
         agent = self._known(session_id).agent
-        choices.choose_mode(agent, mode)
+        commands.choose_mode(agent, mode)
         update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
         await self._send(session_id, update)
         await self._send_options(session_id, agent)
 
     async def _send_options(self, session_id: str, agent: Agent) -> None:
-        options = await choices.options(agent, self._models)
+        options = await commands.options(agent, self._models)
         update = schema.ConfigOptionUpdate(session_update="config_option_update", config_options=options)
         await self._send(session_id, update)
 
@@ -245,10 +244,10 @@ class EditorAgent:
 
     async def _choices(self, session_id: str) -> dict[str, Any]:
         known = self._sessions[session_id]
-        chosen = await choices.options(known.agent, self._models)
+        chosen = await commands.options(known.agent, self._models)
         # sent after the answer, which tells the editor the session's id
         known.announcing = asyncio.create_task(self._send(session_id, offered()))
-        return {"modes": choices.modes(known.agent), "config_options": chosen}
+        return {"modes": commands.modes(known.agent), "config_options": chosen}
 
     def _tip(self, session_id: str) -> str:
         found = self._db.resolve_session_id(session_id)

@@ -22,13 +22,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from hermes.agent.models.model import Model
-from hermes.agent.tools.toolbox import Toolbox
+from hermes.agent.tools.tool import Toolbox
 from hermes.agent.turn import StreamEvent
 from hermes.errors import HermesError
 from hermes.serve.api import completions, responses
 from hermes.serve.api.conversations import ServedConversations
-from hermes.serve.api.errors import ApiError, api_error_of, unforeseen
-from hermes.serve.api.requests import STANDARD, ApiLimits, ApiRequest, parse_json, read_body
+from hermes.serve.api.requests import (
+    STANDARD,
+    ApiError,
+    ApiLimits,
+    ApiRequest,
+    api_error_of,
+    parse_json,
+    read_body,
+    unforeseen,
+)
 from hermes.serve.authorization import CALLER, Guard, check_api
 from hermes.serve.event_stream import AsciiJson, EventStream, with_pings
 from hermes.serve.http import is_loopback

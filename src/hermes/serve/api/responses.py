@@ -10,8 +10,17 @@ from typing import Any
 
 from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text
-from hermes.serve.api.errors import ApiError, api_error_of
-from hermes.serve.api.requests import ApiRequest, FunctionTool, Shape, callers_tools, media_part, part_text, plain_text
+from hermes.serve.api.requests import (
+    ApiError,
+    ApiRequest,
+    FunctionTool,
+    Shape,
+    api_error_of,
+    callers_tools,
+    media_part,
+    part_text,
+    plain_text,
+)
 from hermes.serve.api.sessions import RequestSessions
 from hermes.serve.api.turn import Outcome, ServedTurn, Used
 from hermes.serve.event_stream import data

@@ -20,7 +20,7 @@ from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.models.choice import choose_model, model_of_choice
 from hermes.agent.tools.permission import Question
-from hermes.agent.tools.toolbox import Toolbox
+from hermes.agent.tools.tool import Toolbox
 from hermes.agent.turn import (
     Done,
     Followed,

@@ -29,8 +29,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes.errors import ConfigError
-from hermes.serve.api.errors import ApiError
-from hermes.serve.api.requests import read_body
+from hermes.serve.api.requests import ApiError, read_body
 from hermes.serve.authorization import SHORTEST, check_reach, from_elsewhere
 from hermes.serve.event_stream import AsciiJson
 

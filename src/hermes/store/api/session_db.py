@@ -22,7 +22,7 @@ from hermes.store.exchange import ingest
 from hermes.store.exchange.ingest import Ingested
 from hermes.store.records import codec, message_reading
 from hermes.store.records.attachments import Attachments, Read, note
-from hermes.store.records.title_rules import MAX_TITLE
+from hermes.store.records.titles import MAX_TITLE
 from hermes.store.records.usage import checked
 from hermes.store.records.visibility import User
 from hermes.store.upkeep import retention
@@ -286,7 +286,7 @@ class Transactions:
         Its tokens are estimated. If the server connection is lost and nothing was stored, the call is retried, and `also` is
         called again.
         """
-        from hermes.tokens import estimate_tokens
+        from hermes.texts import estimate_tokens
 
         message = {**message, "token_count": message.get("token_count") or estimate_tokens((message,))}
         return self._db._append(session_id, self._db._encoded(message), checked(usage), also)

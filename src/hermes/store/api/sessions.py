@@ -11,7 +11,7 @@ from hermes.store.api.open import END, OpenStore
 from hermes.store.engines.base import Tx
 from hermes.store.records import codec, lineage, listing, sessions, titles
 from hermes.store.records import usage as _usage
-from hermes.store.records.title_rules import sanitize_title as _sanitize_title
+from hermes.store.records.titles import sanitize_title as _sanitize_title
 from hermes.store.records.visibility import User
 from hermes.store.search.query_trees import text_test
 from hermes.store.transcripts.lines import event

@@ -20,8 +20,7 @@ from hermes.home import companion, make_private, settled
 from hermes.store.encryption import keys
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import schema
-from hermes.store.engines.sqlite.connection import Connection, is_busy
-from hermes.store.engines.sqlite.errors import as_ours, holder_of
+from hermes.store.engines.sqlite.connection import Connection, as_ours, holder_of, is_busy
 from hermes.store.records import codec
 from hermes.store.records.attachments import DIGEST, Attachments
 from hermes.store.transcripts.lines import file_name

@@ -152,7 +152,7 @@ def chat_moved(tx: Tx, now: float, platform: str, old: str, new: str) -> list[st
 
 
 def _escaped(part: str) -> str:
-    """A part of a key, as keys are written (gateway/chats/keys.py)."""
+    """A part of a key, as keys are written (gateway/chats/router.py)."""
     return part.replace("%", "%25").replace(":", "%3A")
 
 

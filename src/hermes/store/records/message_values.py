@@ -13,7 +13,7 @@ from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.records import codec
 from hermes.store.records.attachments import Lifted, as_told, references
 from hermes.store.records.file_edits import Noted, is_failure, noted
-from hermes.store.records.title_rules import MAX_TITLE
+from hermes.store.records.titles import MAX_TITLE
 from hermes.store.text.index_text import plain_parts
 
 PREVIEW = 60

@@ -15,10 +15,9 @@ from hermes.store.engines.base import Engine, Tx, rows_among
 from hermes.store.records import codec
 from hermes.store.records.listing import checked_page
 from hermes.store.records.visibility import User
-from hermes.store.search.hits import RANKED, Hits, passing, with_source
+from hermes.store.search.hits import RANKED, Hits, passing, shown, with_source
 from hermes.store.search.query_trees import Check, is_name, is_question, looks_like_a_name, may_relax
 from hermes.store.search.scope import Filters, scope_of
-from hermes.store.search.showing import shown
 from hermes.store.search.substrings import add_infixes
 from hermes.store.text.index_text import fold, id_word, phrase
 from hermes.store.text.query import Leaf, Node, Query, dropped, parse, positive

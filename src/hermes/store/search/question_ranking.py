@@ -22,8 +22,17 @@ import msgspec
 
 from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
 from hermes.store.records import codec
-from hermes.store.search.clues import HEAD, Clues, ClueWeights
-from hermes.store.search.confidence import Looked, Word, is_a_time, is_weak, may_name, tells_names
+from hermes.store.search.answers import (
+    HEAD,
+    Clues,
+    ClueWeights,
+    Looked,
+    Word,
+    is_a_time,
+    is_weak,
+    may_name,
+    tells_names,
+)
 from hermes.store.search.hits import Ranked
 from hermes.store.text.query import Leaf
 

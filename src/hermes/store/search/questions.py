@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.search import periods
-from hermes.store.search.confidence import capitalized
+from hermes.store.search.answers import capitalized
 from hermes.store.search.hits import RANKED, Hits, Ranked
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
@@ -89,10 +89,10 @@ def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranki
 
     def spoken() -> str | None:
         """A question about somebody who writes here, as they would say it."""
-        from hermes.store.search import persons  # only where messages have vectors
+        from hermes.store.search import answers  # only where messages have vectors
 
         holders = {word.leaves[0].text: [holder[0] for holder in word.holders] for word in words}
-        return persons.spoken(hits.tx, asked, holders)
+        return answers.spoken(hits.tx, asked, holders)
 
     try:
         from hermes.store.search.reranking import Reranking  # loads numpy and a model

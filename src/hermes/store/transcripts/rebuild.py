@@ -35,9 +35,9 @@ def rebuild_store(path: Path, folder: Path) -> list[str]:
     """Make a database again from its readable rows and its transcripts; what was done. The old file is kept as a copy."""
     from hermes.store.encryption import keys
     from hermes.store.engines.sqlite import connection as driver
+    from hermes.store.engines.sqlite.check import Later, copy_rows, set_aside, store_rest, write_lock
     from hermes.store.engines.sqlite.engine import SqliteEngine
     from hermes.store.engines.sqlite.foreign import is_database
-    from hermes.store.engines.sqlite.salvage import Later, copy_rows, set_aside, store_rest, write_lock
 
     files = [] if driver.is_encrypted(path) else TranscriptFolder(folder).all()
     if not files and not (is_database(path) or has_key_file(path)):

@@ -232,7 +232,7 @@ def read_transcript(path: Path) -> ReplayedSession:
 
 def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
     """A session row from stored columns; unknown ones are ignored, missing ones stay empty."""
-    from hermes.store.records.title_rules import split_family
+    from hermes.store.records.titles import split_family
 
     told = dict[str, Any]({name: columns.get(name) for name in COLUMNS})
     told |= {name: codec.number(told[name], kind) for name, kind in _NUMBERS.items() if name in told}  # it is unchecked

@@ -20,10 +20,9 @@ from hermes.errors import StoreCorrupt
 from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, meta_names
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
-from hermes.store.engines.sqlite.connection import Connection, code, codes
-from hermes.store.engines.sqlite.errors import holder_of
+from hermes.store.engines.sqlite.check import copy_name
+from hermes.store.engines.sqlite.connection import Connection, code, codes, holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
-from hermes.store.engines.sqlite.salvage import copy_name
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, noted

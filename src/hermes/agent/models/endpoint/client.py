@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from hermes.agent.models.endpoint.assembly import Assembler
-from hermes.agent.models.endpoint.failures import explained, of_setting, refusal_in, refusal_of
-from hermes.agent.models.endpoint.providers import OPENAI, headers_for, provider_at
+from hermes.agent.models.endpoint.servers import OPENAI, headers_for, is_near, provider_at, without_password
 from hermes.agent.models.endpoint.servers import context_length as window_of
-from hermes.agent.models.endpoint.servers import is_near, without_password
-from hermes.agent.models.endpoint.transport import END, NOTHING_YET, PendingCall, encoded, events, new_client
-from hermes.agent.models.model import REASONING, Message, Piece, Reply, side_task_done
-from hermes.agent.side_tasks import without_thinking
+from hermes.agent.models.endpoint.transport import (
+    END,
+    NOTHING_YET,
+    PendingCall,
+    encoded,
+    events,
+    explained,
+    new_client,
+    of_setting,
+    refusal_in,
+    refusal_of,
+)
+from hermes.agent.models.model import REASONING, Message, Piece, Reply, side_task_done, without_thinking
 from hermes.errors import HermesError, ModelRefused, ModelUnreachable
 
 if TYPE_CHECKING:

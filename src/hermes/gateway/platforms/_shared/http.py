@@ -23,7 +23,7 @@ import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import Attachment
-from hermes.gateway.platforms._shared.payloads import text_of
+from hermes.gateway.platforms._shared.receipt import text_of
 
 _REDIRECTS = 4
 _AROUND = 10_000  # bytes of JSON around a file

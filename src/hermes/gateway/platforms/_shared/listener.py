@@ -25,8 +25,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from hermes.errors import ConfigError
-from hermes.serve.api.errors import ApiError
-from hermes.serve.api.requests import read_body
+from hermes.serve.api.requests import ApiError, read_body
 from hermes.serve.http import HttpServer, Limits, is_loopback
 
 if TYPE_CHECKING:

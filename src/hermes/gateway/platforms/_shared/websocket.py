@@ -11,7 +11,7 @@ import aiohttp
 
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.platforms._shared.http import connection_trouble, retry_after
-from hermes.gateway.platforms._shared.payloads import LOG, Log, read_object
+from hermes.gateway.platforms._shared.receipt import LOG, Log, read_object
 
 _CLOSING = 1.5  # seconds for a vendor to confirm the end of a connection
 

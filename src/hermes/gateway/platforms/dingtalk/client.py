@@ -29,7 +29,7 @@ from hermes.gateway.platforms._shared.http import (
     json_object,
     retry_after,
 )
-from hermes.gateway.platforms._shared.payloads import LOG, Log, dict_of, text_of
+from hermes.gateway.platforms._shared.receipt import LOG, Log, dict_of, text_of
 from hermes.gateway.platforms._shared.websocket import WebSocketClient
 
 _TOKEN = "x-acs-dingtalk-access-token"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Sender
 from hermes.gateway.platforms._shared.http import attachment
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, moment_of, parsed, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, moment_of, parsed, text_of
 
 _KINDS = {"picture": "image", "audio": "audio", "video": "video", "file": "file"}
 WEBHOOK, EXPIRES = "webhook", "expires"  # what a reply context has: the address, and its end in milliseconds

@@ -25,7 +25,7 @@ import httpx
 
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms._shared.http import AccessToken, HttpApi, TokenRefused, error_text, json_object, seconds
-from hermes.gateway.platforms._shared.payloads import LOG, Log, dict_of, dropped, parsed, read_object
+from hermes.gateway.platforms._shared.receipt import LOG, Log, dict_of, dropped, parsed, read_object
 from hermes.gateway.platforms._shared.tasks import Recent
 from hermes.gateway.platforms._shared.websocket import WebSocketClient
 from hermes.gateway.platforms.feishu.protobuf_frames import CONTROL, DATA, Frame, decode, encode, ping

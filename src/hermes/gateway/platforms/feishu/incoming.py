@@ -9,7 +9,7 @@ from typing import Any
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
 from hermes.gateway.platforms._shared.http import attachment_kind
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, moment_of, parsed, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, moment_of, parsed, text_of
 
 MESSAGE, RECALLED = "im.message.receive_v1", "im.message.recalled_v1"
 PRESSED = "card.action.trigger"

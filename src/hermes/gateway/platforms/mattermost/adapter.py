@@ -20,8 +20,7 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms._shared.http import HttpApi, checked_address, error_text, tls_context
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, dropped, parsed
-from hermes.gateway.platforms._shared.receipt import MarkFile, Since, keep
+from hermes.gateway.platforms._shared.receipt import MarkFile, Since, dict_of, dicts_of, dropped, keep, parsed
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 from hermes.gateway.platforms.mattermost.client import EventSocket
 from hermes.gateway.platforms.mattermost.incoming import PostReader, deletion, post_of

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from hermes.errors import PlatformRefused, PlatformUnreachable
-from hermes.gateway.platforms._shared.payloads import LOG, Log
+from hermes.gateway.platforms._shared.receipt import LOG, Log
 from hermes.gateway.platforms._shared.websocket import WebSocketClient
 
 _HEARTBEAT = 25.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Revision, Sender, deleted
 from hermes.gateway.platforms._shared.http import attachment
-from hermes.gateway.platforms._shared.payloads import dict_of, moment_of, parsed, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, moment_of, parsed, text_of
 
 _TYPES = {"D": DM, "G": GROUP, "O": CHANNEL, "P": CHANNEL}
 

@@ -11,7 +11,7 @@ import httpx
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.platforms._shared.http import HttpApi, json_object, seconds
-from hermes.gateway.platforms._shared.payloads import LOG, Log, read_object
+from hermes.gateway.platforms._shared.receipt import LOG, Log, read_object
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs a line for every request, with the phone number in it
 

@@ -18,8 +18,16 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, deleted
-from hermes.gateway.platforms._shared.payloads import dict_of, parsed, read_object, text_of
-from hermes.gateway.platforms._shared.receipt import Keeper, MarkFile, keep, put_last
+from hermes.gateway.platforms._shared.receipt import (
+    Keeper,
+    MarkFile,
+    dict_of,
+    keep,
+    parsed,
+    put_last,
+    read_object,
+    text_of,
+)
 from hermes.gateway.platforms._shared.tasks import ApiAdapter
 from hermes.gateway.platforms.teams.client import (
     CHANNEL,

@@ -21,7 +21,7 @@ import httpx
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import DM, Chat, OutgoingFile
 from hermes.gateway.platforms._shared.http import AccessToken, HttpApi, TokenRefused, error_text, json_object, seconds
-from hermes.gateway.platforms._shared.payloads import dict_of, parsed, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, parsed, text_of
 
 ISSUER = "https://api.botframework.com"
 CHANNEL = "msteams"

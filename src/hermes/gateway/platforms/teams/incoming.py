@@ -14,7 +14,7 @@ from typing import Any
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
 from hermes.gateway.platforms._shared.http import attachment
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, iso_moment, parsed, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, iso_moment, parsed, text_of
 
 _TYPES = {"personal": DM, "groupChat": GROUP, "channel": CHANNEL}
 _THREAD = ";messageid="

@@ -42,7 +42,7 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Revision
 from hermes.gateway.platforms._shared.http import TooLarge, bounded_answer, connection_trouble, may_have_arrived
-from hermes.gateway.platforms._shared.payloads import dropped
+from hermes.gateway.platforms._shared.receipt import dropped
 from hermes.gateway.platforms._shared.tasks import Retries, Tasks
 from hermes.gateway.platforms.telegram.incoming import (
     Albums,

@@ -13,7 +13,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms._shared.receipt import Keeper
 from hermes.gateway.platforms.wecom.bot import Bot
-from hermes.gateway.platforms.wecom.crypto import key_of
+from hermes.gateway.platforms.wecom.client import key_of
 from hermes.gateway.platforms.wecom.organisation_app import App
 from hermes.gateway.platforms.wecom.outgoing import length
 

@@ -19,8 +19,7 @@ from hermes.gateway.events import GROUP, Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms._shared.http import HttpApi, address_parts
 from hermes.gateway.platforms._shared.receipt import Keeper
 from hermes.gateway.platforms._shared.tasks import Recent, Retries, Tasks, loss_reported
-from hermes.gateway.platforms.wecom.client import EVENT, MESSAGE, BotSocket
-from hermes.gateway.platforms.wecom.crypto import decrypted, key_of
+from hermes.gateway.platforms.wecom.client import EVENT, MESSAGE, BotSocket, decrypted, key_of
 from hermes.gateway.platforms.wecom.incoming import REQUEST, bot_event, to_whom
 from hermes.gateway.platforms.wecom.outgoing import bot_markdown
 

@@ -9,7 +9,7 @@ from xml.parsers import expat
 
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
 from hermes.gateway.platforms._shared.http import attachment
-from hermes.gateway.platforms._shared.payloads import dict_of, moment_of, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, moment_of, text_of
 
 REQUEST = "req_id"  # what a reply context has
 _KINDS = {"image": "image", "voice": "audio", "video": "video", "file": "file", "shortvideo": "video"}
@@ -154,7 +154,7 @@ def app_event(fields: Fields) -> Event | None:
     return Event(
         id=number,
         chat=Chat(platform="wecom", chat_id=user_id),
-        sender=Sender(user_id=user_id, name=user_id, proven=True),  # … and signed the callback (crypto.py)
+        sender=Sender(user_id=user_id, name=user_id, proven=True),  # … and signed the callback (client.py)
         text=text,
         attachments=attachments,
         message_id=number,

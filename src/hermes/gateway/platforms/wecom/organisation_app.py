@@ -18,7 +18,7 @@ from hermes.gateway.platforms._shared.http import AccessToken, HttpApi, TokenRef
 from hermes.gateway.platforms._shared.receipt import Keeper
 from hermes.gateway.platforms._shared.tasks import Tasks, close_each
 from hermes.gateway.platforms.wecom.bot import media_kind
-from hermes.gateway.platforms.wecom.crypto import is_signed, key_of, opened
+from hermes.gateway.platforms.wecom.client import is_signed, key_of, opened
 from hermes.gateway.platforms.wecom.incoming import app_event, encrypted_part, fields_of
 from hermes.gateway.platforms.wecom.outgoing import app_message
 

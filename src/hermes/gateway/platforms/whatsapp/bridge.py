@@ -20,7 +20,7 @@ import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Link, ReplyContext
-from hermes.gateway.chats.keys import normalize_whatsapp_identifier
+from hermes.gateway.chats.router import normalize_whatsapp_identifier
 from hermes.gateway.events import (
     DM,
     GROUP,
@@ -35,13 +35,11 @@ from hermes.gateway.events import (
     deleted,
 )
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, error_text, retry_after
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, parsed, text_of
-from hermes.gateway.platforms._shared.receipt import hand_over
+from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, hand_over, parsed, text_of
 from hermes.gateway.platforms._shared.tasks import Recent, Retries, loss_reported
-from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
+from hermes.gateway.platforms.whatsapp.adapter import WhatsApp, formatted
 from hermes.gateway.platforms.whatsapp.bridge_process import AlreadyRuns, BridgeProcess
 from hermes.gateway.platforms.whatsapp.incoming import canonical, sender
-from hermes.gateway.platforms.whatsapp.outgoing import formatted
 
 LID, PERSON, GROUPS = "@lid", "@s.whatsapp.net", "@g.us"
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.gateway.chats.keys import canonical_whatsapp_identifier
+from hermes.gateway.chats.router import canonical_whatsapp_identifier
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, Forwarded, Revision, Sender, deleted
 from hermes.gateway.platforms._shared.http import attachment, error_text
 from hermes.gateway.platforms._shared.listener import in_window
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, text_of
 from hermes.gateway.platforms._shared.tasks import Recent
 from hermes.whole_files import write_whole
 

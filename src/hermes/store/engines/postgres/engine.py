@@ -24,8 +24,18 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import NothingThere, Progress, columns_of
-from hermes.store.engines.postgres import errors, migrate, transaction
-from hermes.store.engines.postgres.connection import PooledConnection, conninfo
+from hermes.store.engines.postgres import migrate, transaction
+from hermes.store.engines.postgres.connection import (
+    NO_OPTIONS,
+    OWNERS_ONLY,
+    PooledConnection,
+    conninfo,
+    is_lost,
+    search_path,
+    shown,
+    translate,
+    unreachable,
+)
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, take_out_unused
 from hermes.store.engines.postgres.indexer import Indexer
 from hermes.store.engines.postgres.transaction import PostgresTx
@@ -55,7 +65,7 @@ class PostgresEngine:
         self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto",
         timeout: float = TIMEOUT, patience: float = PATIENCE,
     ) -> None:  # fmt: skip
-        self.where = errors.shown(url)
+        self.where = shown(url)
         self.read_only = read_only
         self._patience = patience
         self.notice: str | None = None
@@ -95,7 +105,7 @@ class PostgresEngine:
         return first if first is not None else self._connect()
 
     def _connect(self) -> PooledConnection:
-        self._failure = errors.unreachable(TimeoutError("no answer yet"), self.where)
+        self._failure = unreachable(TimeoutError("no answer yet"), self.where)
         try:
             connection = PooledConnection.connect(self._conninfo, autocommit=True)
             try:
@@ -104,7 +114,7 @@ class PostgresEngine:
                 connection.close()
                 raise
         except psycopg.Error as error:
-            self._failure = errors.unreachable(error, self.where)
+            self._failure = unreachable(error, self.where)
             raise self._failure from error
         except HermesError as error:
             self._failure = error
@@ -125,9 +135,9 @@ class PostgresEngine:
         if connection.process != connection.info.backend_pid:  # a pooler gives each client a made-up number
             connection.process = 0
             prepares = self._prepared_statements == "on"
-            asked = errors.search_path(self._conninfo)
+            asked = search_path(self._conninfo)
             if asked is not None and asked != path.replace(" ", ""):
-                raise StoreError(f"{self.where} {errors.NO_OPTIONS}")
+                raise StoreError(f"{self.where} {NO_OPTIONS}")
         connection.prepare_threshold = PREPARED_AFTER if prepares else None
 
         def on_notice(notice: psycopg.errors.Diagnostic) -> None:
@@ -188,7 +198,7 @@ class PostgresEngine:
                     connection.begin(begin, self._timeout + self._patience)
                 break
             except BaseException as error:
-                lost = errors.is_lost(error, connection)
+                lost = is_lost(error, connection)
                 connection.abandon()
                 self._pool.putconn(connection)
                 if not lost or time.monotonic() > end:
@@ -271,7 +281,7 @@ class PostgresEngine:
         try:
             status = connection.tell(b"COMMIT")
         except psycopg.Error as error:
-            if not errors.is_lost(error, connection):
+            if not is_lost(error, connection):
                 raise
             self._settle(tx, error)
             return
@@ -289,7 +299,7 @@ class PostgresEngine:
         """The connection was lost while a transaction was being committed: find out its outcome."""
         stored = self._outcome(tx, time.monotonic() + self._patience)
         if stored is False:
-            raise errors.translate(error, self.where, tx.connection) from error
+            raise translate(error, self.where, tx.connection) from error
         if stored is None:
             if tx.key is not None:
                 self._unsettled.add(tx)
@@ -326,11 +336,11 @@ class PostgresEngine:
         except psycopg.Error as error:
             if self._closed:
                 raise StoreClosed(f"{self.where} was closed") from error
-            if self._views is not None and error.sqlstate in errors.OWNERS_ONLY:
+            if self._views is not None and error.sqlstate in OWNERS_ONLY:
                 raise StoreReadOnly(
                     f"{self.where} lets this user read, pin, archive and trash their own sessions; only the owner can do more"
                 ) from error
-            raise errors.translate(error, self.where, connection) from error
+            raise translate(error, self.where, connection) from error
 
     # ------------------------------------------------------------------ tables
 

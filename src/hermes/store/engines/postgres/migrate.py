@@ -10,8 +10,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from hermes.errors import NotADatabase, StoreError
-from hermes.store.engines.postgres import errors
-from hermes.store.engines.postgres.connection import conninfo
+from hermes.store.engines.postgres.connection import conninfo, shown, translate
 from hermes.store.engines.sqlite.schema import INDEXES as SQLITE_INDEXES
 from hermes.store.engines.sqlite.schema import SCHEMA_VERSION, VIEWS
 from hermes.store.engines.sqlite.schema import TABLES as SQLITE_TABLES
@@ -60,12 +59,12 @@ def inspect(connection: psycopg.Connection[Any]) -> State:
 
 def rehearse(url: str) -> None:
     """Raise what would prevent making a store in an empty database; changes nothing."""
-    where = errors.shown(url)
+    where = shown(url)
     try:
         with psycopg.connect(conninfo(url, read_only=False), autocommit=True) as connection:
             make_store(connection, where, keep=False)
     except psycopg.Error as error:
-        raise errors.translate(error, where) from error
+        raise translate(error, where) from error
 
 
 def make_store(connection: psycopg.Connection[Any], where: str, *, keep: bool = True) -> None:

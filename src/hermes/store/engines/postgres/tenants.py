@@ -30,8 +30,8 @@ import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
 from hermes.errors import InvalidInput, StoreError
-from hermes.store.engines.postgres import errors, migrate
-from hermes.store.engines.postgres.connection import APPLICATION
+from hermes.store.engines.postgres import migrate
+from hermes.store.engines.postgres.connection import APPLICATION, shown, translate
 from hermes.store.engines.postgres.migrate import VERSION
 from hermes.store.engines.sqlite.schema import CARRIABLE
 
@@ -202,7 +202,7 @@ Tenant = tuple[str, str, str]  # role, source, user id
 @contextmanager
 def _connected(url: str) -> Iterator[Run]:
     """One transaction as the store's owner. A superuser switches to the owner, so that the owner owns all objects."""
-    where = errors.shown(url)
+    where = shown(url)
     try:
         with psycopg.connect(url, application_name=APPLICATION) as connection:
             state = migrate.inspect(connection)
@@ -214,7 +214,7 @@ def _connected(url: str) -> Iterator[Run]:
                 raise StoreError(f"{where} was written by a newer program (version {state.version}); use that one")
             yield connection.execute
     except psycopg.Error as error:
-        raise errors.translate(error, where, None) from error
+        raise translate(error, where, None) from error
 
 
 @dataclass(frozen=True, slots=True)

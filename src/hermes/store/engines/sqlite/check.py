@@ -2,20 +2,38 @@
 
 SQLite checks the structure of pages, not their values. The index holds no text; beside it lies a checksum of what each entry
 was made of (`indexed_texts`). Every row is read once.
+
+Copies every readable row of a damaged file into a new one, and files that a repair changes aside.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.errors import StoreBusy
+from hermes.home import has_key_file, key_file
 from hermes.store.engines.base import Progress, finding
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, schema
-from hermes.store.engines.sqlite.connection import Connection, beginning, pragma
+from hermes.store.engines.sqlite.connection import (
+    Connection,
+    WalGuard,
+    WriteQueue,
+    beginning,
+    holder_of,
+    identity,
+    is_busy,
+    pragma,
+)
+from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.fulltext import text_crc
 from hermes.store.engines.unindexed import IndexedRow
 from hermes.store.records import codec
@@ -159,3 +177,167 @@ def _message(row: IndexedRow, mark: int, crc: int | None, was_changed: bool) -> 
             yield finding("fts-stale", f"message {row.id}", "the full-text index has another text")
         else:  # no program changed it
             yield finding("damaged-text", f"message {row.id}", "its text is not the one that was stored")
+
+
+_PATIENCE = 15.0  # seconds to wait for the write lock
+Later = list[tuple[str, dict[str, Any]]]  # rows, by table
+_DERIVED = ("words", "indexed_texts", "schema_version", "changed_messages")
+_NOT_COPIED = ("sqlite_", "messages_fts", "old_messages_fts")  # what names begin with
+_TABLES = (  # and their indexes after them, without the shadow tables of virtual ones
+    "SELECT type, tbl_name, sql FROM sqlite_master WHERE type IN ('table', 'index') AND sql > '' AND name NOT IN"
+    " (SELECT name FROM pragma_table_list WHERE type = 'shadow') ORDER BY type = 'index'"
+)
+_LONG = ("sessions", "messages", "audit")  # tables that are read on behind a damaged page
+_GIVE_UP = 100_000  # rows that can't be read one after the other
+_OURS_ONLY = frozenset((migrate.META_INDEXED, migrate.META_FORM, migrate.META_ADOPTED))
+
+
+def copy_name(path: Path) -> Path:
+    """An unused name next to a file, for a copy of it before the repair."""
+    stem = f"{path.name}.before-repair-{time.strftime('%Y%m%d-%H%M%S')}"
+    copy, number = path.with_name(stem), 1
+    while copy.exists():
+        number += 1
+        copy = path.with_name(f"{stem}-{number}")
+    return copy
+
+
+def set_aside(path: Path) -> Path:
+    """Copy a database with its -wal and similar files before the repair; returns the path of the copy."""
+    copy = copy_name(path)
+    for suffix in ("", "-wal"):
+        source = path.with_name(path.name + suffix)
+        if source.exists():
+            shutil.copy2(source, copy.with_name(copy.name + suffix))
+            os.chmod(copy.with_name(copy.name + suffix), 0o600)
+    if has_key_file(path):
+        shutil.copy2(key_file(path), key_file(copy))
+    return copy
+
+
+@contextmanager
+def write_lock(path: Path) -> Iterator[None]:
+    """Hold the write lock of a database: what another process stores while the file is being replaced would be lost.
+
+    Processes of this program wait in the queue, others for SQLite's lock. Nothing can be stored in a file too damaged for that.
+    """
+    file, queue = identity(path), WriteQueue(path.with_name(path.name + "-queue"))
+    busy = f"{path} is held by another process{holder_of(path)}; end it, then try again"
+    connection, guard = None, WalGuard(path)
+    try:
+        if not queue.enter(_PATIENCE) and os.name == "posix":
+            raise StoreBusy(busy)
+        if identity(path) != file:
+            raise StoreBusy(f"another process has just replaced {path}; try again")
+        try:
+            connection = driver.connect(path, key=driver.key_of(path), busy=_PATIENCE)
+            connection.execute("BEGIN IMMEDIATE")
+        except driver.Error as error:
+            if is_busy(error):
+                raise StoreBusy(busy) from None  # else it is damaged
+        yield
+    finally:
+        if connection is not None:
+            connection.close()
+        guard.close()  # after closing: SQLite would remove the WAL of the file that is now in its place
+        queue.close()
+
+
+def copy_rows(engine: SqliteEngine, damaged: Path) -> tuple[int, Later]:
+    """Copy every readable row of every table that is not derived from others; returns how many.
+
+    Rows with a damaged value are returned: what is left of them is stored by `store_rest`, where no transcript has them whole.
+    """
+    count, later = 0, Later()
+    try:
+        connection = driver.connect(damaged, key=driver.key_of(damaged), read_only=True)
+        connection.execute("PRAGMA cell_size_check=ON")
+        connection.text_factory = decoded  # text that is no UTF-8 must not end the reading
+        tables = connection.execute(_TABLES).fetchall()
+    except driver.Error:
+        return 0, later
+    with engine.write() as tx:
+        for kind, table, sql in tables:
+            if not isinstance(table, str) or table in _DERIVED or table.startswith(_NOT_COPIED):
+                continue
+            with suppress(*driver.Error):  # it is there; or a damaged definition, or a module that is not here
+                tx.run(str(sql))
+            known = set(migrate.live_columns(tx.connection, table)) if kind == "table" else ()
+            for row, is_whole in _rows_of(connection, table) if known else ():
+                if table == "state_meta" and row.get("key") in _OURS_ONLY:
+                    continue
+                if table == "sessions" and not isinstance(row["id"], str):
+                    continue  # without its id, nothing can be said of it; its transcript tells it
+                row = {name: value for name, value in row.items() if name in known}
+                if is_whole:
+                    count += _stored(tx, table, row)
+                else:
+                    later.append((table, row))
+    connection.close()
+    return count, later
+
+
+def store_rest(engine: SqliteEngine, later: Later) -> int:
+    """Store what is left of damaged rows that are still missing; returns how many."""
+    with engine.write() as tx:
+        return sum(_stored(tx, table, row) for table, row in later)
+
+
+def _stored(tx: Any, table: str, row: dict[str, Any]) -> int:
+    if table == "sessions" and row.get("title") is not None:
+        clash = tx.value("SELECT 1 FROM sessions WHERE title = ?", (row["title"],))
+        row["title"] = None if clash else row["title"]
+        row.setdefault("title_seen", row["title"])
+    names = ", ".join(map(_quoted, row))
+    sql = f"INSERT OR IGNORE INTO {_quoted(table)}({names}) VALUES({', '.join('?' * len(row))})"
+    try:
+        return int(tx.run(sql, list(row.values())))
+    except driver.Error:
+        return 0
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _rows_of(connection: Connection, table: str) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The rows of a table that can be read, each with whether all its values are whole.
+
+    Where a page is damaged, reading goes on behind the last row, one number at a time, until a row can be read again.
+    """
+    try:
+        found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+        kinds = {str(row[1]): (str(row[2]).upper(), bool(row[3])) for row in found}
+    except driver.Error:
+        return
+    key, where = ("rowid", "rowid > ? ORDER BY rowid") if table in _LONG else ("0", "? IS NOT NULL")
+    sql = f"SELECT {key}, {', '.join(map(_quoted, kinds))} FROM {_quoted(table)} NOT INDEXED WHERE {where}"
+    last, failed = -(1 << 62), 0
+    while kinds and failed < _GIVE_UP:
+        try:
+            for row in connection.execute(sql, (last,)):
+                last, failed = row[0], 0
+                yield _readable(kinds, row[1:])
+            return
+        except driver.Error:
+            last, failed = max(last, 0) + 1, failed + 1 if table in _LONG else _GIVE_UP
+
+
+def _readable(kinds: dict[str, tuple[str, bool]], row: Any) -> tuple[dict[str, Any], bool]:
+    """The readable part of each value of a row, and whether that is all."""
+    values, is_whole = dict[str, Any](), True
+    for (name, (kind, required)), value in zip(kinds.items(), row, strict=True):
+        left = value
+        if isinstance(value, bytes) and (kind == "TEXT" or isinstance(value, Undecodable)) and not is_lone(value):
+            left = value.decode("utf-8", "replace")  # a BLOB with valid text has lost its type alone
+            is_whole = is_whole and (kind != "TEXT" or left.encode() == value)
+        if kind in ("INTEGER", "REAL") and isinstance(left, bytes | str):
+            left, is_whole = codec.number(left, kind), False
+        elif kind == "TEXT" and isinstance(left, int | float):
+            left, is_whole = None if name == "id" else str(left), False
+        values[name] = 0 if left is None and required and kind != "TEXT" else left
+    if codec.text_damage("", values.get("content_rest"), None) is not None:
+        values["content"], values["content_rest"], is_whole = (values["content"] or "") + codec.DAMAGED, None, False
+    if codec.text_damage(*(values.get(name) for name in ("content", "content_rest", "content_format"))) is not None:
+        values["content_format"], is_whole = None, False
+    return values, is_whole

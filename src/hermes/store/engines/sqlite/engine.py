@@ -25,8 +25,16 @@ from hermes.home import make_private, settled
 from hermes.store.engines.base import NothingThere, Progress, from_os
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, upkeep
-from hermes.store.engines.sqlite.connection import Connection, WalGuard, WriteQueue, codes, identity, is_busy, pragma
-from hermes.store.engines.sqlite.errors import as_ours
+from hermes.store.engines.sqlite.connection import (
+    Connection,
+    WalGuard,
+    WriteQueue,
+    as_ours,
+    codes,
+    identity,
+    is_busy,
+    pragma,
+)
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import titles

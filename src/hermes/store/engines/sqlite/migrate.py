@@ -17,7 +17,7 @@ from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import schema
 from hermes.store.engines.sqlite.connection import Connection, pragma
 from hermes.store.records import codec
-from hermes.store.records.title_rules import shown_title, split_family
+from hermes.store.records.titles import shown_title, split_family
 from hermes.store.text.index_text import plain_parts
 
 META_INDEXED = "fts_indexed_to"  # every message up to this id is in messages_fts, and its words in words

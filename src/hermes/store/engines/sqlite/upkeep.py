@@ -19,8 +19,7 @@ from hermes.errors import InvalidInput, StoreError
 from hermes.home import make_private
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
-from hermes.store.engines.sqlite.connection import pragma
-from hermes.store.engines.sqlite.errors import holder_of
+from hermes.store.engines.sqlite.connection import holder_of, pragma
 from hermes.store.engines.sqlite.fulltext import BATCH, PIECE, Bounds, merge
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The store for any agent: an MCP server with tools to search, list and read conversations.
+"""The record for other agents, by the Model Context Protocol: a server with tools to search, list and read conversations.
 
 Read-only unless it is started for writing. Every answer keeps to a token budget, cites message ids, says how much it leaves
 out, and holds old text only between quotation marks: text from the history is data, not an instruction. A mistake of the
@@ -28,13 +28,21 @@ from pydantic import Field, ValidationError
 
 from hermes import __version__
 from hermes.agent.recall.excerpts import OWN_SPEAKER, hits_by_session
-from hermes.agent.recall.history_text import NEAREST, NOTE, as_json, defused, quoted, when
+from hermes.agent.recall.history_text import (
+    NEAREST,
+    NOTE,
+    PER_MESSAGE,
+    as_json,
+    defused,
+    fitted,
+    message_entry,
+    quoted,
+    when,
+)
 from hermes.commands.session_choice import find
 from hermes.config import suggestion
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
-from hermes.serve.mcp.answers import PER_MESSAGE, fitted, message_entry
-from hermes.texts import encodable, one_line, shortened, shortened_line
-from hermes.tokens import text_tokens
+from hermes.texts import encodable, one_line, shortened, shortened_line, text_tokens
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

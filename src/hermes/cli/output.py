@@ -1,4 +1,4 @@
-"""Columns that line up, whatever is in them.
+"""What the commands print: notes, colour, JSON and progress; and columns that line up, whatever is in them.
 
 Text is made harmless first (no escapes, no control characters, nothing that turns the line around), then measured in
 terminal cells: a Chinese character takes two, an emoji made of seven characters takes two, a combining mark none.
@@ -6,15 +6,20 @@ terminal cells: a Chinese character takes two, an emoji made of seven characters
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
-from hermes.texts import one_line
+import msgspec
+
+from hermes.texts import counted, one_line
 
 PIPE_WIDTH = 120
 GAP = "  "
@@ -194,3 +199,120 @@ def fitted(natural: Sequence[int], columns: Sequence[Column], width: int) -> lis
         else:
             left_out = min(soft, key=lambda i: columns[i].worth)
             widths = [0 if i == left_out or not widths[i] else natural[i] for i in range(len(widths))]
+
+
+BOLD, DIM, GOLD, GREEN, CYAN = "1", "2", "33", "32", "36"
+
+
+def note(text: str) -> None:
+    """A line beside the result."""
+    from hermes.cli import streams
+
+    streams.complain(text)
+
+
+def colourful(stream: TextIO | None = None) -> bool:
+    """Whether colour is wanted there: a terminal, and no NO_COLOR."""
+    stream = stream or sys.stdout
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def styled(text: str, *codes: str, on: bool) -> str:
+    """The text in a style, if styles are on."""
+    return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if on and text else text
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on standard output, indented."""
+    from hermes.interop.jsonl import encoded
+
+    try:
+        text = msgspec.json.format(encoded(value), indent=2)
+    except ValueError:  # msgspec reads no escaped half of a surrogate pair
+        text = json.dumps(value, indent=2).encode()
+    put(text + b"\n")
+
+
+def print_rows(
+    values: Sequence[Any], columns: Sequence[Column], rows: Iterable[Sequence[str]], *, none: str, as_json: bool
+) -> int:
+    """The rows of a list as a table, or its values as JSON; `none` is said where there are none. Exit status 0."""
+    if as_json:
+        print_json(msgspec.to_builtins(values))
+    else:
+        print(printed(columns, rows) if values else message(none, sys.stdout))
+    return 0
+
+
+def put(data: bytes) -> None:
+    """Bytes to standard output."""
+    sys.stdout.flush()
+    view = memoryview(data)
+    while view:  # an unbuffered stream takes a part of it
+        view = view[sys.stdout.buffer.write(view) :]
+    sys.stdout.buffer.flush()
+
+
+def size_of(count: int) -> str:
+    """A number of bytes, in MB."""
+    return f"{count / 1_048_576:.1f} MB"
+
+
+@contextmanager
+def status_line(wait: float = 0.3) -> Iterator[Callable[[Callable[[], str]], None]]:
+    """A line on a terminal's stderr that is drawn again and again while something long runs; nothing in a pipe.
+
+    Call it with a function that makes the text; it is called at most ten times a second, and not in the first `wait` seconds.
+    """
+    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    last, drawn = time.monotonic() + wait - 0.1, False
+
+    def show(text: Callable[[], str]) -> None:
+        nonlocal last, drawn
+        if shown and time.monotonic() - last >= 0.1:
+            sys.stderr.write(f"\r\x1b[K{text()}")
+            sys.stderr.flush()
+            last, drawn = time.monotonic(), True
+
+    try:
+        yield show
+    finally:
+        if drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def bar(done: int, total: int) -> str:
+    """A bar of twenty cells."""
+    filled = min(20, done * 20 // max(1, total))
+    return f"{'█' * filled}{'░' * (20 - filled)}"
+
+
+def amount(label: str, done: int, total: int | None) -> str:
+    """How much of something is done: a bar and a percentage where the total is known."""
+    return f"{label} {bar(done, total)} {min(100, done * 100 // total)}%" if total else f"{label} {done}"
+
+
+@contextmanager
+def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar; call it with the amount done so far."""
+    with status_line() as show:
+        yield lambda done: show(lambda: amount(label, done, total))
+
+
+def age(of: float) -> str:
+    """An age in days in its natural unit: 90 days, 12 hours."""
+    if 0 < of < 1:
+        return counted(round(of * 24), "hour")
+    return f"{of:g} day" if of == 1 else f"{of:g} days"
+
+
+def note_the_terminal(command: str, clients: str) -> None:
+    """Say on a terminal that this command waits for a program there, not for a person."""
+    if not sys.stdin.isatty():
+        return
+    note = (
+        f"`{command}` is started by {clients} and waits for messages on standard input; `hermes doctor` shows how to set"
+        " that up. Ctrl-C stops it."
+    )
+    print(message(note, sys.stderr), file=sys.stderr)

@@ -30,8 +30,7 @@ from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, ut
 from hermes.gateway.events import Attachment, Chat, Event, Sender
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, address_parts, attachment, error_text, is_at, json_object
-from hermes.gateway.platforms._shared.payloads import dicts_of, text_of
-from hermes.gateway.platforms._shared.receipt import MarkFile, keep
+from hermes.gateway.platforms._shared.receipt import MarkFile, dicts_of, keep, text_of
 from hermes.gateway.platforms._shared.tasks import ApiAdapter
 from hermes.whole_files import write_whole
 

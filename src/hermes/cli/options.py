@@ -1,4 +1,4 @@
-"""Shared by the commands: options, choosing sessions by name or filter, and asking."""
+"""Options that several commands have, choosing sessions by name or filter, and asking."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.completion import complete_model, complete_session, complete_source
-from hermes.cli.shared import EVERY, typed, zone
-from hermes.cli.table import message_lines, screen_width
+from hermes.cli.output import message_lines, screen_width
+from hermes.cli.record import EVERY, typed, zone
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-
 
 # ------------------------------------------------------------------------------------------------ options
 

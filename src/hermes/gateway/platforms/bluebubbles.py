@@ -25,8 +25,16 @@ from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, checked_address, error_text
-from hermes.gateway.platforms._shared.payloads import dict_of, dicts_of, moment_of, parsed, read_object
-from hermes.gateway.platforms._shared.receipt import MarkFile, Since, keep
+from hermes.gateway.platforms._shared.receipt import (
+    MarkFile,
+    Since,
+    dict_of,
+    dicts_of,
+    keep,
+    moment_of,
+    parsed,
+    read_object,
+)
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from hermes.gateway.platforms._shared.http import (
     is_at,
     json_object,
 )
-from hermes.gateway.platforms._shared.payloads import Log, dict_of, dicts_of, iso_moment
-from hermes.gateway.platforms._shared.receipt import MarkFile, keep
+from hermes.gateway.platforms._shared.receipt import Log, MarkFile, dict_of, dicts_of, iso_moment, keep
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 from hermes.gateway.platforms._shared.websocket import WebSocketClient
 

@@ -1,1 +1,0 @@
-"""iMessage, through a BlueBubbles server on a Mac."""

@@ -1,1 +1,0 @@
-"""SMS and MMS through Twilio."""

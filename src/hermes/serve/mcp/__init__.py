@@ -1,1 +1,0 @@
-"""The record for other agents, by the Model Context Protocol."""
