@@ -10,36 +10,28 @@ from typing import Any
 import pytest
 
 from hermes.interop.histories import (
-    amp,
     antigravity,
     claude_code,
     cline,
     codex,
     copilot,
-    droid,
-    dsh,
     gemini,
     goose,
     grok,
     kimi,
-    kiro,
     pi,
     qwen,
     vscode_copilot,
 )
 from tests.interop import (
-    test_amp,
     test_antigravity,
     test_claude_code,
     test_cline,
     test_codex,
     test_copilot,
-    test_droid,
-    test_dsh,
     test_gemini,
     test_grok,
     test_kimi,
-    test_kiro,
     test_qwen,
     test_vscode_copilot,
 )
@@ -180,10 +172,6 @@ def test_what_was_written_before_is_there_after_any_later_line(tmp_path: Path, n
 
 # Samples of the others, for which values of any type cost nothing: JSON lines, or one value.
 OTHERS: dict[str, tuple[Any, str, Any]] = {
-    "droid": (droid, "d.jsonl", test_droid.talk()),
-    "kiro": (kiro, "k.jsonl", test_kiro.talk()),
-    "dsh": (dsh, "session.jsonl", test_dsh.talk()),
-    "amp": (amp, "T-1.json", test_amp.thread()),
     "cline": (cline, "api_conversation_history.json", test_cline.history()),
 }
 EVERY = {name: (importer, file, sample) for name, (importer, file, sample, _) in SAMPLES.items()} | OTHERS
