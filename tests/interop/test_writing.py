@@ -1,4 +1,4 @@
-"""Conversations go out in the formats that other programs and trainers read, and come back from those that they are read from."""
+"""Conversations go out in the formats that other programs read, and come back from those that they are read from."""
 
 from __future__ import annotations
 
@@ -54,27 +54,6 @@ def test_what_goes_out_comes_back(home: Path, tmp_path: Path, form: str) -> None
         db.append_message("s2", "user", "more")
     refused = program.run("sessions", "export", tmp_path / "two.jsonl", "--format", form, home=home)
     assert refused.status != 0 and "--session-id" in refused.err and not (tmp_path / "two.jsonl").exists()
-
-
-def test_chats_for_trainers(home: Path) -> None:
-    def out(form: str) -> tuple[str, str]:
-        done = program.run("sessions", "export", "-", "--format", form, home=home)
-        assert done.status == 0, done
-        return done.out, done.err
-
-    text, err = out("openai")
-    chat = json.loads(text)["messages"]
-    assert [one["role"] for one in chat] == ["system", "user", "assistant", "tool", "assistant"]
-    assert chat[1]["content"] == PICTURE and chat[3]["tool_call_id"] == "c1"
-    assert "openai can't hold: reasoning of messages (1)" in err
-    text, err = out("chatml")
-    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nwhat is this?<|im_end|>\n")
-    assert text.count("<|im_end|>") == 5 and "attachments (1)" in err
-    asked = {"name": "terminal", "arguments": {"command": "ls"}}
-    assert json.loads(text.partition("I look.\n<tool_call>\n")[2].partition("\n")[0]) == asked
-    turns = json.loads(out("sharegpt")[0])["conversations"]
-    assert json.loads(turns[3]["value"]) == asked
-    assert [one["from"] for one in turns] == ["system", "human", "gpt", "function_call", "tool", "gpt"]
 
 
 def test_an_imported_conversation_is_gone_on_with(home: Path, tmp_path: Path) -> None:

@@ -49,7 +49,6 @@ class Format:
     endings: tuple[str, ...] = ()  # file names that choose it, where the caller names no format
     aliases: tuple[str, ...] = ()
     writes: bool = False
-    writer: str = "write"  # its function, where one module writes several formats
     reads: bool = False
     program: str = ""  # whose history it is; it grows there, so an import brings sessions that are here up to date
     by_folder: bool = True  # whether that program's sessions belong to folders
@@ -70,11 +69,6 @@ BUILT_IN = (
     Format(name="markdown", module="hermes.interop.markdown", help="to read and print", endings=(".md", ".markdown"),
            aliases=("md",), writes=True),
     Format(name="html", module="hermes.interop.html", help="one page with pictures", endings=(".html", ".htm"), writes=True),
-    Format(name="openai", module="hermes.interop.training", help="a chat for fine-tuning a line", writes=True),
-    Format(name="chatml", module="hermes.interop.training", help="text with <|im_start|> marks", writes=True,
-           writer="write_chatml"),
-    Format(name="sharegpt", module="hermes.interop.training", help="from and value, a conversation a line", writes=True,
-           writer="write_sharegpt"),
     _history("claude-code", "Claude Code", "sessions of Claude Code", aliases=("claude",), writes=True, resume="claude --resume"),
     _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True, resume="codex resume"),
     _history("gemini", "Gemini CLI", "chats of Gemini CLI", resume="gemini --resume"),
@@ -201,5 +195,5 @@ def described(*, reading: bool) -> str:
 
 def written(chosen: Format, export: Export) -> Iterator[bytes]:
     """The bytes of an export."""
-    pieces: Iterator[bytes] = getattr(chosen.load(), chosen.writer)(export)
+    pieces: Iterator[bytes] = chosen.load().write(export)
     return pieces

@@ -33,55 +33,30 @@ if TYPE_CHECKING:
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fbfaf8; --text: #1f2328; --dim: #656d76; --line: #e3e0da; --user: #fff3d6;
-  --code: #f1efea; --accent: #9a6700; --green: #1a7f37;
-  --keyword: #b3261e; --string: #0a5c2b; --number: #0550ae; --name: #6639ba }
+  --code: #f1efea; --accent: #9a6700; --green: #1a7f37 }
 @media (prefers-color-scheme: dark) { :root { --page: #16181c; --text: #e4e6ea; --dim: #9aa1ac; --line: #2c3037;
-  --user: #2b2413; --code: #20242a; --accent: #e3b341; --green: #56d364;
-  --keyword: #ff8f85; --string: #a5d6a7; --number: #9ecbff; --name: #d2a8ff } }
+  --user: #2b2413; --code: #20242a; --accent: #e3b341; --green: #56d364 } }
 * { box-sizing: border-box }
-body { margin: 0 auto; max-width: 52rem; padding: 2rem 1.25rem 4rem; background: var(--page); color: var(--text);
-  font: 16px/1.6 system-ui, -apple-system, "Segoe UI", "Noto Sans", sans-serif; overflow-wrap: anywhere }
-a { color: inherit; text-decoration-color: var(--accent); text-underline-offset: .15em }
-h1 { font-size: 1.5rem; line-height: 1.3; margin: 0 0 .25rem }
-.about { color: var(--dim); font-size: .85rem; margin: 0 0 1.5rem }
-nav { margin-bottom: 2.5rem } nav ol { padding-inline-start: 1.75rem } nav small { color: var(--dim) }
+body { margin: 0 auto; max-width: 52rem; padding: 2rem 1rem 4rem; background: var(--page); color: var(--text);
+  font: 16px/1.6 system-ui, "Noto Sans", sans-serif; overflow-wrap: anywhere }
+a { color: inherit; text-decoration-color: var(--accent) }
+.about, header, summary, small, .nothing, blockquote { color: var(--dim); font-size: .85rem }
 section { border-top: 2px solid var(--line); padding-top: 1.75rem; margin-top: 2.5rem }
-section:first-of-type { border: 0; margin: 0; padding: 0 }
-article { margin: 0 0 1.25rem; padding: .1rem 0 .1rem 1rem; border-left: 3px solid var(--green);
+article { margin: 0 0 1.25rem; padding: .1rem 0 .1rem 1rem; border-left: 3px solid var(--line);
   content-visibility: auto; contain-intrinsic-size: auto 6rem }
-article.user { border-color: var(--accent); background: var(--user); border-radius: 0 .5rem .5rem 0;
-  padding: .6rem 1rem }
-article.tool, article.system, article.other { border-color: var(--line) }
-header { font-size: .8rem; color: var(--dim); margin-bottom: .25rem }
-header b { color: var(--text) }
-.typed { white-space: pre-wrap; margin: .6rem 0 } header + .typed, header + .nothing { margin-top: 0 }
-pre { background: var(--code); border-radius: .4rem; padding: .75rem 1rem; overflow: auto; margin: .5rem 0; tab-size: 4 }
-pre.result { white-space: pre-wrap; max-height: 32rem }
-code, pre { font: .875em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-wrap: normal }
-pre code { font-size: 1em } pre.result { overflow-wrap: anywhere }
-:not(pre) > code { background: var(--code); border-radius: .25rem; padding: .1em .3em; overflow-wrap: anywhere }
-article.user pre, article.user :not(pre) > code { background: var(--page) }
-.said > :first-child { margin-top: 0 } .said > :last-child { margin-bottom: 0 }
-.said p, .said ul, .said ol, .said blockquote, .said .wide { margin: .6rem 0 }
-.said h1, .said h2, .said h3, .said h4, .said h5, .said h6 { font-size: 1.05rem; line-height: 1.4; margin: 1.1rem 0 .4rem }
-.said h1 { font-size: 1.3rem } .said h2 { font-size: 1.15rem }
-.said ul, .said ol { padding-inline-start: 1.6rem } .said li > ul, .said li > ol, .said li > p { margin: .2rem 0 }
-.said blockquote { border-inline-start: 3px solid var(--line); padding-inline-start: 1rem; margin-inline: 0;
-  color: var(--dim) }
-.said hr { border: 0; border-top: 1px solid var(--line); margin: 1.25rem 0 }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .95em }
-th, td { border: 1px solid var(--line); padding: .3rem .7rem; overflow-wrap: normal } th { background: var(--code) }
-details { margin: .35rem 0 } summary { cursor: pointer; color: var(--dim); font-size: .875rem }
-summary b { color: var(--text); font-weight: 600 }
-img { display: block; max-width: 100%; max-height: 40rem; border-radius: .4rem; margin: .5rem 0 }
-pre .k, pre .kn, pre .kd, pre .kc, pre .ow { color: var(--keyword) }
-pre .s, pre .s1, pre .s2, pre .sd, pre .sa { color: var(--string) }
-pre .c, pre .c1, pre .cm, pre .ch { color: var(--dim); font-style: italic } pre .mi, pre .mf, pre .m { color: var(--number) }
-pre .nf, pre .nc, pre .nb, pre .nt { color: var(--name) } pre .gi { color: var(--green) } pre .gd { color: var(--keyword) }
-.nothing { color: var(--dim); font-style: italic; margin: 0 }
-@media (max-width: 30rem) { body { padding: 1.25rem .9rem 3rem } article { padding-inline-start: .7rem } }
-@media print { body { max-width: none } article { content-visibility: visible }
-  pre { white-space: pre-wrap; overflow-wrap: anywhere } pre.result { max-height: none } }
+article.assistant { border-color: var(--green) }
+article.user { border-color: var(--accent); background: var(--user); padding: .6rem 1rem }
+header b, summary b { color: var(--text) }
+.typed { white-space: pre-wrap; margin: .6rem 0 }
+pre { background: var(--code); padding: .75rem 1rem; overflow: auto; tab-size: 4 }
+pre.result { white-space: pre-wrap; max-height: 32rem; overflow-wrap: anywhere }
+code, pre { font: .875em/1.5 ui-monospace, Menlo, Consolas, monospace }
+.said h1, .said h2, .said h3 { font-size: 1.15rem }
+.wide { overflow-x: auto } table { border-collapse: collapse }
+th, td { border: 1px solid var(--line); padding: .3rem .7rem; overflow-wrap: normal }
+details { margin: .35rem 0 } summary { cursor: pointer }
+img { display: block; max-width: 100%; max-height: 40rem }
+@media print { article { content-visibility: visible } pre { white-space: pre-wrap } pre.result { max-height: none } }
 """
 _HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -90,8 +65,6 @@ _HEAD = (
     " base-uri 'none'; form-action 'none'\">\n"
     '<meta name="referrer" content="no-referrer">\n'
 )
-_FENCE = re.compile(r"^(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
-_CODE = re.compile(r"`([^`\n]+)`")
 _BLANK = re.compile(r"\n[ \t]*\n")
 _MARKDOWN_UP_TO = 200_000  # characters; a longer reply is shown as it came
 _NOTHING = "\ufffd"
@@ -104,17 +77,14 @@ def write(export: Export) -> Iterator[bytes]:
     yield f"{_HEAD}<title>{_safe(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n".encode()
     opening = f"<nav>\n<h1>{_safe(title)}</h1>\n<ol>\n"
     names: dict[str, str] = {}  # of the sessions in this page
-    children: dict[str, list[str]] = {}
     for row in export.contents:
         yield _out(opening + _entry(row, zone))
         opening = ""
         names[row["id"]] = row.get("title") or row.get("preview") or row["id"]
-        if row.get("parent_session_id"):
-            children.setdefault(str(row["parent_session_id"]), []).append(row["id"])
     if not opening:
         yield b"</ol>\n</nav>\n"
     for session in export.sessions:
-        yield _out(_session_head(session, zone, names, children.get(session["id"], [])))
+        yield _out(_session_head(session, zone, names))
         for is_event, item in woven(session.get("messages") or [], session.get("events") or []):
             yield _out(_event(item, zone) if is_event else _message(item, zone, export.attachments))
         yield b"</section>\n"
@@ -137,9 +107,7 @@ def _entry(row: SessionRow, zone: tzinfo | None) -> str:
     return f'<li><a href="#{_safe(quote(row["id"]))}" dir="auto">{_safe(name)}</a> <small>{when}</small></li>\n'
 
 
-def _session_head(
-    session: ExportedSession, zone: tzinfo | None, names: Mapping[str, str], children: Sequence[str]
-) -> str:
+def _session_head(session: ExportedSession, zone: tzinfo | None, names: Mapping[str, str]) -> str:
     facts = [
         session["id"],
         session.get("source"),
@@ -150,8 +118,6 @@ def _session_head(
     if session.get("parent_session_id"):
         how = {"branch": "branched from", "reset": "follows"}.get(str(session.get("kind")), "continues")
         about.append(f"{how} {_link(str(session['parent_session_id']), names)}")
-    if children:
-        about.append("continued in " + ", ".join(_link(child, names) for child in children))
     about += [_safe(f"#{tag}") for tag in session.get("tags") or []]
     name = session.get("title") or session["id"]
     line = " · ".join(about)
@@ -226,29 +192,12 @@ def said(text: str) -> str:
 def _markdown() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    options = {"html": False, "breaks": True, "highlight": _highlighted}
-    parser = MarkdownIt("commonmark", options).enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
     parser.core.ruler.push("direction", _direct)
     parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     parser.add_render_rule("image", _linked_picture)
     return parser
-
-
-def _highlighted(code: str, language: str, _: str) -> str:
-    """Code with its words marked by kind, as HTML; "" (as it is) for a language that is not known."""
-    try:
-        from pygments import highlight  # type: ignore[import-untyped]
-        from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
-        from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
-        from pygments.util import ClassNotFound  # type: ignore[import-untyped]
-    except ImportError:
-        return ""
-    try:
-        lexer = get_lexer_by_name(language) if language and len(code) <= _MARKDOWN_UP_TO else None
-    except ClassNotFound:
-        lexer = None
-    return "" if lexer is None else str(highlight(code, lexer, HtmlFormatter(nowrap=True)))
 
 
 def _direct(state: StateCore) -> None:
@@ -269,24 +218,9 @@ def _linked_picture(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> st
 
 
 def typed(text: str) -> str:
-    """Text as it was typed, spaces and all; only fences and `code` are marked."""
-    out, at = [], 0
-    for fence in _FENCE.finditer(text):
-        out += [_prose(text[at : fence.start()]), f'<pre dir="ltr"><code>{_safe(fence[2].rstrip())}</code></pre>\n']
-        at = fence.end()
-    return "".join([*out, _prose(text[at:])])
-
-
-def _prose(text: str) -> str:
-    """Paragraph by paragraph, each in the direction of its own words."""
+    """Text as it was typed, spaces and all; each paragraph in the direction of its own words."""
     parts = [part.strip("\n") for part in _BLANK.split(text)]
-    return "".join(
-        f'<p class="typed" dir="auto">{_CODE.sub(_code, _safe(part))}</p>\n' for part in parts if part.strip()
-    )
-
-
-def _code(match: re.Match[str]) -> str:
-    return f"<code>{match[1]}</code>"
+    return "".join(f'<p class="typed" dir="auto">{_safe(part)}</p>\n' for part in parts if part.strip())
 
 
 def _pictures(content: Any, read: Read | None) -> Iterator[str]:

@@ -29,11 +29,11 @@ from hermes.interop.histories.conversation import (
     only_session,
     reads,
     tool_call,
+    written_parts,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.records import Record
-from hermes.interop.training import parts_of
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -369,7 +369,7 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
     said, role = one.get("content"), one["role"]
     name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
     if role == "tool":
-        words = [value for kind, value in parts_of(said, export, pictures=False)]
+        words = [words for _, words in written_parts(said, export, pictures=False)]
         output = {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": "\n\n".join(words)}
         yield "response_item", output
         return
@@ -377,8 +377,9 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
         yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": one["reasoning"]}]}
     spoken = "output_text" if role == "assistant" else "input_text"
     blocks = [
-        {"type": spoken, "text": value} if kind == "text" else {"type": "input_image", "image_url": value}
-        for kind, value in parts_of(said, export)
+        {"type": spoken, "text": data} if mime is None
+        else {"type": "input_image", "image_url": f"data:{mime};base64,{data}"}
+        for mime, data in written_parts(said, export)
     ]
     if not (blocks or one.get("reasoning") or one.get("tool_calls")):
         export.left_out["empty messages"] += 1

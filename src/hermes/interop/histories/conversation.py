@@ -10,8 +10,10 @@ form a tree: each names the one it follows (`parentId`); going back starts anoth
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -27,10 +29,10 @@ from hermes.errors import InvalidInput
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.json_reading import Reading, decoded, json_object
 from hermes.interop.records import FIRST, LAST, Record, text
-from hermes.interop.training import parts_of
 from hermes.texts import shortened
 
 if TYPE_CHECKING:
+    from hermes.store.records.attachments import Read
     from hermes.store.records.rows import ExportedSession
 
 
@@ -38,6 +40,7 @@ Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
 _LONGEST_ID = 200
+_REFERENCE = re.compile("attachment:sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,16 +419,28 @@ def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
         yield session
 
 
-def written_parts(content: Any, export: Export) -> Iterator[tuple[str | None, str]]:
+def written_parts(content: Any, export: Export, *, pictures: bool = True) -> Iterator[tuple[str | None, str]]:
     """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
-    for kind, value in parts_of(content, export):
-        if kind == "text":
-            yield None, value
-        elif value.startswith("data:"):
-            head, _, data = value.partition(";base64,")
-            yield head[5:], data
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
+        if isinstance(part, dict) and part.get("type") == "text":
+            yield None, str(part.get("text") or "")
+        elif pictures and (found := _picture_bytes(part, export.attachments)) is not None:
+            yield found
         else:
             export.left_out["attachments"] += 1
+
+
+def _picture_bytes(part: Any, read: Read | None) -> tuple[str, str] | None:
+    """A picture's media type and its bytes in base64; None where the record has no bytes of it."""
+    url = Record.of(part).object("image_url").text("url") or ""
+    mime, _, data = url.removeprefix("data:").partition(";base64,")
+    reference = _REFERENCE.fullmatch(data or url)
+    if reference is None or read is None:
+        return (mime, data) if data and reference is None else None
+    try:
+        return (mime if data else "image/png"), base64.b64encode(read(reference[1])).decode()
+    except OSError:
+        return None
 
 
 def iso(at: float) -> str:
