@@ -96,44 +96,6 @@ def test_forks_tell_about_a_task_beside_it_and_condense_it(tmp_path: Path, exten
     assert told(found[f"{source}-{TASK}.2"]) == [("user", "Summary."), ("user", "go on")]
 
 
-def test_tool_calls_in_the_text_of_older_versions(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    call = (
-        "<write_to_file>\n<path>a.py</path>\n<content>\nprint('</path>')\nif x:\n    pass\n</content>\n</write_to_file>"
-    )
-    words = f"<thinking>I write it.</thinking>\n\nI'll write it.\n\n{call}"
-    command = (
-        "<execute_command>\n<command>ls</command>\n<requires_approval>false</requires_approval>\n</execute_command>"
-    )
-    messages = [
-        {"role": "user", "content": [text("<task>\nwrite a.py\n</task>"), text(ENVIRONMENT)]},
-        {"role": "assistant", "content": [text(words)]},
-        {"role": "user", "content": [text("[write_to_file for 'a.py'] Result:"), text("Saved."), text("<feedback>\nthanks\n</feedback>"),
-                                     text(ENVIRONMENT)]},
-        {"role": "assistant", "content": command},
-        {"role": "user", "content": [text("[execute_command for 'ls'] Result:\na.py"), text("[ERROR] no tool was used")]},
-    ]  # fmt: skip
-    file = task(tmp_path, "saoudrizwan.claude-dev", messages)
-    requests = [
-        {"ts": AT + 1000 * number, "type": "say", "say": "api_req_started", "text": '{"tokensIn": 5, "tokensOut": 3}'}
-        for number in (1, 2)
-    ]
-    written(file.with_name("ui_messages.json"), [{"ts": AT, "type": "say", "say": "text", "text": "hi"}, *requests])
-    brought_in(file, home)
-    session = sessions(home)[f"cline-{TASK}"]
-    assert session["cwd"] == "/work/c"
-    assert told(session) == [
-        ("user", "write a.py"), ("assistant", "I'll write it."), ("tool", "Saved."), ("user", "thanks"), ("assistant", None),
-        ("tool", "a.py"), ("system", "[ERROR] no tool was used"),
-    ]  # fmt: skip
-    reply, result = session["messages"][1:3]
-    function = reply["tool_calls"][0]["function"]
-    assert (function["name"], reply["reasoning"]) == ("write_to_file", "I write it.")
-    assert json.loads(function["arguments"]) == {"path": "a.py", "content": "print('</path>')\nif x:\n    pass"}
-    assert result["tool_call_id"] == reply["tool_calls"][0]["id"] and result["tool_name"] == "write_to_file"
-    assert (reply["timestamp"], reply["output_tokens"]) == (AT / 1000 + 1, 3)
-
-
 def test_a_session_of_the_terminal_program_and_its_sub_agent(tmp_path: Path) -> None:
     home, folder = tmp_path / "home", tmp_path / ".cline" / "data" / "sessions" / "1_a"
     about = {"version": 1, "session_id": "1_a", "cwd": "/work/c", "model": "m", "started_at": "2026-11-18T12:00:00Z",

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +14,11 @@ from pathlib import Path
 import pytest
 
 from hermes.errors import HermesError
-from hermes.interop.history_watch import FileEvents, HistoryWatcher
 from hermes_state import SessionDB
 from tests.interop import test_gemini as gemini
 from tests.interop.importing import lines
 from tests.interop.test_claude_code import NAME, said
 from tests.support import program
-from tests.support.sizes import size
 from tests.support.waiting import until
 
 SESSION = f"claude-code-{NAME}"
@@ -102,7 +99,7 @@ def processor_time(process: subprocess.Popen[str]) -> float:
 
 
 def test_at_rest_it_uses_next_to_nothing_of_a_core(tmp_path: Path) -> None:
-    """Docs promise 1 % and name what was measured; the limit here leaves room for a busy machine's clock ticks."""
+    """Docs promise 2 %; the limit here leaves room for a busy machine's clock ticks."""
     home, folder = tmp_path / "home", tmp_path / "projects"
     for number in range(300):
         file = folder / f"project-{number % 20}" / f"{NAME[:-3]}{number:03}.jsonl"
@@ -116,21 +113,7 @@ def test_at_rest_it_uses_next_to_nothing_of_a_core(tmp_path: Path) -> None:
         before, began = processor_time(process), time.monotonic()
         time.sleep(5)
         used, passed = processor_time(process) - before, time.monotonic() - began
-    assert used / passed < 0.03, f"{used:.2f} s of processor time in {passed:.1f} s"
-
-
-def test_a_folder_that_comes_with_its_files_is_seen(tmp_path: Path) -> None:
-    """The files of a new folder may be written before it is watched."""
-    (tmp_path / "watched").mkdir()
-    events = FileEvents([tmp_path / "watched"])
-    try:
-        made = tmp_path / "made" / "inner"
-        made.mkdir(parents=True)
-        (made / "one").write_text("x")
-        os.replace(tmp_path / "made", tmp_path / "watched" / "new")
-        assert tmp_path / "watched" / "new" / "inner" / "one" in events.wait(30)
-    finally:
-        events.close()
+    assert used / passed < 0.04, f"{used:.2f} s of processor time in {passed:.1f} s"
 
 
 def test_a_program_that_is_installed_later_is_followed(tmp_path: Path) -> None:
@@ -147,66 +130,6 @@ def test_a_program_that_is_installed_later_is_followed(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-def test_folders_that_are_made_while_the_watch_begins_are_watched(tmp_path: Path) -> None:
-    for number in range(size(30, 300)):
-        root = tmp_path / str(number)
-        root.mkdir()
-        for name in range(20):  # so that listing takes a moment
-            (root / str(name)).mkdir()
-        maker = threading.Thread(target=(root / "made" / "meanwhile").mkdir, kwargs={"parents": True})
-        maker.start()
-        events = FileEvents([root])
-        maker.join()
-        while events.wait(0):
-            pass
-        (root / "made" / "meanwhile" / "file").write_text("words")
-        assert root / "made" / "meanwhile" / "file" in events.wait(10)
-        events.close()
-
-
-def test_events_name_the_file_that_was_written(tmp_path: Path) -> None:
-    events = FileEvents([tmp_path])
-    try:
-        assert events.wait(0.01) == set()
-        (tmp_path / "one").write_text("x")
-        assert tmp_path / "one" in events.wait(30)
-        os.replace(tmp_path / "one", tmp_path / "two")
-        assert tmp_path / "two" in events.wait(30)
-    finally:
-        events.close()
-
-
-def test_of_a_history_that_is_one_file_only_its_folder_is_watched(tmp_path: Path) -> None:
-    """aider's lies in the home, with everything else."""
-    (tmp_path / "work").mkdir()
-    with FileEvents([tmp_path], alone=[tmp_path]) as events:
-        (tmp_path / "work" / "file").write_text("x")
-        (tmp_path / "made").mkdir()
-        (tmp_path / "made" / "file").write_text("x")
-        (tmp_path / ".aider.chat.history.md").write_text("x")
-        found: set[Path] = set()
-        while tmp_path / ".aider.chat.history.md" not in found:
-            found |= events.wait(30)
-        assert not {tmp_path / "work" / "file", tmp_path / "made" / "file"} & (found | events.wait(0.01))
-
-
-def test_where_the_system_tells_of_no_events_times_and_sizes_are_looked_at(tmp_path: Path) -> None:
-    home, file = tmp_path / "home", tmp_path / "projects" / f"{NAME}.jsonl"
-    write(lines(file, []), 0)
-    at_end = threading.Event()
-    with SessionDB(home / "state.db") as db, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.platform", "darwin")
-        follower = threading.Thread(target=HistoryWatcher(db, [file.parent]).run, args=(at_end.is_set,))
-        follower.start()
-        try:
-            until_shown(home, ["line 0"])
-            write(file, 1)
-            until_shown(home, ["line 0", "line 1"])
-        finally:
-            at_end.set()
-            follower.join()
 
 
 # ------------------------------------------------------------------------------------------------ for good

@@ -16,9 +16,6 @@ from hermes.interop.history_watch import HistoryWatcher
 from hermes_state import SessionDB
 from tests.interop import test_claude_code as claude_code
 from tests.interop import test_codex as codex
-from tests.interop import test_copilot as copilot
-from tests.interop import test_gemini as gemini
-from tests.interop import test_qwen as qwen
 from tests.interop.importing import brought_in, lines, sessions
 from tests.interop.test_claude_code import NAME, replied, said
 from tests.interop.test_watching import watching
@@ -49,19 +46,6 @@ def compacted_rollout() -> list[Any]:
     other = {"timestamp": "2026-03-02T09:08:00Z", "type": "turn_context", "payload": {"model": "gpt-6"}}
     later = [codex.message(number, who, f"{who} {number}") for number in range(9, 19) for who in ("user", "assistant")]
     return [*codex.rollout(), summary, *later[:10], other, *later[10:]]
-
-
-def compacted_talk() -> list[Any]:
-    """A session of Copilot CLI that is compacted, and goes on with another model."""
-    later = [
-        copilot.event(number, f"{who}.message", content=f"{who} {number}")
-        for number in range(10, 20)
-        for who in ("user", "assistant")
-    ]
-    later = [{**one, "id": f"late{number}"} for number, one in enumerate(later)]
-    summary = copilot.event(8, "session.compaction_complete", summaryContent="There is one file.")
-    other = copilot.event(9, "session.model_change", newModel="gpt-6")
-    return [*copilot.talk(), summary, *later[:10], other, *later[10:]]
 
 
 LONG = {
@@ -151,10 +135,6 @@ SAMPLES: dict[str, Callable[[], list[Any]]] = {
     f"compacted/-work/{NAME}.jsonl": lambda: claude_code.compacted("a list", "a2"),
     f"rollout-2026-03-02T09-00-00-{codex.NAME}.jsonl": codex.rollout,
     f"compacted/rollout-2026-03-02T09-00-00-{codex.NAME}.jsonl": compacted_rollout,
-    "parser/chats/session-1.jsonl": lambda: [*gemini.TALK, *gemini.resumed("of the API"), gemini.user("m6", "thanks")],
-    f"projects/-work/chats/{qwen.NAME}.jsonl": qwen.talk,
-    f"{copilot.NAME}/events.jsonl": copilot.talk,
-    f"compacted/{copilot.NAME}/events.jsonl": compacted_talk,
 }
 
 

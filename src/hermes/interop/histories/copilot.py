@@ -21,8 +21,6 @@ from hermes.interop.histories.conversation import (
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.records import Record
-from hermes.interop.windows import BEGINS, CUTS, KEPT, ON
-from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "copilot"
 _SAID = ("user.message", "assistant.message")
@@ -44,9 +42,7 @@ def sniff(path: Path) -> bool:
 
 def files(folder: Path) -> Iterator[Path]:
     """The sessions below a folder, without the notes on chats that VS Code's extension makes in the same form."""
-    yield from sorted(
-        path for path in folder.rglob("*.jsonl") if "GitHub.copilot-chat" not in path.parts and sniff(path)
-    )
+    yield from sorted(path for path in folder.rglob("*.jsonl") if "GitHub.copilot-chat" not in path.parts)
 
 
 @reads
@@ -67,25 +63,6 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     first.title = _workspace(path).text("name")
     for talk, made in [(main, first), *((talk, talk.conversation(agent, first)) for agent, talk in agents.items())]:
         yield from continued(made, talk.parts, talk.models)
-
-
-class Trail(BaseTrail):
-    """Which events a window can begin with: prompts, and replies when every call before them is answered."""
-
-    has_header = True
-    _open = 0
-
-    def take(self, record: Record) -> str:
-        kind, data = record.get("type"), record.object("data")
-        if kind == "session.compaction_complete":
-            return CUTS
-        if kind in ("tool.execution_start", "tool.execution_complete"):
-            self._open = max(0, self._open + (1 if kind == "tool.execution_start" else -1))
-        if kind not in ("user.message", "assistant.message"):
-            return KEPT if kind == "session.model_change" else ON
-        begins = not self._open or kind == "user.message"
-        self._open = 0 if begins else self._open
-        return BEGINS if begins and data.text("content") else ON
 
 
 def _workspace(path: Path) -> Record:

@@ -22,8 +22,6 @@ from hermes.interop.histories.conversation import (
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 from hermes.interop.records import Record, text
-from hermes.interop.windows import BEGINS, BREAKS, ON
-from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "gemini"
 _TOKENS = {
@@ -88,17 +86,6 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     # To resume a session, Gemini CLI begins a file of the same id that it leaves with its own context in it.
     if any(one["role"] != "system" for one in made.messages):
         yield made
-
-
-class Trail(BaseTrail):
-    """A window can begin with each message. A rewind, and messages that are given again, may change any that came before."""
-
-    has_header = True
-
-    def take(self, record: Record) -> str:
-        if "$rewindTo" in record or "messages" in record.object("$set"):
-            return ON if self._known is None else BREAKS
-        return BEGINS if record.get("type") in ("user", "gemini") else ON
 
 
 Records = list[Record]

@@ -50,8 +50,7 @@ def sniff(path: Path) -> bool:
 
 def files(folder: Path) -> Iterator[Path]:
     """The databases and older files below a folder; the files that a database took over are in it already."""
-    databases = sorted(path for path in folder.rglob("*.db") if sniff(path))
-    yield from databases or sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
+    yield from sorted(folder.rglob("sessions.db")) or sorted(folder.rglob("*.jsonl"))
 
 
 @reads

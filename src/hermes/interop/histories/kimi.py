@@ -49,7 +49,7 @@ def sniff(path: Path) -> bool:
 
 def files(folder: Path) -> Iterator[Path]:
     """The files of agents below a folder, the main agent of each session and its sub-agents."""
-    yield from sorted(path for path in folder.rglob("wire.jsonl") if sniff(path))
+    yield from sorted(folder.rglob("wire.jsonl"))
 
 
 @reads

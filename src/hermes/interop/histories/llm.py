@@ -48,7 +48,7 @@ def sniff(path: Path) -> bool:
 
 def files(folder: Path) -> Iterator[Path]:
     """The logs below a folder."""
-    yield from sorted(path for path in folder.rglob("*.db") if sniff(path))
+    yield from sorted(folder.rglob("*.db"))
 
 
 @reads

@@ -47,7 +47,7 @@ def sniff(path: Path) -> bool:
 
 def files(folder: Path) -> Iterator[Path]:
     """The databases and storage trees below a folder."""
-    databases = sorted(path for path in folder.rglob("opencode*.db") if sniff(path))
+    databases = sorted(folder.rglob("opencode*.db"))
     yield from databases
     if not databases:
         trees = (folder, *sorted(path for path in folder.rglob("storage") if path.is_dir()))

@@ -37,8 +37,6 @@ from hermes.interop.histories.conversation import (
 from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.jsonl import encoded
 from hermes.interop.records import Record
-from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
-from hermes.interop.windows import Trail as BaseTrail
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
@@ -137,7 +135,7 @@ def sniff(path: Path) -> bool:
 
 def files(folder: Path) -> Iterator[Path]:
     """The sessions below a folder."""
-    yield from sorted(path for path in folder.rglob("*.jsonl") if sniff(path))
+    yield from sorted(folder.rglob("*.jsonl"))
 
 
 @reads
@@ -164,25 +162,6 @@ def _with_blobs(entry: Record, path: Path) -> Record:
             else:
                 block |= {"type": "text", "text": "[picture]"}
     return entry
-
-
-class Trail(BaseTrail):
-    """A window can begin with each prompt and each reply. An entry that follows none begins the conversation anew."""
-
-    has_header = True
-
-    def take(self, record: Record) -> str:
-        kind, kept = record.get("type"), record.get("firstKeptEntryId")
-        if kind == "session":
-            return ON
-        anew = kind not in _BOOKKEEPING and "parentId" in record and record["parentId"] is None
-        is_known = self.follows(record.get("id"), record.get("parentId")) and self.knows(kept)
-        if not is_known or (self._known is not None and (anew or "firstKeptEntryIndex" in record)):
-            return BREAKS
-        if kind == "compaction":
-            return CUTS
-        said = record.object("message").get("role") if kind == "message" else None
-        return BEGINS if said in ("user", "assistant") else ON
 
 
 def _conversations(path: Path, header: Record, entries: dict[str, Record], reading: Reading) -> Iterator[Conversation]:

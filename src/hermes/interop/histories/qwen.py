@@ -22,8 +22,6 @@ from hermes.interop.histories.conversation import (
 from hermes.interop.histories.gemini import content_of, output_of
 from hermes.interop.json_reading import Reading, first_objects, json_lines
 from hermes.interop.records import Record
-from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
-from hermes.interop.windows import Trail as BaseTrail
 
 SOURCE = "qwen"
 _TOKENS = {"input_tokens": "promptTokenCount", "output_tokens": "candidatesTokenCount",
@@ -59,17 +57,6 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
         else:
             reading.unknown[str(line.get("type"))] += 1
     yield from _conversations(path, entries, reading)
-
-
-class Trail(BaseTrail):
-    """A window can begin with each prompt and each reply."""
-
-    def take(self, record: Record) -> str:
-        if not self.follows(record.get("uuid"), record.get("parentUuid")):
-            return BREAKS
-        if record.get("subtype") == "chat_compression":
-            return CUTS
-        return BEGINS if record.get("type") in ("user", "assistant") else ON
 
 
 def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> Iterator[Conversation]:
