@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.interop.importing import PIXEL, brought_in, changed, database, hidden, lines, sessions, told, unchanged
+from tests.interop.importing import brought_in, changed, database, hidden, lines, sessions, told, unchanged
 from tests.support import program
 
-NAME, CHILD, OLD = "7f3c0000-0000-4000-8000-000000000001", "7f3c0000-0000-4000-8000-000000000002", "tab-1"
+NAME, CHILD = "7f3c0000-0000-4000-8000-000000000001", "7f3c0000-0000-4000-8000-000000000002"
 AT = 1772700000000
 Row = tuple[str, Any]
 
@@ -33,24 +33,18 @@ def composer(numbers: list[int], conversation_id: str = NAME, **more: Any) -> Ro
 
 
 def talk() -> list[Row]:
-    picture = {
-        "images": [{"data": PIXEL}],
-        "context": {"fileSelections": [{"uri": {"scheme": "file", "fsPath": "/work/c/a.py"}}]},
-    }
     replaced = {"file_path": "/work/c/a.py", "old_string": "width = 1", "new_string": "width = 2"}
     edit = {"relativeWorkspacePath": "a.py", "noCodeblock": True}
-    kept = {"beforeContentId": "composer.content.aa", "afterContentId": "composer.content.bb"}
     return [
         composer([0, 1, 2, 3, 4, 5, 6, 9], modelConfig={"modelName": "default"}),
-        bubble(0, 1, text="make x two", workspaceUris=["file:///work/c"], modelInfo={"modelName": "sonnet"}, **picture),
+        bubble(0, 1, text="make x two", workspaceProjectDir="/work/c", modelInfo={"modelName": "sonnet"}),
         bubble(1, 2, text="", capabilityType=30, thinking={"text": "I edit it.", "signature": "s"}),
         bubble(2, 2, text="Editing.", modelInfo={"modelName": "sonnet"}, tokenCount={"inputTokens": 11, "outputTokens": 3}),
         bubble(3, 2, **tool("search_replace", json.dumps({"ok": True}), toolCallId="t1", rawArgs=json.dumps(replaced), params="{}")),
-        bubble(4, 2, **tool("edit_file_v2", json.dumps(kept), toolCallId="t2", params=json.dumps(edit))),
+        bubble(4, 2, **tool("edit_file_v2", json.dumps({"ok": True}), toolCallId="t2", params=json.dumps(edit))),
         bubble(5, 2, **tool("run_terminal_command_v2", toolCallId="t3", params={"command": "false"}, status="error", error="exit 1")),
         bubble(6, 2, text="Done.", capabilityType=22),
         bubble(7, 1, text="taken back"),
-        ("composer.content.aa", b"one\nwidth = 1\nthree\n"), ("composer.content.bb", b"one\nwidth = 2\ny = 3\nthree\n"),
     ]  # fmt: skip
 
 
@@ -71,8 +65,10 @@ def global_database(home: Path) -> Path:
 
 def test_a_conversation_of_the_editor(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    file = editor(global_database(tmp_path), [*talk(), composer([0], CHILD, name="Sub", subagentInfo={"parentComposerId": NAME}),
-                                              bubble(0, 1, CHILD, rawText="look around")])  # fmt: skip
+    file = editor(
+        global_database(tmp_path),
+        [*talk(), composer([0], CHILD, name="Sub"), bubble(0, 1, CHILD, rawText="look around")],
+    )
     before = unchanged(file)
     done = program.run("sessions", "import", "--found", "--yes", home=home, env={"HOME": str(tmp_path)})
     assert done.status == 0 and "2 sessions" in done.out, done
@@ -83,23 +79,15 @@ def test_a_conversation_of_the_editor(tmp_path: Path) -> None:
     assert [role for role, _ in told(session)] == ["user", "assistant", "assistant", "assistant", "tool", "assistant", "tool",
                                                    "assistant", "tool", "assistant"]  # fmt: skip
     asked, thought, reply, replaced, first, edited, *_, last = session["messages"]
-    assert [part["type"] for part in asked["content"]] == ["text", "image_url", "text"] and "/work/c/a.py" in str(
-        asked["content"]
-    )
+    assert asked["content"] == "make x two"
     assert thought["reasoning"] == "I edit it." and (reply["input_tokens"], reply["output_tokens"]) == (11, 3)
     arguments = [json.loads(one["tool_calls"][0]["function"]["arguments"]) for one in (replaced, edited)]
     assert arguments[0] == {"file_path": "/work/c/a.py", "old_string": "width = 1", "new_string": "width = 2"}
     assert arguments[1]["relativeWorkspacePath"] == "a.py"
-    assert (arguments[1]["old_string"], arguments[1]["new_string"]) == ("width = 1\n", "width = 2\ny = 3\n")
-    assert changed(home) == {"/work/c/a.py": 1, "a.py": 1}
+    assert changed(home) == {"/work/c/a.py": 1, "a.py": 0}
     assert (first["tool_call_id"], first["tool_name"], last["content"]) == ("t1", "search_replace", "Done.")
     assert session["messages"][8]["content"] == "exit 1" and hidden(session) == ["taken back"]
-    child = found[f"cursor-{CHILD}"]
-    assert (child["parent_session_id"], child["kind"], told(child)) == (
-        f"cursor-{NAME}",
-        "subagent",
-        [("user", "look around")],
-    )
+    assert told(found[f"cursor-{CHILD}"]) == [("user", "look around")]
     assert "2 sessions already here" in brought_in(file, home)
 
 
@@ -120,23 +108,12 @@ def test_damaged_and_emptied_rows_cost_themselves(tmp_path: Path) -> None:
     assert "1 session with 10 messages" in printed and "torn" in printed
 
 
-def test_folders_and_older_chats_of_windows(tmp_path: Path) -> None:
-    user = global_database(tmp_path).parent.parent
-    editor(global_database(tmp_path), [composer([0]), bubble(0, 1, text="hi"), composer([], "inline", conversation=[
-        {"bubbleId": "i1", "type": 1, "text": "older", "timestamp": AT}, {"bubbleId": "i2", "type": 2, "text": "yes"}])])  # fmt: skip
-    window = user / "workspaceStorage" / "abc"
-    tabs = [{"tabId": OLD, "chatTitle": "Oldest", "lastSendTime": AT, "bubbles": [
-        {"type": "user", "id": "o1", "rawText": "what is this?"}, {"type": "ai", "id": "o2", "rawText": "A test."}]}]  # fmt: skip
-    editor(window / "state.vscdb", [("x", "y")], [
-        ("composer.composerData", json.dumps({"allComposers": [{"composerId": NAME}]})),
-        ("workbench.panel.aichat.view.aichat.chatdata", json.dumps({"tabs": tabs})),
-    ])  # fmt: skip
+def test_the_folder_of_a_window_is_that_of_its_conversations(tmp_path: Path) -> None:
+    window = global_database(tmp_path).parent.parent / "workspaceStorage" / "abc"
+    editor(window / "state.vscdb", [composer([0]), bubble(0, 1, text="hi")])
     (window / "workspace.json").write_text(json.dumps({"folder": "file:///work/with%20space"}))
     brought_in(tmp_path / ".config", tmp_path / "home")
-    found = sessions(tmp_path / "home")
-    assert found[f"cursor-{NAME}"]["cwd"] == found[f"cursor-{OLD}"]["cwd"] == "/work/with space"
-    assert told(found[f"cursor-{OLD}"]) == [("user", "what is this?"), ("assistant", "A test.")]
-    assert told(found["cursor-inline"]) == [("user", "older"), ("assistant", "yes")]
+    assert sessions(tmp_path / "home")[f"cursor-{NAME}"]["cwd"] == "/work/with space"
 
 
 def said(role: str, *content: Any) -> dict[str, Any]:
@@ -146,11 +123,11 @@ def said(role: str, *content: Any) -> dict[str, Any]:
 def transcript() -> list[Any]:
     edit = {"path": "/work/c/a.py", "old_string": "1", "new_string": "2"}
     return [
-        said("user", {"type": "text", "text": "<timestamp>Thursday, Mar 5, 2026, 9:40 AM (UTC+1)</timestamp>\n<user_query>\nmake x two\n</user_query>"}),
+        said("user", {"type": "text", "text": "<user_query>\nmake x two\n</user_query>"}),
         said("assistant", {"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "Editing."},
              {"type": "tool_use", "id": None, "name": "StrReplace", "input": edit}),
         said("user", {"type": "tool_result", "content": "ok"}),
-        {"type": "turn_ended", "status": "success"}, said("assistant", "Done.\n\n[REDACTED]"),
+        {"type": "turn_ended", "status": "success"}, said("assistant", "Done."),
     ]  # fmt: skip
 
 
@@ -168,7 +145,7 @@ def test_a_transcript_of_the_command_line(tmp_path: Path) -> None:
     assert json.loads(reply["tool_calls"][0]["function"]["arguments"])["new_string"] == "2"
     assert (reply["reasoning"], result["tool_call_id"]) == ("hm", reply["tool_calls"][0]["id"])
     assert (
-        session["started_at"] == session["messages"][0]["timestamp"] == 1772700000
+        session["started_at"] == session["messages"][0]["timestamp"] == 1772786400
         and found[f"cursor-{CHILD}"]["parent_session_id"] == f"cursor-{NAME}"
     )
     lines(file, [*transcript(), said("user", "more")])

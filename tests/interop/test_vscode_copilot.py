@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop import test_copilot
-from tests.interop.importing import PIXEL, brought_in, changed, hidden, lines, sessions, told
+from tests.interop.importing import brought_in, changed, hidden, lines, sessions, told
 from tests.support import program
 
 NAME = "66666666-2222-4333-8444-555555555555"
@@ -50,7 +50,7 @@ def agent_request(number: int = 1) -> dict[str, Any]:
     ]  # fmt: skip
     results = {"t1": {"content": [{"$mid": 21, "value": tree}]}, "t2": {"content": [{"value": "edited"}]}}
     picture = [
-        {"kind": "image", "name": "p.png", "value": {"$base64": PIXEL}, "mimeType": "image/png"},
+        {"kind": "image", "name": "p.png", "value": {}, "mimeType": "image/png"},
         {"kind": "file", "name": "a.py"},
     ]
     told_ = result(
@@ -94,7 +94,7 @@ def test_an_agents_chat(tmp_path: Path) -> None:
     session = sessions(home)[SESSION]
     assert (session["title"], session["cwd"], session["started_at"]) == ("Two", "/work/v", AT / 1000)
     asked, reading, read, editing, edited, last = session["messages"]
-    assert [part["type"] for part in asked["content"]] == ["text", "image_url", "text"]
+    assert asked["content"] == "make x two\n\n[file p.png]\n\n[file a.py]"
     assert (reading["content"], reading["reasoning"], reading["timestamp"]) == (
         "Reading.",
         "I read\n\nfirst.",
@@ -134,10 +134,7 @@ def test_a_log_of_changes_is_the_chat_it_makes(tmp_path: Path) -> None:
 
 def test_a_chat_with_little_in_it(tmp_path: Path) -> None:
     """Requests without an id, without the editor's names around them, and set one by one; notes of the extension are no session."""
-    few = [
-        {"message": {"text": f"question {n}"}, "response": [{"value": f"answer {n}"}], "completionTokens": n}
-        for n in (1, 2)
-    ]
+    few = [{"message": {"text": f"question {n}"}, "response": [{"value": f"answer {n}"}]} for n in (1, 2)]
     log_ = [
         {"kind": 0, "v": {"sessionId": NAME, "requests": []}},
         *({"kind": 1, "k": ["requests", n], "v": one} for n, one in enumerate(few)),
@@ -149,7 +146,6 @@ def test_a_chat_with_little_in_it(tmp_path: Path) -> None:
         assert "1 session with 4 messages imported" in brought_in(file.parent.parent, home)
         session = sessions(home)[SESSION]
         assert [content for _, content in told(session)] == ["question 1", "answer 1", "question 2", "answer 2"]
-        assert session["output_tokens"] == 3
 
 
 def test_requests_that_were_undone_are_hidden(tmp_path: Path) -> None:
@@ -165,13 +161,10 @@ def test_requests_that_were_undone_are_hidden(tmp_path: Path) -> None:
 
 
 def test_chats_without_rounds(tmp_path: Path) -> None:
-    """Of questions and of edits in the editor there are no tool calls: what it shows is all there is."""
-    where = {"startLineNumber": 1}
-    edits = [[{"text": "width = 2", "range": where}]]
+    """What the editor shows is all there is."""
     file = lines(tmp_path / "chat.json", [whole(
         request(1, "what is this?", [{"value": "See "}, {"kind": "inlineReference", "inlineReference": {"uri": {"path": "/work/v/a.py"}}},
                                      {"value": "."}, {"kind": "hologram"}], result=result({"response": "See `a.py`.", "toolCalls": []})),
-        request(2, "change it", [{"value": "So:"}, {"kind": "textEditGroup", "uri": {"fsPath": "/work/v/a.py"}, "edits": edits}]),
         request(3, "run it", [{"kind": "toolInvocationSerialized", "toolId": "run_in_terminal", "toolCallId": "t9",
                                "toolSpecificData": {"kind": "terminal", "commandLine": {"original": "make"}},
                                "pastTenseMessage": {"value": "Ran make"}}, {"kind": "markdownContent", "value": {"value": "It ran."}}]),
@@ -183,16 +176,9 @@ def test_chats_without_rounds(tmp_path: Path) -> None:
     assert "part hologram" in printed
     session = sessions(tmp_path / "home")[SESSION]
     assert [content for role, content in told(session) if role != "user"] == [
-        "See `a.py`.", "So:", None, "Ran make", "It ran.", "quota", "On it.", "Half",
+        "See `a.py`.", None, "Ran make", "It ran.", "quota", "On it.", "Half",
     ]  # fmt: skip
-    edited, ran = (
-        next(one for one in session["messages"] if name in str(one.get("tool_calls")))
-        for name in ("edit_file", "run_in")
-    )
-    assert json.loads(edited["tool_calls"][0]["function"]["arguments"]) == {
-        "filePath": "/work/v/a.py", "edits": [{"newText": "width = 2", "range": where}],
-    }  # fmt: skip
-    assert changed(tmp_path / "home") == {"/work/v/a.py": 1}
+    ran = next(one for one in session["messages"] if "run_in" in str(one.get("tool_calls")))
     assert "make" in ran["tool_calls"][0]["function"]["arguments"]
 
 

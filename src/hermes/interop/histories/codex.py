@@ -377,7 +377,8 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
         yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": one["reasoning"]}]}
     spoken = "output_text" if role == "assistant" else "input_text"
     blocks = [
-        {"type": spoken, "text": data} if mime is None
+        {"type": spoken, "text": data}
+        if mime is None
         else {"type": "input_image", "image_url": f"data:{mime};base64,{data}"}
         for mime, data in written_parts(said, export)
     ]

@@ -6,9 +6,7 @@ each message, with the tool call in it and what the tool answered.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,8 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     answer,
-    changed_lines,
     compact,
     from_json,
-    image_part,
-    joined,
-    local_path,
     opened_folder,
     reads,
     spoken,
@@ -31,16 +25,14 @@ from hermes.interop.histories.conversation import (
     user_folders,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record, seconds, text
-from hermes.store.engines.sqlite.foreign import ForeignDatabase, UnreadableDatabase, tables_of
+from hermes.interop.records import Record, text
+from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "cursor"
 _TABLE = "cursorDiskKV"
-_OLD_CHATS = "workbench.panel.aichat.view.aichat.chatdata"
-_USER = (1, "user")  # the type of a person's message, in the newer and the older form
+_USER = 1  # the type of a person's message
 _TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
 _TRANSCRIPTS = "agent-transcripts"
-_TIME = re.compile(r"<timestamp>\w+, (\w+ \d+, \d+, \d+:\d+ [AP]M) \(UTC([+-]\d+)?(?::(\d+))?\)</timestamp>")
 
 
 def usual_places() -> list[Path]:
@@ -95,26 +87,12 @@ class _Editor:
 
     def __init__(self, path: Path, database: ForeignDatabase, reading: Reading) -> None:
         self._path, self._database, self._reading = path, database, reading
-        self._folders: dict[str, str] | None = None
 
     def conversations(self) -> Iterator[Conversation]:
         """Each conversation in which something was said."""
-        heads = {
-            row.get("composerId"): Record.of(from_json(row.get("value")))
-            for row in self._database.rows("composerHeaders")
-        }
         for row in self._database.beginning(_TABLE, "key", "composerData:"):
             if (data := self._value(row)) is not None:
-                name = row["key"].partition(":")[2]
-                yield self._conversation(name, Record({**heads.get(name, {}), **data}))
-        for row in self._database.beginning("ItemTable", "key", _OLD_CHATS):
-            for tab in Record.of(from_json(row["value"])).objects("tabs"):
-                about = {
-                    "name": tab.get("chatTitle"),
-                    "createdAt": tab.get("lastSendTime"),
-                    "conversation": tab.get("bubbles"),
-                }
-                yield self._conversation(str(tab.get("tabId")), Record(about))
+                yield self._conversation(row["key"].partition(":")[2], data)
 
     def _value(self, row: dict[str, Any]) -> Record | None:
         """The object of a row; None where it was emptied, or is damaged."""
@@ -127,23 +105,18 @@ class _Editor:
         return Record(value)
 
     def _conversation(self, name: str, data: Record) -> Conversation:
-        stored = {
+        bubbles = {
             row["key"].rpartition(":")[2]: bubble
             for row in self._database.beginning(_TABLE, "key", f"bubbleId:{name}:")
             if (bubble := self._value(row)) is not None
         }
-        inline = {
-            str(one.get("bubbleId") or one.get("id") or f"{name}-{n}"): one
-            for n, one in enumerate(data.objects("conversation"))
-        }
-        bubbles = {**inline, **stored}
-        order = [str(one.get("bubbleId")) for one in data.objects("fullConversationHeadersOnly")] or list(inline)
         by_time = sorted(bubbles, key=lambda key: _time(bubbles[key]) or 0.0)
+        order = [str(one.get("bubbleId")) for one in data.objects("fullConversationHeadersOnly")]
         shown = [key for key in order or by_time if key in bubbles]
+        folders = (one.text("workspaceProjectDir") for one in bubbles.values())
         made = Conversation(
-            SOURCE, name, title=data.text("name"), cwd=self._folder(name, data, bubbles),
-            model=_model(data.get("modelConfig")), started_at=data.time("createdAt"),
-            parent=data.object("subagentInfo").text("parentComposerId"), kind="subagent",
+            SOURCE, name, title=data.text("name"), started_at=data.time("createdAt"),
+            cwd=next(filter(None, folders), None) or opened_folder(self._path.parent),
         )  # fmt: skip
         made.messages = [one for key in shown for one in self._messages(key, bubbles[key])]
         taken_back = [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]
@@ -151,94 +124,35 @@ class _Editor:
             made.branches.append((made.messages[-1]["platform_message_id"], taken_back))
         return made
 
-    def _folder(self, name: str, data: Record, bubbles: dict[str, Record]) -> str | None:
-        """The folder of a conversation: from itself, its messages, or the window in whose list it stands."""
-        found = local_path(data.object("workspaceIdentifier").get("uri")) or opened_folder(self._path.parent)
-        for bubble in bubbles.values():
-            addresses = bubble.get("workspaceUris")
-            first = addresses[0] if isinstance(addresses, list) and addresses else None
-            found = found or bubble.text("workspaceProjectDir") or local_path(first)
-        if found is None and self._folders is None:
-            self._folders = dict(_listed(self._path.parent.parent / "workspaceStorage"))
-        return found or (self._folders or {}).get(name)
-
     def _messages(self, name: str, bubble: Record) -> list[Message]:
         at, said = _time(bubble), bubble.text("text") or bubble.text("rawText")
-        model = _model(bubble.get("modelInfo")) or bubble.text("modelType")
-        if bubble.get("type") in _USER:
-            parts = [*([said] if said else []), *_attached(bubble)]
-            return spoken("user", joined(parts), at, name)
-        thought = bubble.get("thinking")
-        reasoning = text(thought) or Record.of(thought).text("text")
-        asked = bubble.object("toolFormerData")
-        calls, results = self._tool(name, asked, at) if asked.text("name") else ([], [])
-        used = {name: told for name, told in bubble.object("tokenCount").counts(_TOKENS).items() if told}
-        return [*spoken("assistant", said, at, name, thoughts=[reasoning], calls=calls, model=model, **used), *results]
-
-    def _tool(self, name: str, asked: Record, at: float | None) -> tuple[list[Any], list[Message]]:
-        """A bubble's tool call with its arguments, and its result where there is one yet."""
-        call, tool = asked.text("toolCallId") or f"{name}-call", str(asked["name"])
-        arguments = from_json(asked.get("rawArgs")) or from_json(asked.get("params"), asked.get("params"))
-        result = asked.get("result")
-        if isinstance(arguments, dict):
-            arguments = {**arguments, **self._changed_lines(Record.of(from_json(result)))}
-        told = text(result) or asked.text("error") or (compact(result) if result else None)
-        is_error = asked.get("status") in ("error", "cancelled", "rejected")
-        answered = [answer(told, at, f"{name}-result", call, tool, failed=is_error)] if told else []
-        return [tool_call(call, tool, arguments)], answered
-
-    def _changed_lines(self, result: Record) -> dict[str, str]:
-        """The lines that an edit changed: its call names the file alone, and its result the file's text before and after."""
-        texts = []
-        for key in ("beforeContentId", "afterContentId"):
-            name = text(result.get(key))
-            found = next(self._database.beginning(_TABLE, "key", name), {}) if name else {}
-            value = found.get("value")
-            texts.append(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
-        before, after = texts
-        return changed_lines(before or "", after) if isinstance(after, str) else {}
+        if bubble.get("type") == _USER:
+            return spoken("user", said, at, name)
+        calls, results = list[Any](), list[Message]()
+        if (asked := bubble.object("toolFormerData")).text("name"):
+            call, tool = asked.text("toolCallId") or f"{name}-call", asked["name"]
+            arguments = from_json(asked.get("rawArgs")) or from_json(asked.get("params"), asked.get("params"))
+            calls.append(tool_call(call, tool, arguments))
+            result = asked.get("result")
+            if told := text(result) or asked.text("error") or (compact(result) if result else None):
+                failed = asked.get("status") in ("error", "cancelled", "rejected")
+                results.append(answer(told, at, f"{name}-result", call, tool, failed=failed))
+        used = {ours: number for ours, number in bubble.object("tokenCount").counts(_TOKENS).items() if number}
+        return [
+            *spoken(
+                "assistant", said, at, name, thoughts=[bubble.object("thinking").text("text")], calls=calls,
+                model=bubble.object("modelInfo").text("modelName"), **used,
+            ),
+            *results,
+        ]  # fmt: skip
 
 
 def _time(bubble: Record) -> float | None:
-    timing = bubble.object("timingInfo").get("clientEndTime")
-    return bubble.time("createdAt") or bubble.time("timestamp") or seconds(timing)
-
-
-def _model(about: Any) -> str | None:
-    name = Record.of(about).text("modelName")
-    return None if name == "default" else name  # which one that was is written nowhere
-
-
-def _attached(bubble: Record) -> Iterator[Any]:
-    """Pictures in a message, and the names of files that were given to it."""
-    context = bubble.object("context")
-    for one in (
-        *bubble.objects("images"),
-        *context.objects("selectedImages"),
-        *context.objects("fileSelections"),
-    ):
-        path = one.text("path") or local_path(one.get("uri"))
-        if one.text("data"):
-            yield image_part(one["data"].rpartition(",")[2], str(one.get("mimeType") or "image/png"))
-        elif path:
-            yield f"[file {path}]"
-
-
-def _listed(storages: Path) -> Iterator[tuple[str, str]]:
-    """The conversations in the list of each window, and the folder it was opened on."""
-    for path in sorted(storages.glob("*/state.vscdb")):
-        folder = opened_folder(path.parent)
-        try:
-            with ForeignDatabase(path) as database:
-                for row in database.beginning("ItemTable", "key", "composer.composerData") if folder else ():
-                    listed = Record.of(from_json(row["value"])).objects("allComposers")
-                    yield from ((str(one.get("composerId")), folder) for one in listed if folder)
-        except UnreadableDatabase:
-            continue
+    return bubble.time("createdAt") or bubble.time("timestamp")
 
 
 def _transcript(path: Path, reading: Reading) -> Conversation:
-    """A conversation of the command line. Questions may have their time; without one, that of the file stands for all."""
+    """A conversation of the command line, which has no times: that of the file stands for all."""
     made = Conversation(SOURCE, path.stem, started_at=path.stat().st_mtime)
     if path.parent.name == "subagents":
         made.parent, made.kind = path.parent.parent.name, "subagent"
@@ -246,8 +160,7 @@ def _transcript(path: Path, reading: Reading) -> Conversation:
     calls = ReplyGroups()  # these lines have Claude Code's content, and calls without an id
     for number, told in json_lines(path, reading):
         if told.get("role") in ("user", "assistant"):
-            line = _line(told, told["role"] == "user")
-            lines[f"line-{number}"] = line
+            line = lines[f"line-{number}"] = Record({"type": told["role"], "message": {"content": _blocks(told)}})
             calls.take(f"line-{number}", line, line, None, {})
         elif told.get("type") != "turn_ended":
             reading.unknown[str(told.get("type"))] += 1
@@ -255,24 +168,10 @@ def _transcript(path: Path, reading: Reading) -> Conversation:
     return made
 
 
-def _line(told: Record, is_user: bool) -> Record:
-    """A line as Claude Code has it: a person's words without what Cursor puts around them, and the time that stands there."""
-    said, at = [], None
-    for block in blocks(told):
-        if words := block.text("text"):
-            at = at or (_written(words) if is_user else None)
-            shown = words.rstrip().removesuffix("[REDACTED]").rstrip()  # stands in the place of a thought
-            block = Record({**block, "text": tagged(words, "user_query") if is_user else shown})
-        said.append(block)
-    return Record({"type": told["role"], "timestamp": at, "message": {"content": said}})
-
-
-def _written(words: str) -> float | None:
-    """The time in a question: Sunday, Sep 20, 2026, 12:31 AM (UTC+3)."""
-    if not (found := _TIME.search(words)):
-        return None
-    try:
-        made = datetime.strptime(found[1], "%b %d, %Y, %I:%M %p").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
-    return made - int(found[2] or 0) * 3600 - int(f"{found[2][:1]}{found[3]}" if found[3] else 0) * 60
+def _blocks(told: Record) -> list[Record]:
+    """The content of a line, a person's words without what Cursor puts around them."""
+    if told["role"] != "user":
+        return blocks(told)
+    return [
+        Record({**one, "text": tagged(one["text"], "user_query")}) if one.text("text") else one for one in blocks(told)
+    ]

@@ -6,7 +6,6 @@ and `response` what the editor shows of that. The rounds are written when a requ
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,6 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     answer,
-    from_json,
-    image_part,
     joined,
     local_path,
     message,
@@ -28,15 +25,16 @@ from hermes.interop.histories.conversation import (
     user_folders,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
-from hermes.interop.records import Record, count, text
+from hermes.interop.records import Record, text
 
 SOURCE = "vscode-copilot"
 _MARK = "responderUsername"
 _TEXTS = (None, "markdownContent", "markdownVuln")
 _BOOKKEEPING = (
-    "prepareToolInvocation", "undoStop", "codeblockUri", "mcpServersStarting", "progressMessage", "progressTaskSerialized",
-    "progressTask", "confirmation", "elicitation", "elicitationSerialized", "command", "commandButton", "treeData", "extensions",
-    "multiDiffData", "pullRequest", "notebookEditGroup", "questionCarousel", "references", "hook", "warning",
+    "prepareToolInvocation", "textEditGroup", "undoStop", "codeblockUri", "mcpServersStarting", "progressMessage",
+    "progressTaskSerialized", "progressTask", "confirmation", "elicitation", "elicitationSerialized", "command",
+    "commandButton", "treeData", "extensions", "multiDiffData", "pullRequest", "notebookEditGroup", "questionCarousel",
+    "references", "hook", "warning",
 )  # fmt: skip
 
 
@@ -86,12 +84,11 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     shown = _requests(whole)
     for key, request in every.items():
         told = _messages(key, request, reading)
-        if key not in shown or request.get("isHidden") or request.get("shouldBeRemovedOnSend"):  # undone, or asked anew
+        if key not in shown:  # undone, or asked anew
             after = made.messages[-1]["platform_message_id"] if made.messages else None
             made.branches += [(after, told)] if told else []
         else:
             made.messages += told
-        made.cwd = made.cwd or local_path(_metadata(request).get("cacheKey"))
     yield made
 
 
@@ -153,7 +150,7 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     said = text(asked) or Record.of(asked).text("text")
     parts = [*([said] if said else []), *_attached(request.object("variableData"))]
     made = spoken("user", joined(parts), at, name)
-    metadata, used = _metadata(request), {**request, **request.object("usage")}
+    metadata = _metadata(request)
     model = metadata.text("resolvedModel") or (request.text("modelId") or "").rpartition("/")[2]
     failed = request.object("result").object("errorDetails").text("message")
     rounds = [
@@ -170,8 +167,8 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
             "assistant", one.said.strip() or None, one.at or at, f"{name}-{number}", model=model if model != "auto" else None,
             reasoning="\n\n".join(one.thoughts) or None, finish_reason="error" if failed and is_last else None,
             tool_calls=[tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
-            input_tokens=count(metadata.get("promptTokens") or used.get("promptTokens")) if is_last else None,
-            output_tokens=count(metadata.get("outputTokens") or used.get("completionTokens")) if is_last else None,
+            input_tokens=metadata.count("promptTokens") if is_last else None,
+            output_tokens=metadata.count("outputTokens") if is_last else None,
         ))  # fmt: skip
         made += [
             answer(result, one.at or at, f"{call}-result", call, tool) for call, tool, _, result in calls if result
@@ -180,15 +177,10 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
 
 
 def _attached(data: Record) -> Iterator[Any]:
-    """Pictures that were given to a request, and the names of files."""
+    """The names of files and pictures that were given to a request."""
     for one in data.objects("variables"):
-        value = one.object("value")
-        if one.get("kind") == "image" and value:
-            held = bytes(byte for byte in value.values() if isinstance(byte, int) and 0 <= byte < 256)  # older versions
-            encoded = value.text("$base64") or base64.b64encode(held).decode()
-            yield image_part(encoded, str(one.get("mimeType") or "image/png"))
-        elif one.get("kind") in ("file", "directory", "image"):
-            yield f"[file {one.text('name') or local_path(value)}]"
+        if one.get("kind") in ("file", "directory", "image"):
+            yield f"[file {one.text('name') or local_path(one.get('value'))}]"
 
 
 def _rounds(metadata: Record, response: list[Record], reading: Reading) -> list[_Round]:
@@ -203,8 +195,6 @@ def _rounds(metadata: Record, response: list[Record], reading: Reading) -> list[
             call, tool = asked.text("id") or "", str(asked.get("name") or "tool")
             made.calls.append((call, tool, asked.get("arguments"), _result(results.get(call))))
         found.append(made)
-    if not any(one.calls for one in found) and any(one.calls for one in shown):
-        return shown
     if found and shown and not shown[-1].calls and (found[-1].calls or not any(one.said for one in found)):
         found.append(shown[-1])  # the last words of a request that was stopped
     return found or shown
@@ -228,14 +218,6 @@ def _shown(response: list[Record], reading: Reading) -> list[_Round]:
             rounds[-1].thoughts += _texts(value)
         elif kind == "toolInvocationSerialized":
             rounds[-1].calls.append(_invocation(part))
-        elif kind == "textEditGroup":
-            held = part.get("edits")
-            groups = held if isinstance(held, list) else []
-            edits = [edit for some in groups for edit in Record.all(some if isinstance(some, list) else [some])]
-            changes = [{"newText": edit.get("text"), "range": edit.get("range")} for edit in edits]
-            rounds[-1].calls.append(
-                ("", "edit_file", {"filePath": local_path(part.get("uri")), "edits": changes}, None)
-            )
         elif kind not in _BOOKKEEPING:
             reading.unknown[f"part {kind}"] += 1
     return rounds
@@ -247,22 +229,17 @@ def _texts(value: Any) -> list[str]:
 
 
 def _invocation(part: Record) -> tuple[str, str, Any, Any]:
-    details, about = part.object("resultDetails"), part.object("toolSpecificData")
-    arguments = from_json(details.get("input")) or about.get("rawInput") or about
-    output = [str(one["value"]) for one in details.objects("output") if one.text("value")]
     told = part.get("pastTenseMessage")
-    result = "\n".join(output) or about.text("result") or text(told) or Record.of(told).text("value")
+    arguments, result = part.object("toolSpecificData"), text(told) or Record.of(told).text("value")
     return part.text("toolCallId") or "", str(part.get("toolId") or "tool"), arguments, result
 
 
 def _result(result: Any) -> Any:
-    """The result of a tool: texts, pictures, or a tree of texts."""
+    """The result of a tool: texts, or trees of texts."""
     parts: list[Any] = []
     for one in Record.of(result).objects("content"):
         value = one.get("value")
-        if one.object("data").text("$base64"):
-            parts.append(image_part(one["data"]["$base64"], str(one.get("mimeType") or "image/png")))
-        elif told := value if isinstance(value, str) else _leaves(Record.of(value).get("node")):
+        if told := value if isinstance(value, str) else _leaves(Record.of(value).get("node")):
             parts.append(told)
     return joined(parts)
 
