@@ -56,10 +56,9 @@ def placed(root: Path, records: list[Any], name: str = NAME, **more: Any) -> Pat
 
 def test_a_session_with_a_tool_reasoning_and_a_sub_agent(tmp_path: Path) -> None:
     home, child = tmp_path / "home", FORK
-    parent = placed(tmp_path / ".grok", talk(), generated_title="Listing", head_branch="main")
-    started = parent / "subagents" / child / "meta.json"
-    lines(started, [{"parent_session_id": NAME, "child_session_id": child, "prompt": "look"}])
-    placed(tmp_path / ".grok", [chunk(1, "user_message_chunk", "look")], child, session_kind="subagent")
+    placed(tmp_path / ".grok", talk(), generated_title="Listing", head_branch="main")
+    about = {"session_kind": "subagent", "parent_session_id": NAME}
+    placed(tmp_path / ".grok", [chunk(1, "user_message_chunk", "look")], child, **about)
     done = program.run("sessions", "import", "--found", "--yes", home=home, env={"HOME": str(tmp_path)})
     assert done.status == 0 and "2 sessions with 5 messages imported" in done.out, done
     found = sessions(home)
@@ -108,18 +107,13 @@ def test_a_compaction_a_picture_and_an_unknown_kind(tmp_path: Path) -> None:
     assert "attachment:sha256:" in str(last["content"][1])
 
 
-def test_a_fork_shows_what_it_copied_and_a_grown_file_goes_on(tmp_path: Path) -> None:
+def test_a_fork_is_a_branch_and_a_grown_file_goes_on(tmp_path: Path) -> None:
     home = tmp_path / "home"
     placed(tmp_path / "g", talk())
-    own = update(20, "user_message_chunk", owner=FORK, content={"type": "text", "text": "in the fork"})
-    copies = [{**one, "params": {**one["params"], "sessionId": FORK}} for one in talk()]
-    own["params"]["sessionId"] = FORK
-    placed(tmp_path / "g", [*copies, own], FORK, parent_session_id=NAME)
-    assert "2 sessions with 5 messages imported" in brought_in(tmp_path / "g", home)
-    found = sessions(home)
-    fork = found[f"grok-{FORK}"]
-    assert (fork["kind"], fork["parent_session_id"], fork["output_tokens"]) == ("branch", f"grok-{NAME}", 0)
-    assert told(fork) == [*told(found[f"grok-{NAME}"]), ("user", "in the fork")]
+    placed(tmp_path / "g", [chunk(20, "user_message_chunk", "in the fork")], FORK, parent_session_id=NAME)
+    brought_in(tmp_path / "g", home)
+    fork = sessions(home)[f"grok-{FORK}"]
+    assert (fork["kind"], fork["parent_session_id"]) == ("branch", f"grok-{NAME}")
     placed(tmp_path / "g", [*talk(), chunk(30, "user_message_chunk", "later")])
     assert "1 session updated" in brought_in(tmp_path / "g", home)
     assert told(sessions(home)[f"grok-{NAME}"])[-1] == ("user", "later")

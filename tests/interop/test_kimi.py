@@ -103,16 +103,3 @@ def test_an_undone_turn_a_compaction_an_unknown_kind_and_what_is_said_later(tmp_
     found = sessions(home)
     assert told(found["kimi-wire"])[-1] == ("user", "more") and found["kimi-wire"]["end_reason"] == "compression"
     assert told(found["kimi-wire.2"]) == [("user", "Summary."), ("user", "go on")]
-
-
-def test_a_fork_shows_what_it_copied_and_counts_it_once(tmp_path: Path) -> None:
-    home, other = tmp_path / "home", NAME.replace("1", "0")  # comes before the session it was forked from
-    placed(tmp_path / "k", "main", talk())
-    records = [*talk(), {"type": "forked", "time": 1795003208000}, said(9, "in the fork")]
-    placed(tmp_path / "k", "main", records, other, forkedFrom=NAME, title="Fork")
-    assert "2 sessions with 6 messages imported" in brought_in(tmp_path / "k", home)
-    found = sessions(home)
-    fork = found[f"kimi-{other}"]
-    assert (fork["kind"], fork["parent_session_id"], fork["output_tokens"]) == ("branch", f"kimi-{NAME}", 0)
-    assert told(fork)[:5] == told(found[f"kimi-{NAME}"]) and told(fork)[5:] == [("user", "in the fork")]
-    assert "2 sessions already here" in brought_in(tmp_path / "k", home)

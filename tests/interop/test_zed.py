@@ -98,7 +98,7 @@ def test_threads(tmp_path: Path) -> None:
         "Done.",
     )
     assert json.loads(reply["tool_calls"][0]["function"]["arguments"])["edits"][0]["new_text"] == "width = 2"
-    assert changed(home) == {"c/a.py": 1, "c/b.py": 1}
+    assert changed(home)["c/a.py"] == 1
     assert (edited["tool_call_id"], shot["tool_name"], shot["content"][0]["type"]) == ("t1", "screenshot", "image_url")
     assert (found["zed-z2"]["parent_session_id"], found["zed-z2"]["kind"]) == ("zed-z1", "subagent")
     more = [
@@ -119,7 +119,7 @@ def test_an_older_document_and_a_damaged_one(tmp_path: Path) -> None:
         {"id": 1, "role": "assistant", "segments": [{"type": "thinking", "text": "hm"}, {"type": "text", "text": "Looking."}],
          "tool_uses": [use], "tool_results": [{"tool_use_id": "t1", "is_error": False, "content": "a.py"}]},
         {"id": 2, "role": "system", "segments": [{"type": "text", "text": "hidden"}]},
-    ], "initial_project_snapshot": {"worktree_snapshots": [{"worktree_path": "/work/old"}]}}  # fmt: skip
+    ]}  # fmt: skip
     path = database(
         tmp_path / "threads.db",
         ("CREATE TABLE threads(id TEXT, summary TEXT, updated_at TEXT, data_type TEXT, data BLOB)", []),
@@ -130,6 +130,6 @@ def test_an_older_document_and_a_damaged_one(tmp_path: Path) -> None:
     printed = brought_in(path, tmp_path / "home", status=1)
     assert "1 session with 3 messages imported" in printed and "thread torn" in printed
     session = sessions(tmp_path / "home")["zed-old"]
-    assert (session["title"], session["cwd"]) == ("Old", "/work/old")
+    assert session["title"] == "Old"
     assert told(session) == [("user", "find x"), ("assistant", "Looking."), ("tool", "a.py")]
     assert (session["messages"][1]["reasoning"], session["messages"][2]["tool_name"]) == ("hm", "grep")

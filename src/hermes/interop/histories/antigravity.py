@@ -30,7 +30,6 @@ _NAMES = {
     "output_tokens": "output_tokens",
     "cache_read_tokens": "cached_content_token_count",
 }
-_OLDER_NAMES = {**_NAMES, "input_tokens": "prompt_token_count", "output_tokens": "candidates_token_count"}
 _BOOKKEEPING = ("CONVERSATION_HISTORY", "EPHEMERAL_MESSAGE", "KNOWLEDGE_ARTIFACTS")
 
 
@@ -105,8 +104,7 @@ def _reply(
         calls.append(
             tool_call(call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()})
         )
-    names = _NAMES if "input_tokens" in step.object("usage") else _OLDER_NAMES
     return spoken(
         "assistant", content, at, name, thoughts=[step.text("thinking")], calls=calls, model=step.text("model"),
-        **step.object("usage").counts(names, with_cached=True),
+        **step.object("usage").counts(_NAMES, with_cached=True),
     )  # fmt: skip

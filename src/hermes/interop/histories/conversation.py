@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import wraps
-from itertools import chain, takewhile
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -296,18 +296,6 @@ def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
 
 
-def changed_lines(before: str, after: str) -> dict[str, str]:
-    """The lines that an edit changed, in the words of most edit tools; its program noted the whole file before and after it."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-
-    def equal(first: list[str], second: list[str]) -> int:
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
-
-    same = equal(old, new)
-    rest = equal(old[same:][::-1], new[same:][::-1])
-    return {"old_string": "".join(old[same : len(old) - rest]), "new_string": "".join(new[same : len(new) - rest])}
-
-
 def continued(
     first: Conversation, parts: list[list[Message]], models: Iterable[str | None] = ()
 ) -> Iterator[Conversation]:
@@ -336,20 +324,6 @@ def continued(
             if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)
         ]  # fmt: skip
         yield made
-
-
-def without_copies(forked: Conversation, parts: list[list[Message]], copied: set[str]) -> list[list[Message]]:
-    """The parts of a forked conversation from the first one with words of its own: copied messages stay with its parent."""
-    parts = [part for part in parts if part]
-    while parts and all(one["platform_message_id"] in copied for one in parts[0]):
-        parts = parts[1:]
-        owner, _, number = str(forked.parent).partition(".")
-        forked.parent = f"{owner}.{int(number or 1) + 1}"
-    if parts:
-        held = [one for one in parts[0] if one["platform_message_id"] in copied]
-        forked.carried += [Carried(str(forked.parent), None, held)] if held else []
-        parts[0] = [one for one in parts[0] if one["platform_message_id"] not in copied]
-    return parts
 
 
 def image_part(data: str, mime: str) -> dict[str, Any]:

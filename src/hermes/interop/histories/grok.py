@@ -20,7 +20,6 @@ from hermes.interop.histories.conversation import (
     reads,
     summary,
     tool_call,
-    without_copies,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 from hermes.interop.records import Record
@@ -59,8 +58,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compacted into."""
     reader = _UpdateReader(path, reading)
     made = _conversation(path, reader.name)
-    parts = without_copies(made, reader.parts, reader.copied) if reader.copied and made.parent else reader.parts
-    yield from continued(made, parts)
+    yield from continued(made, reader.parts)
 
 
 def _conversation(path: Path, name: str | None) -> Conversation:
@@ -73,9 +71,7 @@ def _conversation(path: Path, name: str | None) -> Conversation:
         started_at=about.time("created_at"), parent=about.text("parent_session_id"), kind="branch",
     )  # fmt: skip
     if about.get("session_kind") == "subagent":
-        started = next(path.parent.parent.glob(f"*/subagents/{name}/meta.json"), None) if "/" not in name else None
-        above = json_object(started).text("parent_session_id") if started else None
-        made.parent, made.kind = made.parent or above, "subagent"
+        made.kind = "subagent"
     if branch := about.text("head_branch"):
         made.meta["git_branch"] = branch
     return made
@@ -88,7 +84,6 @@ class _UpdateReader:
         self._path, self._reading = path, reading
         self.name: str | None = None
         self.parts: list[list[Message]] = [[]]
-        self.copied: set[str] = set()  # what was said in the session that this one was forked from
         self._model: str | None = None
         self._turns = 0  # that have ended
         self._turn: tuple[int, str | None] = (0, None)  # the one that the last chunk belongs to
@@ -101,8 +96,6 @@ class _UpdateReader:
             # Its numbers begin again when the session is resumed: with the time they are unique.
             event = about.text("eventId")
             name = f"{event}@{about.get('agentTimestampMs')}" if event else f"line-{number}"
-            if event and not event.startswith(str(self.name)):
-                self.copied.add(name)
             self._take(update, about, at, name)
 
     def _take(self, update: Record, about: Record, at: float | None, name: str) -> None:

@@ -18,7 +18,6 @@ from hermes.interop.histories.conversation import (
     reads,
     summary,
     tool_call,
-    without_copies,
 )  # fmt: skip
 from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
 from hermes.interop.records import Record, text
@@ -27,7 +26,7 @@ SOURCE = "kimi"
 _TOKENS = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
            "cache_write_tokens": "inputCacheCreation"}  # fmt: skip
 _BOOKKEEPING = (
-    "agent.", "config.", "context.clear", "cron.", "file_history.", "full_compaction.", "goal.", "llm.", "metadata",
+    "agent.", "config.", "context.clear", "cron.", "forked", "file_history.", "full_compaction.", "goal.", "llm.", "metadata",
     "micro_compaction.", "permission.", "plan", "plugin.", "profile.", "prompt.", "runtime.", "skill.", "subagent.", "swarm",
     "task.", "todo", "token_counting.", "tools.", "turn.", "usage.",
 )  # fmt: skip
@@ -58,8 +57,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     reader = _WireReader(path, reading)
     made = _conversation(path)
     made.branches, made.system_prompt = reader.branches, reader.system_prompt
-    parts = without_copies(made, reader.parts, reader.copied) if reader.copied and made.parent else reader.parts
-    yield from continued(made, parts)
+    yield from continued(made, reader.parts)
 
 
 def _conversation(path: Path) -> Conversation:
@@ -87,7 +85,6 @@ class _WireReader:
         self._reading = reading
         self.parts: list[list[Message]] = [[]]
         self.branches: list[tuple[str | None, list[Message]]] = []
-        self.copied: set[str] = set()  # what was said before the fork
         self.system_prompt: str | None = None
         self._model: str | None = None
         self._steps: dict[str, Message] = {}
@@ -103,8 +100,6 @@ class _WireReader:
             self.parts.append(summary(line["summary"], at, name))
         elif kind == "context.undo":
             self._undo(line.count("count") or 0)
-        elif kind == "forked":
-            self.copied = {one["platform_message_id"] for part in self.parts for one in part}
         elif kind.startswith(_BOOKKEEPING):
             self._model = line.text("model") or line.text("modelAlias") or self._model
             self.system_prompt = self.system_prompt or line.text("systemPrompt")

@@ -11,7 +11,6 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     answer,
-    changed_lines,
     compact,
     image_part,
     joined,
@@ -66,11 +65,10 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     """A row's conversation. Only two times are known: when it was first saved, and when something was said last."""
     first, last = seconds(row.get("created_at")), seconds(row.get("updated_at"))
-    trees = whole.object("initial_project_snapshot").objects("worktree_snapshots")
     folder = (text(row.get("folder_paths")) or "").partition("\n")[0]
     made = Conversation(
         SOURCE, str(row["id"]), title=text(row.get("summary")) or whole.text("title") or whole.text("summary"),
-        cwd=folder or next((found for tree in trees if (found := tree.text("worktree_path"))), None),
+        cwd=folder or None,
         model=whole.object("model").text("model"), started_at=first or last,
         parent=text(row.get("parent_id")), kind="subagent",
     )  # fmt: skip
@@ -124,8 +122,7 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
             thoughts.append(thought)
         elif used := part.object("ToolUse"):
             call = str(used.get("id"))
-            arguments = _arguments(used.get("input"), results.object(call).get("output"))
-            calls.append(tool_call(call, str(used.get("name") or "tool"), arguments))
+            calls.append(tool_call(call, str(used.get("name") or "tool"), used.get("input")))
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
             reading.unknown[f"content {next(iter(part), None)}"] += 1
     made = spoken("assistant", joined(texts), None, name, thoughts=thoughts, calls=calls)
@@ -134,14 +131,6 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
         tool, failed = result.text("tool_name"), result.get("is_error") is True
         made.append(answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed))
     return made
-
-
-def _arguments(given: Any, output: Any) -> Any:
-    """The arguments of a call. Those of an edit may name the file alone: its result has the texts."""
-    before, after = Record.of(output).get("old_text"), Record.of(output).get("new_text")
-    if isinstance(given, dict) and isinstance(before, str) and isinstance(after, str) and "edits" not in given:
-        return {**given, **changed_lines(before, after)}
-    return given
 
 
 def _newer(one: Any) -> dict[str, Any]:
