@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.interop.html import said, typed
-from hermes.interop.json_reading import decoded
-from hermes.interop.jsonl import encoded
+from hermes.interop.json_reading import decoded, encoded
 from hermes.interop.markdown import fenced
 from hermes_state import SessionDB
 from tests.support import seeds

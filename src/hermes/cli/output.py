@@ -224,7 +224,7 @@ def styled(text: str, *codes: str, on: bool) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output, indented."""
-    from hermes.interop.jsonl import encoded
+    from hermes.interop.json_reading import encoded
 
     try:
         text = msgspec.json.format(encoded(value), indent=2)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.home import get_hermes_home, make_private
-from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN, from_json
-from hermes.interop.records import Record
+from hermes.interop.histories.conversation import CARRIED, HERE, ORIGIN
+from hermes.interop.json_reading import Record, from_json
 from hermes.store.exchange.ingest import PARTIAL
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hermes.interop.formats import Export
-from hermes.interop.jsonl import encoded
+from hermes.interop.json_reading import encoded
 from hermes.interop.markdown import calls_of
 from hermes.store.records.attachments import Read, references
 from hermes.store.records.events import described, woven

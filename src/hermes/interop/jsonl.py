@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
-
 from hermes.interop.formats import Export, Found, Problem
-from hermes.interop.json_reading import Damaged, decoded, elements, is_spread, top_keys
+from hermes.interop.json_reading import Damaged, decoded, elements, encoded, is_spread, top_keys
 from hermes.store.records.attachments import Read, as_told, references
 
 ATTACHMENTS = "attachments"
 _HEAD = 1 << 20  # bytes of a line that tell whether it is a session
 _TOLD_BY = 100  # lines of which one must be a session: others may be damaged
-
-
-def encoded(value: Any) -> bytes:
-    """JSON in UTF-8, on one line. Text that UTF-8 can't hold (lone surrogates) is escaped, so nothing is lost."""
-    try:
-        return msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):  # UnicodeEncodeError is a ValueError
-        return json.dumps(value, ensure_ascii=True).encode()
 
 
 def write(export: Export) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING
 
 from hermes.interop.formats import Export
-from hermes.interop.jsonl import encoded
+from hermes.interop.json_reading import encoded
 from hermes.store.records.events import described, woven
 from hermes.store.text.index_text import plain_content
 from hermes.texts import one_line, unfinished

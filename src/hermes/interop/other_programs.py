@@ -19,9 +19,8 @@ from hermes.home import project_folder
 from hermes.interop import formats
 from hermes.interop.arrivals import alone, arriving, copied_id
 from hermes.interop.formats import Export, Format
-from hermes.interop.histories.conversation import HERE, ORIGIN, as_uuid, from_json
-from hermes.interop.json_reading import first_objects
-from hermes.interop.records import Record
+from hermes.interop.histories.conversation import HERE, ORIGIN, as_uuid
+from hermes.interop.json_reading import Record, first_objects, from_json
 from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ import msgspec
 
 from hermes.interop.formats import Found, Problem
 from hermes.interop.histories.conversation import CARRIED
-from hermes.interop.json_reading import Reading, Window, is_spread, json_lines, open_text
-from hermes.interop.records import Record
+from hermes.interop.json_reading import Reading, Record, Window, is_spread, json_lines, open_text
 from hermes.store.exchange.ingest import PARTIAL, OutOfPlace
 
 WINDOW = 8 << 20  # bytes

@@ -38,8 +38,7 @@ _INDENT = "  "
 
 def calls(message: MessageRow) -> Iterator[str]:
     """Each tool call of a message, as `name(key=value, …)`."""
-    from hermes.interop.json_reading import decoded
-    from hermes.interop.jsonl import encoded
+    from hermes.interop.json_reading import decoded, encoded
     from hermes.interop.markdown import calls_of
 
     for name, text in calls_of(message):
@@ -269,7 +268,7 @@ class _View:
 
     def add(self, messages: Sequence[MessageRow]) -> None:
         """Show messages."""
-        from hermes.interop.jsonl import encoded
+        from hermes.interop.json_reading import encoded
 
         for message in messages:
             if self.renderer is None:

@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    reads,
-)  # fmt: skip
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, reads
 from hermes.interop.json_reading import Reading
 
 SOURCE = "aider"
@@ -117,7 +115,8 @@ def _add(made: Conversation, role: str, line: str) -> None:
     if last is not None and (last["role"] == role or not line.strip()):
         last["content"].append(line)
     elif line.strip() or role != "assistant":
-        made.add(role, [line], None, f"message-{len(made.messages) + 1}", tool_name="aider" if role == "tool" else None)
+        tool = "aider" if role == "tool" else None
+        made.messages.append(make.message(role, [line], None, f"message-{len(made.messages) + 1}", tool_name=tool))
     if role == "tool" and (found := _MODEL.match(line)):
         made.model = found[1]
     elif role == "tool" and (used := _TOKENS.match(line)):

@@ -7,21 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    continued,
-    from_json,
-    message,
-    reads,
-    spoken,
-    summary,
-    tagged,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.json_reading import Reading, Record, first_objects, from_json, json_lines
 
 SOURCE = "antigravity"
 _MODEL = re.compile(r"setting `Model Selection` from .*? to (.+?)\.(?:\s|$)")
@@ -80,14 +68,14 @@ def _parts(made: Conversation, steps: dict[int, Record], reading: Reading) -> li
         elif kind == "USER_INPUT" or source.startswith("USER"):
             chosen = _MODEL.search(content or "")
             made.model = chosen[1] if chosen else made.model
-            parts[-1] += spoken("user", content and tagged(content, "USER_REQUEST"), at, name)
+            parts[-1] += make.spoken("user", content and make.tagged(content, "USER_REQUEST"), at, name)
         elif source == "MODEL":
             call, tool = waiting.popleft() if waiting else (None, kind.lower())
-            parts[-1].append(answer(content, at, name, call, tool))
+            parts[-1].append(make.answer(content, at, name, call, tool))
         elif kind == "CHECKPOINT" and content:
-            parts.append(summary(content, at, name))
+            parts.append(make.summary(content, at, name))
         elif kind == "SYSTEM_MESSAGE" and content:
-            parts[-1].append(message("system", tagged(content, "SYSTEM_MESSAGE"), at, name))
+            parts[-1].append(make.message("system", make.tagged(content, "SYSTEM_MESSAGE"), at, name))
         elif kind not in (*_BOOKKEEPING, "CHECKPOINT", "SYSTEM_MESSAGE"):
             reading.unknown[kind] += 1
     return parts
@@ -102,9 +90,9 @@ def _reply(
         waiting.append((call, tool))
         # each argument is JSON in a text
         calls.append(
-            tool_call(call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()})
+            make.tool_call(call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()})
         )
-    return spoken(
+    return make.spoken(
         "assistant", content, at, name, thoughts=[step.text("thinking")], calls=calls, model=step.text("model"),
         **step.object("usage").counts(_NAMES, with_cached=True),
     )  # fmt: skip

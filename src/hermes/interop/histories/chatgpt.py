@@ -11,21 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    compact,
-    from_json,
-    image_part,
-    joined,
-    message,
-    path_to,
-    reads,
-    tool_call,
-)  # fmt: skip
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, path_to, reads
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
-from hermes.interop.json_reading import Reading
-from hermes.interop.records import Record, text
+from hermes.interop.json_reading import Reading, Record, compact, from_json, text
 
 SOURCE = "chatgpt"
 _HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
@@ -144,21 +133,21 @@ def _message(node: Record, export: ExportFiles, reading: Reading) -> Message | N
             ": ".join(filter(None, (one.text("summary"), one.text("content")))) for one in content.objects("thoughts")
         ]
         reasoning = "\n\n".join(filter(None, thoughts)) or content.text("content")
-        return message("assistant", None, at, _name(node), reasoning=reasoning, model=model) if reasoning else None
+        return make.message("assistant", None, at, _name(node), reasoning=reasoning, model=model) if reasoning else None
     said = _with_files(_content(content, export, reading), meta, content, export)
     if said is None or role not in ("user", "assistant", "tool", "system"):
         return None
     if role == "tool":
-        return message("tool", said, at, _name(node), tool_name=author.text("name"))
+        return make.message("tool", said, at, _name(node), tool_name=author.text("name"))
     recipient = told.text("recipient")
     if role == "assistant" and recipient not in (None, "all", "assistant"):
-        return message("assistant", None, at, _name(node), model=model, tool_calls=[
-            tool_call(str(_name(node)), str(recipient), _arguments(content, said))
+        return make.message("assistant", None, at, _name(node), model=model, tool_calls=[
+            make.tool_call(str(_name(node)), str(recipient), _arguments(content, said))
         ])  # fmt: skip
     finish = {"max_tokens": "length", "stop": "stop", "interrupted": "interrupted"}.get(
         str(meta.object("finish_details").get("type"))
     )
-    return message(role, said, at, _name(node), model=model if role == "assistant" else None,
+    return make.message(role, said, at, _name(node), model=model if role == "assistant" else None,
                    finish_reason=finish if role == "assistant" else None)  # fmt: skip
 
 
@@ -180,9 +169,9 @@ def _with_files(said: Any, meta: Record, content: Record, export: ExportFiles) -
             continue
         found = export.asset(name)
         if found is not None:
-            files.append(image_part(base64.b64encode(found[1]).decode(), found[0]))
+            files.append(make.image_part(base64.b64encode(found[1]).decode(), found[0]))
         files.append(f"[file {file.text('name') or name}" + ("]" if found is not None else ": not in the export]"))
-    return joined([*parts, *files]) if files else said
+    return make.joined([*parts, *files]) if files else said
 
 
 def _content(content: Record, export: ExportFiles, reading: Reading) -> Any:
@@ -194,7 +183,7 @@ def _content(content: Record, export: ExportFiles, reading: Reading) -> Any:
                 parts += [part] if part.strip() else []
             elif isinstance(part, dict):
                 parts.append(_pointer(Record(part), export))
-        return joined(parts)
+        return make.joined(parts)
     if kind == "code":
         return _fenced(content.get("text"), content.text("language"))
     if kind == "execution_output":
@@ -221,4 +210,4 @@ def _pointer(part: Record, export: ExportFiles) -> Any:
     found = export.asset(pointer.rpartition("/")[2])
     if found is None:
         return f"[{part.get('content_type') or 'attachment'} {pointer}: not in the export]"
-    return image_part(base64.b64encode(found[1]).decode(), found[0])
+    return make.image_part(base64.b64encode(found[1]).decode(), found[0])

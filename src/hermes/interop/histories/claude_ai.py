@@ -7,22 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    compact,
-    joined,
-    left,
-    path_to,
-    reads,
-    relink,
-    spoken,
-    tool_call,
-)  # fmt: skip
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, left, path_to, reads, relink
 from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
-from hermes.interop.json_reading import Reading
-from hermes.interop.records import Record
+from hermes.interop.json_reading import Reading, Record, compact
 
 SOURCE = "claude-ai"
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
@@ -95,7 +83,7 @@ class _Step:
     results: list[Message] = field(default_factory=list)
 
     def messages(self, at: float | None, name: str | None) -> list[Message]:
-        reply = spoken("assistant", joined(self.texts), at, name, thoughts=self.thoughts, calls=self.calls)
+        reply = make.spoken("assistant", make.joined(self.texts), at, name, thoughts=self.thoughts, calls=self.calls)
         return [*reply, *self.results]
 
 
@@ -113,7 +101,7 @@ def _messages(record: Record, reading: Reading) -> list[Message]:
         label = attached.text("file_name") or "file"
         last.texts.append(f"[file {label}]" + (f"\n{held}" if held else ""))
     if record.get("sender") == "human":
-        return spoken("user", joined([one for step in steps for one in step.texts]), at, name)
+        return make.spoken("user", make.joined([one for step in steps for one in step.texts]), at, name)
     return [
         one
         for number, step in enumerate(steps)
@@ -140,12 +128,12 @@ def _steps(record: Record, name: str | None, at: float | None, reading: Reading)
             step.thoughts.append(block["thinking"])
         elif kind == "tool_use":
             made.append(block.text("id") or f"{name}-{len(made)}")
-            step.calls.append(tool_call(made[-1], str(block.get("name") or "tool"), block.get("input")))
+            step.calls.append(make.tool_call(made[-1], str(block.get("name") or "tool"), block.get("input")))
         elif kind == "tool_result":
             asked = block.text("tool_use_id") or (made[answered] if answered < len(made) else None)
             answered += 1
             result = _result(block.get("content"))
-            step.results.append(answer(result, at, f"{name}-result-{number}", asked, block.text("name")))
+            step.results.append(make.answer(result, at, f"{name}-result-{number}", asked, block.text("name")))
         elif kind not in _KNOWN:
             reading.unknown[f"block {kind}"] += 1
     return [step for step in steps if step.texts or step.thoughts or step.calls or step.results] or steps

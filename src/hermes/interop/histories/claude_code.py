@@ -40,9 +40,8 @@ from hermes.interop.histories.conversation import (
     path_to,
     reads,
     session_id,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, Window, first_objects, json_lines, json_object
-from hermes.interop.records import Record
+)
+from hermes.interop.json_reading import Reading, Record, Window, first_objects, json_lines, json_object
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 

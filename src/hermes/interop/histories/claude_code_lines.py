@@ -22,22 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories.conversation import (
-    HERE,
-    Message,
-    answer,
-    as_uuid,
-    block_parts,
-    iso,
-    joined,
-    message,
-    only_session,
-    tool_call,
-    written_parts,
-)  # fmt: skip  # fmt: skip
-from hermes.interop.json_reading import Reading, decoded, first_objects, json_lines
-from hermes.interop.jsonl import encoded
-from hermes.interop.records import Record
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import HERE, Message, as_uuid
+from hermes.interop.json_reading import Reading, Record, decoded, encoded, first_objects, json_lines
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
@@ -122,9 +109,9 @@ def messages_of(lines: dict[str, Record], uuids: list[str], reply_names: dict[st
             made += _user_line(line, uuid, at, is_local=uuid in answered_here)
         elif kind == "attachment":
             told = line.object("attachment")
-            prompt = joined(block_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
+            prompt = make.joined(make.block_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
             if prompt:
-                made.append(message("system" if _injected(prompt) else "user", prompt, at, uuid))
+                made.append(make.message("system" if _injected(prompt) else "user", prompt, at, uuid))
         if isinstance(line.get(MESSAGE), int):
             for one in made[begun:]:
                 one[HERE] = line[MESSAGE]
@@ -149,7 +136,7 @@ def _take_reply(line: Record, name: str, at: float | None, made: list[Message], 
     calls = []
     for block in blocks(line):
         if block.get("type") in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str):
-            calls.append(tool_call(block["id"], str(block.get("name") or "tool"), block.get("input")))
+            calls.append(make.tool_call(block["id"], str(block.get("name") or "tool"), block.get("input")))
     reply = replies.get(name)
     if reply is None:
         usage = told.object("usage")
@@ -158,7 +145,7 @@ def _take_reply(line: Record, name: str, at: float | None, made: list[Message], 
             usage.count("cache_creation_input_tokens"),
         )
         fresh = usage.count("input_tokens")
-        reply = replies[name] = message(
+        reply = replies[name] = make.message(
             "assistant", None, at, name,
             model=told.text("model") if told.get("model") != "<synthetic>" else None,
             input_tokens=fresh,
@@ -189,24 +176,24 @@ def _user_line(line: Record, uuid: str, at: float | None, *, is_local: bool) -> 
     content = line.object("message").get("content")
     if isinstance(content, str):
         role = "system" if is_local or _injected(content) else _role(line)
-        return [message(role, _typed(content), at, uuid)] if content.strip() else []
+        return [make.message(role, _typed(content), at, uuid)] if content.strip() else []
     made: list[Message] = []
     parts: list[Any] = []
     for block in blocks(line):
         if block.get("type") == "tool_result":
             call = str(block.get("tool_use_id"))
-            output, failed = joined(block_parts(block.get("content"))), block.get("is_error") is True
-            made.append(answer(output, at, call, call, failed=failed))
+            output, failed = make.joined(make.block_parts(block.get("content"))), block.get("is_error") is True
+            made.append(make.answer(output, at, call, call, failed=failed))
         else:
-            parts += block_parts([block])
+            parts += make.block_parts([block])
     context = [part for part in parts if _injected(part)]
     if context and len(context) < len(parts):  # what an editor adds to the person's words
-        made.append(message("system", joined(context), at, f"{uuid}-context"))
+        made.append(make.message("system", make.joined(context), at, f"{uuid}-context"))
         parts = [part for part in parts if not _injected(part)]
     if parts:
-        said = joined(parts)
+        said = make.joined(parts)
         role = "system" if is_local or _injected(said) else _role(line)
-        made.append(message(role, _typed(said), at, uuid))
+        made.append(make.message(role, _typed(said), at, uuid))
     return made
 
 
@@ -339,7 +326,7 @@ REASONING = "hermesReasoning"  # a block of thinking without its signature would
 
 def write(export: Export) -> Iterator[bytes]:
     """One session as a file that Claude Code resumes: `<folder of the project>/<session's uuid>.jsonl`."""
-    for session in only_session(export, "claude-code"):
+    for session in make.only_session(export, "claude-code"):
         yield from _written(session, export)
 
 
@@ -371,7 +358,7 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
         uuid = as_uuid(
             f"{name}/{one['id']}"
         )  # its own: with the uuids it came with, it would be a fork of that session
-        line = {"uuid": uuid, "parentUuid": parent, "timestamp": iso(one["timestamp"]), **base, MESSAGE: one["id"]}
+        line = {"uuid": uuid, "parentUuid": parent, "timestamp": make.iso(one["timestamp"]), **base, MESSAGE: one["id"]}
         if one["role"] == "assistant":
             if one.get("reasoning"):
                 line[REASONING] = one["reasoning"]
@@ -423,5 +410,5 @@ def _blocks_of(one: MessageRow, export: Export) -> Any:
     return [
         {"type": "text", "text": data} if mime is None
         else {"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}}
-        for mime, data in written_parts(content, export)
+        for mime, data in make.written_parts(content, export)
     ]  # fmt: skip

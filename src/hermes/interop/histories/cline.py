@@ -11,10 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import conversation
-from hermes.interop.histories.conversation import Conversation, Message, block_parts, joined, reads, spoken
-from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object, top_keys
-from hermes.interop.records import Record, seconds
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.histories.vscode_copilot import user_folders
+from hermes.interop.json_reading import (
+    Reading,
+    Record,
+    compact,
+    first_objects,
+    json_lines,
+    json_object,
+    seconds,
+    top_keys,
+)
 
 _HISTORY, _SESSION = "api_conversation_history.json", ".messages.json"
 _EXTENSIONS = {
@@ -34,11 +43,7 @@ _METRIC_TOKENS = {"input_tokens": "prompt", "output_tokens": "completion", "cach
 
 def usual_places() -> list[Path]:
     """The places where the extensions and Cline's terminal program keep their tasks."""
-    stored = [
-        user / "globalStorage" / extension / "tasks"
-        for user in conversation.user_folders()
-        for extension in _EXTENSIONS
-    ]
+    stored = [user / "globalStorage" / extension / "tasks" for user in user_folders() for extension in _EXTENSIONS]
     return [Path.home() / ".cline" / "data" / "sessions", Path.home() / ".cline" / "data" / "tasks", *stored]
 
 
@@ -51,7 +56,7 @@ def sniff(path: Path) -> bool:
     first = first_objects(path, 2)
     if not first or not all(one.get("role") in ("user", "assistant") and "content" in one for one in first):
         return False
-    return path.name == _HISTORY or "<task>" in conversation.compact(first[0]["content"])
+    return path.name == _HISTORY or "<task>" in compact(first[0]["content"])
 
 
 def _is_session(path: Path) -> bool:
@@ -78,10 +83,10 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
         name = f"{name}-{number}" if name in names else name
         names.add(name)
         if one.get("isSummary"):
-            parts.append(conversation.summary(joined(block_parts(one.get("content"))), one.time("ts"), name))
+            parts.append(make.summary(make.joined(make.block_parts(one.get("content"))), one.time("ts"), name))
         else:
             parts[-1] += _messages(one, name, reading)
-    yield from conversation.continued(made, parts)
+    yield from continued(made, parts)
 
 
 def _session(path: Path, whole: Record) -> Conversation:
@@ -124,12 +129,12 @@ def _messages(told: Record, name: str, reading: Reading) -> list[Message]:
     said: list[Any] = []
     for block in blocks:
         if block.get("type") == "tool_result":
-            output, failed = joined(block_parts(block.get("content"))), block.get("is_error") is True
+            output, failed = make.joined(make.block_parts(block.get("content"))), block.get("is_error") is True
             call = str(block.get("tool_use_id"))
-            made.append(conversation.answer(output, at, f"{name}-{len(made)}", call, failed=failed))
+            made.append(make.answer(output, at, f"{name}-{len(made)}", call, failed=failed))
         else:
-            said += [_words(part) if isinstance(part, str) else part for part in block_parts([block])]
-    return [*made, *spoken("user", joined([part for part in said if part]), at, name)]
+            said += [_words(part) if isinstance(part, str) else part for part in make.block_parts([block])]
+    return [*made, *make.spoken("user", make.joined([part for part in said if part]), at, name)]
 
 
 def _words(text: str) -> str:
@@ -147,14 +152,14 @@ def _reply(told: Record, blocks: list[Record], at: float | None, name: str, read
             thoughts.append(block.text("thinking"))
         elif kind == "tool_use":
             tool = str(block.get("name") or "tool")
-            calls.append(conversation.tool_call(block.text("id") or f"{name}-{len(calls)}", tool, block.get("input")))
+            calls.append(make.tool_call(block.text("id") or f"{name}-{len(calls)}", tool, block.get("input")))
             texts.append(given.text(_ANSWERS[tool]) if tool in _ANSWERS else None)
         else:
             reading.unknown[f"block {kind}"] += 1
     model, used = told.object("modelInfo"), told.object("metrics")
     counted = used.object("tokens").counts(_METRIC_TOKENS, with_cached=True) | used.counts(_METRICS, with_cached=True)
     cost = used.get("cost")
-    return spoken(
-        "assistant", joined(list(filter(None, texts))), at, name, thoughts=thoughts, calls=calls,
+    return make.spoken(
+        "assistant", make.joined(list(filter(None, texts))), at, name, thoughts=thoughts, calls=calls,
         model=model.text("id") or model.text("modelId"), cost_usd=cost if isinstance(cost, (int, float)) else None, **counted,
     )  # fmt: skip

@@ -14,26 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories.conversation import (
-    HERE,
-    Conversation,
-    Message,
-    answer,
-    as_uuid,
-    compact,
-    continued,
-    image_part,
-    iso,
-    joined,
-    message,
-    only_session,
-    reads,
-    tool_call,
-    written_parts,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.jsonl import encoded
-from hermes.interop.records import Record
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import HERE, Conversation, Message, as_uuid, continued, reads
+from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, json_lines
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
 
@@ -182,7 +165,7 @@ class _RolloutReader:
         elif kind in _RESULTS:
             call = str(item.get("call_id"))
             output = _output(item.get("output", item.get("tools")))
-            self._add(answer(output, at, f"{call}-result", call))
+            self._add(make.answer(output, at, f"{call}-result", call))
         elif kind not in _KNOWN_ITEMS:
             self._reading.unknown[f"response_item {kind}"] += 1
 
@@ -196,18 +179,18 @@ class _RolloutReader:
         if not parts:
             return
         role = item.get("role")
-        content = joined(parts)
+        content = make.joined(parts)
         if role == "assistant":
-            self._add(message("assistant", content, at, name, model=self._model, reasoning=self._reasoning()))
+            self._add(make.message("assistant", content, at, name, model=self._model, reasoning=self._reasoning()))
         elif role == "user" and not _injected(content):
             self._user_turns.append(len(self._parts[-1]))
             if isinstance(content, str) and content.lstrip().startswith(_FROM_EDITOR) and _REQUEST in content:
                 context, _, content = content.partition(_REQUEST)
-                self._add(message("system", context.strip(), at, f"{name}-context"))
+                self._add(make.message("system", context.strip(), at, f"{name}-context"))
                 content = content.strip()
-            self._add(message("user", content, at, name))
+            self._add(make.message("user", content, at, name))
         else:
-            self._add(message("system", content, at, name))
+            self._add(make.message("system", content, at, name))
 
     def _reasoning(self) -> str | None:
         told, self._thought = "\n\n".join(self._thought), []
@@ -215,15 +198,15 @@ class _RolloutReader:
 
     def _called(self, item: Record, at: float | None, name: str, kind: str) -> None:
         call = item.text("call_id") or name
-        made = tool_call(call, item.text("name") or kind.removesuffix("_call"), item.get(_CALLS[kind]))
+        made = make.tool_call(call, item.text("name") or kind.removesuffix("_call"), item.get(_CALLS[kind]))
         last = self._parts[-1][-1] if self._parts[-1] else None
         if last is not None and last["role"] == "assistant" and not self._thought:
             last.setdefault("tool_calls", []).append(made)
         else:
-            self._add(message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
+            self._add(make.message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
         if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
-            self._add(answer([image_part(item["result"], "image/png")], at, f"{call}-result", call))
+            self._add(make.answer([make.image_part(item["result"], "image/png")], at, f"{call}-result", call))
 
     def _event(self, event: Record) -> None:
         kind = event.get("type")
@@ -254,7 +237,7 @@ class _RolloutReader:
             self._parts.append([])
             self._user_turns = []
         if payload.text("message"):
-            self._add(message("user", payload["message"], at, f"summary-{number}"))
+            self._add(make.message("user", payload["message"], at, f"summary-{number}"))
 
     def conversations(self) -> Iterator[Conversation]:
         """The session and its continuations, oldest first."""
@@ -302,7 +285,7 @@ def _output(output: Any) -> Any:
             if one.get("type") == "input_image" and one.text("image_url")
         ]
         if pictures:
-            return joined([*filter(None, told), *pictures])
+            return make.joined([*filter(None, told), *pictures])
         return "\n".join(told) or compact(output)
     if isinstance(output, dict) and isinstance(output.get("content"), str):
         return output["content"]
@@ -328,7 +311,7 @@ def _indexed_title(path: Path, name: str) -> str | None:
 
 def write(export: Export) -> Iterator[bytes]:
     """One session as a rollout that Codex resumes."""
-    for session in only_session(export, "codex"):
+    for session in make.only_session(export, "codex"):
         yield from _written(session, export)
 
 
@@ -340,7 +323,7 @@ def kept_at(name: str, session: ExportedSession) -> Path:
 
 def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
     name = export.name or as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
-    began = iso(session["started_at"])
+    began = make.iso(session["started_at"])
     meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
                             "cli_version": "0.0.0", "source": "cli", _SESSION: session["id"]}  # fmt: skip
     if session.get("system_prompt") and session["source"] == SOURCE:
@@ -354,9 +337,9 @@ def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
         export.left_out["hidden messages"] = len(session["rewound_messages"])
     for one in session.get("messages") or ():
         for kind, payload in _items(one, export):
-            yield _line(iso(one["timestamp"]), kind, payload, **{_MESSAGE: one["id"]})
+            yield _line(make.iso(one["timestamp"]), kind, payload, **{_MESSAGE: one["id"]})
     if session.get("title"):
-        yield _line(iso(session.get("ended_at") or session["started_at"]), "event_msg",
+        yield _line(make.iso(session.get("ended_at") or session["started_at"]), "event_msg",
                     {"type": "thread_name_updated", "thread_name": session["title"]})  # fmt: skip
 
 
@@ -369,7 +352,7 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
     said, role = one.get("content"), one["role"]
     name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
     if role == "tool":
-        words = [words for _, words in written_parts(said, export, pictures=False)]
+        words = [words for _, words in make.written_parts(said, export, pictures=False)]
         output = {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": "\n\n".join(words)}
         yield "response_item", output
         return
@@ -380,7 +363,7 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
         {"type": spoken, "text": data}
         if mime is None
         else {"type": "input_image", "image_url": f"data:{mime};base64,{data}"}
-        for mime, data in written_parts(said, export)
+        for mime, data in make.written_parts(said, export)
     ]
     if not (blocks or one.get("reasoning") or one.get("tool_calls")):
         export.left_out["empty messages"] += 1

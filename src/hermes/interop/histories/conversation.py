@@ -10,37 +10,21 @@ form a tree: each names the one it follows (`parentId`); going back starts anoth
 
 from __future__ import annotations
 
-import base64
-import json
-import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import Any
 
-import msgspec
-
-from hermes.errors import InvalidInput
-from hermes.interop.formats import Export, Found, Problem
-from hermes.interop.json_reading import Reading, decoded, json_object
-from hermes.interop.records import FIRST, LAST, Record, text
+from hermes.interop.formats import Found, Problem
+from hermes.interop.histories.make import Message as Message
+from hermes.interop.json_reading import Reading
 from hermes.texts import shortened
 
-if TYPE_CHECKING:
-    from hermes.store.records.attachments import Read
-    from hermes.store.records.rows import ExportedSession
-
-
-Message = dict[str, Any]
 ORIGIN, HERE = "origin", "here"  # the session here that a file was written from, and the id of each message that it has
 CARRIED = "carried"  # the key of a session under which it names messages of others; `arrivals` makes references of them
 _LONGEST_ID = 200
-_REFERENCE = re.compile("attachment:sha256:([0-9a-f]{64})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +59,6 @@ class Conversation:
     origin: str | None = None  # the session here that this one was exported from
     keeps_lost: bool = False  # whether messages that are no longer in the file stay: its program drops the first ones
     carried: list[Carried] = field(default_factory=list)  # messages of other conversations that this one shows
-
-    def add(self, role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
-        """A message at the end of what is shown."""
-        made = message(role, content, at, foreign_id, **fields)
-        self.messages.append(made)
-        return made
 
     def session(self, tools: dict[str, str]) -> dict[str, Any] | None:
         """The session to import; None when nothing was said in it. `tools` are the tools of the calls so far, by their ids."""
@@ -222,50 +200,6 @@ def reads(
     return read
 
 
-def message(role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
-    """A message as append_message takes it; fields that are None are left out."""
-    made = {"role": role, "content": content, "timestamp": at, "platform_message_id": foreign_id, **fields}
-    return {name: value for name, value in made.items() if value is not None or name in ("content", "timestamp")}
-
-
-def spoken(
-    role: str, content: Any, at: float | None, foreign_id: str | None, *, thoughts: Iterable[str | None] = (),
-    calls: list[dict[str, Any]] | None = None, **fields: Any,
-) -> list[Message]:  # fmt: skip
-    """A message with these thoughts and calls, in a list; an empty list where nothing is said, thought or called."""
-    thought = "\n\n".join(filter(None, thoughts)) or None
-    if not (content or thought or calls):
-        return []
-    return [message(role, content or None, at, foreign_id, reasoning=thought, tool_calls=calls or None, **fields)]
-
-
-def summary(content: Any, at: float | None, foreign_id: str | None) -> list[Message]:
-    """The summary with which a conversation goes on after a compaction, as a message in a list; an empty list without one."""
-    return spoken("user", content, at, foreign_id, meta={"summary": True})
-
-
-def answer(
-    content: Any,
-    at: float | None,
-    foreign_id: str | None,
-    call: str | None,
-    tool: str | None = None,
-    *,
-    failed: bool = False,
-) -> Message:
-    """The result of a call; its tool is known from the call, too. `failed`: it is an error, or the call was declined."""
-    meta = {"failed": True} if failed else None
-    return message("tool", content, at, foreign_id, tool_call_id=call, tool_name=tool, meta=meta)
-
-
-def add_call(messages: list[Message], call: dict[str, Any], at: float | None, foreign_id: str, **fields: Any) -> None:
-    """Add a call to the reply that messages end with, or as a reply of its own."""
-    if messages and messages[-1]["role"] == "assistant":
-        messages[-1].setdefault("tool_calls", []).append(call)
-    else:
-        messages.append(message("assistant", None, at, foreign_id, tool_calls=[call], **fields))
-
-
 def session_id(source: str, foreign_id: str) -> str:
     """The id a conversation has here: the program and the id it had there."""
     clean = "".join(c if c.isprintable() and c != " " else "_" for c in foreign_id)
@@ -290,10 +224,14 @@ def clean_title(title: str | None) -> str | None:
         return None
 
 
-def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
-    """A tool call as chat endpoints write it."""
-    text = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+def as_uuid(name: str) -> str:
+    """A name that is a UUID as it is, any other as a UUID made of it: the same each time."""
+    import uuid
+
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
 
 
 def continued(
@@ -324,148 +262,6 @@ def continued(
             if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)
         ]  # fmt: skip
         yield made
-
-
-def image_part(data: str, mime: str) -> dict[str, Any]:
-    """A picture as a part of a message; its bytes become an attachment when it is stored."""
-    return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
-
-
-def picture_in(block: Record) -> dict[str, Any] | None:
-    """The picture whose bytes a block has in base64; None where it has none."""
-    data = block.get("data")
-    mime = block.text("mimeType") or block.text("media_type") or block.text("mediaType") or "image/png"
-    return image_part(data, mime) if isinstance(data, str) else None
-
-
-def block_parts(content: Any) -> list[Any]:
-    """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
-    parts: list[Any] = [content] if text(content) else []
-    for block in Record.all(content):
-        shown = picture_in(block.object("source"))
-        if block.get("type") == "text":
-            parts += [block["text"]] if block.text("text") else []
-        elif block.get("type") in ("image", "document") and shown:
-            parts.append(shown)
-        elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
-            parts.append(compact(block))
-    return parts
-
-
-def picture(url: Any) -> Any:
-    """A picture by its address: a part of the message where the address has its bytes, else a note that it was there."""
-    if isinstance(url, str) and url.startswith("data:"):
-        return {"type": "image_url", "image_url": {"url": url}}
-    return f"[picture {url}]" if text(url) else "[picture]"
-
-
-def joined(parts: list[Any]) -> Any:
-    """Parts of a message: one text where all are texts, else the list of parts. None is no part."""
-    parts = [part for part in parts if part is not None]
-    if all(isinstance(part, str) for part in parts):
-        return "\n\n".join(parts) or None
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
-
-
-def compact(value: Any) -> str:
-    """JSON on one line."""
-    try:
-        return msgspec.json.encode(value).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return json.dumps(value, ensure_ascii=True)
-
-
-def from_json(value: Any, otherwise: Any = None) -> Any:
-    """The value of a JSON text; `otherwise` where it is damaged, and a value that is no text as it is."""
-    try:
-        if isinstance(value, (str, bytes)):
-            return decoded(value.encode() if isinstance(value, str) else value)
-        return value
-    except ValueError:
-        return otherwise
-
-
-def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
-    """The session of an export in a format that holds one a file; InvalidInput at a second one."""
-    for number, session in enumerate(export.sessions):
-        if number:
-            raise InvalidInput(f"{name} holds one session a file; name it with --session-id")
-        yield session
-
-
-def written_parts(content: Any, export: Export, *, pictures: bool = True) -> Iterator[tuple[str | None, str]]:
-    """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
-    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
-        if isinstance(part, dict) and part.get("type") == "text":
-            yield None, str(part.get("text") or "")
-        elif pictures and (found := _picture_bytes(part, export.attachments)) is not None:
-            yield found
-        else:
-            export.left_out["attachments"] += 1
-
-
-def _picture_bytes(part: Any, read: Read | None) -> tuple[str, str] | None:
-    """A picture's media type and its bytes in base64; None where the record has no bytes of it."""
-    url = Record.of(part).object("image_url").text("url") or ""
-    mime, _, data = url.removeprefix("data:").partition(";base64,")
-    reference = _REFERENCE.fullmatch(data or url)
-    if reference is None or read is None:
-        return (mime, data) if data and reference is None else None
-    try:
-        return (mime if data else "image/png"), base64.b64encode(read(reference[1])).decode()
-    except OSError:
-        return None
-
-
-def iso(at: float) -> str:
-    """A time as other programs write it; the first or the last one they have for what is before or after."""
-    return (
-        datetime.fromtimestamp(min(max(at, FIRST), LAST), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
-
-
-def as_uuid(name: str) -> str:
-    """A name that is a UUID as it is, any other as a UUID made of it: the same each time."""
-    import uuid
-
-    try:
-        return str(uuid.UUID(name))
-    except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
-
-
-def tagged(value: str, *tags: str) -> str:
-    """The part of a prompt between these tags, where a program wraps a person's words among its own; else all of it."""
-    for tag in tags:
-        _, opened, rest = value.partition(f"<{tag}>")
-        if opened:
-            value = rest.partition(f"</{tag}>")[0].strip()
-    return value
-
-
-HOSTS = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
-
-
-def user_folders(*hosts: str) -> list[Path]:
-    """The User folders of these editors (of all, if none is named), on Linux and on macOS."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    bases = (config, Path.home() / "Library" / "Application Support")
-    return [base / host / "User" for host in hosts or HOSTS for base in bases]
-
-
-def local_path(address: Any) -> str | None:
-    """The path of a file's address, which may be a text or the editor's own object; None for one on another machine."""
-    if isinstance(address, dict):
-        if address.get("scheme") not in (None, "file"):
-            return None
-        return text(address.get("fsPath")) or text(address.get("path"))
-    is_here = isinstance(address, str) and address.startswith("file:///")
-    return unquote(address.removeprefix("file://")) if is_here else None
-
-
-def opened_folder(storage: Path) -> str | None:
-    """The folder that a window was opened on, from the `workspace.json` in its part of workspaceStorage."""
-    return local_path(json_object(storage / "workspace.json").get("folder"))
 
 
 def relink(parents: dict[str, Any], may_begin: Callable[[str], bool] = lambda name: False) -> None:

@@ -6,21 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    add_call,
-    answer,
-    compact,
-    continued,
-    joined,
-    reads,
-    spoken,
-    summary,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
 SOURCE = "copilot"
 _SAID = ("user.message", "assistant.message")
@@ -101,7 +89,7 @@ class _Talk:
             self._model = data.text("newModel") or self._model
         elif kind == "session.compaction_complete" and data.text("summaryContent"):
             self.models.append(self._model)
-            self.parts.append(summary(data["summaryContent"], at, name))
+            self.parts.append(make.summary(data["summaryContent"], at, name))
         elif kind in _SAID:
             self._say(kind.partition(".")[0], data, at, name)
         elif kind == "system.message":
@@ -117,16 +105,16 @@ class _Talk:
         content = data.text("content")
         if role != "assistant":
             named = [one.text("displayName") or one.text("path") for one in data.objects("attachments")]
-            content = joined([content, *(f"[file {one}]" for one in named if one)])
-            self.parts[-1] += spoken(role, content, at, name)
+            content = make.joined([content, *(f"[file {one}]" for one in named if one)])
+            self.parts[-1] += make.spoken(role, content, at, name)
             return
         calls = []
         for number, asked in enumerate(data.objects("toolRequests")):
             call = asked.text("toolCallId") or f"{name}-{number}"
             self._asked.add(call)
-            calls.append(tool_call(call, str(asked.get("name") or "tool"), asked.get("arguments")))
+            calls.append(make.tool_call(call, str(asked.get("name") or "tool"), asked.get("arguments")))
         used = self._used.get(str(data.get("apiCallId")), Record()) | data
-        self.parts[-1] += spoken(
+        self.parts[-1] += make.spoken(
             "assistant", content, at, name, model=data.text("model") or self._model, calls=calls,
             thoughts=[data.text("reasoningText")], **Record(used).counts(_TOKENS, with_cached=True),
         )  # fmt: skip
@@ -137,8 +125,8 @@ class _Talk:
         if call in self._asked:
             return
         self._asked.add(call)
-        made = tool_call(call, str(data.get("toolName") or "tool"), data.get("arguments"))
-        add_call(self.parts[-1], made, at, call, model=self._model)
+        made = make.tool_call(call, str(data.get("toolName") or "tool"), data.get("arguments"))
+        make.add_call(self.parts[-1], made, at, call, model=self._model)
 
     def _end(self, data: Record, at: float | None, name: str) -> None:
         call = data.text("toolCallId") or (self._open[0] if self._open else None)
@@ -148,7 +136,7 @@ class _Talk:
         told = Record.of(result).text("content") or data.object("error").text("message")
         output = told or (compact(result) if result else None)
         tool = None if call in self._asked else data.text("toolName")
-        self.parts[-1].append(answer(output, at, name, call, tool, failed=data.get("success") is False))
+        self.parts[-1].append(make.answer(output, at, name, call, tool, failed=data.get("success") is False))
 
     def conversation(self, name: str, parent: Conversation | None = None) -> Conversation:
         """The session, or the one of a sub-agent, without its messages."""

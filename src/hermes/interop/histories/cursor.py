@@ -10,22 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hermes.interop.histories import make
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    compact,
-    from_json,
-    opened_folder,
-    reads,
-    spoken,
-    tagged,
-    tool_call,
-    user_folders,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record, text
+from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories.vscode_copilot import opened_folder, user_folders
+from hermes.interop.json_reading import Reading, Record, compact, first_objects, from_json, json_lines, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "cursor"
@@ -127,19 +116,19 @@ class _Editor:
     def _messages(self, name: str, bubble: Record) -> list[Message]:
         at, said = _time(bubble), bubble.text("text") or bubble.text("rawText")
         if bubble.get("type") == _USER:
-            return spoken("user", said, at, name)
+            return make.spoken("user", said, at, name)
         calls, results = list[Any](), list[Message]()
         if (asked := bubble.object("toolFormerData")).text("name"):
             call, tool = asked.text("toolCallId") or f"{name}-call", asked["name"]
             arguments = from_json(asked.get("rawArgs")) or from_json(asked.get("params"), asked.get("params"))
-            calls.append(tool_call(call, tool, arguments))
+            calls.append(make.tool_call(call, tool, arguments))
             result = asked.get("result")
             if told := text(result) or asked.text("error") or (compact(result) if result else None):
                 failed = asked.get("status") in ("error", "cancelled", "rejected")
-                results.append(answer(told, at, f"{name}-result", call, tool, failed=failed))
+                results.append(make.answer(told, at, f"{name}-result", call, tool, failed=failed))
         used = {ours: number for ours, number in bubble.object("tokenCount").counts(_TOKENS).items() if number}
         return [
-            *spoken(
+            *make.spoken(
                 "assistant", said, at, name, thoughts=[bubble.object("thinking").text("text")], calls=calls,
                 model=bubble.object("modelInfo").text("modelName"), **used,
             ),
@@ -173,5 +162,6 @@ def _blocks(told: Record) -> list[Record]:
     if told["role"] != "user":
         return blocks(told)
     return [
-        Record({**one, "text": tagged(one["text"], "user_query")}) if one.text("text") else one for one in blocks(told)
+        Record({**one, "text": make.tagged(one["text"], "user_query")}) if one.text("text") else one
+        for one in blocks(told)
     ]

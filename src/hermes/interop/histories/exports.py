@@ -11,11 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-)  # fmt: skip
-from hermes.interop.json_reading import Damaged, Reading, decoded, elements, json_lines_of
-from hermes.interop.records import Record
+from hermes.interop.histories.conversation import Conversation
+from hermes.interop.json_reading import Damaged, Reading, Record, decoded, elements, json_lines_of
 
 _HEAD = 200_000
 _LARGEST_ASSET = 50_000_000

@@ -8,20 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    compact,
-    joined,
-    message,
-    picture_in,
-    reads,
-    spoken,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
-from hermes.interop.records import Record, text
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object, text
 
 SOURCE = "gemini"
 _TOKENS = {
@@ -165,7 +154,7 @@ def _messages(record: Record, reading: Reading) -> list[Message]:
     if kind == "user":
         content = content_of(record.get("content"), reading)
         role = "system" if isinstance(content, str) and content.lstrip().startswith("<session_context>") else "user"
-        return spoken(role, content, at, name)
+        return make.spoken(role, content, at, name)
     if kind == "gemini":
         return _reply(record, at, name, reading)
     if kind not in _BOOKKEEPING:
@@ -180,11 +169,13 @@ def _reply(record: Record, at: float | None, name: str | None, reading: Reading)
     calls, results = [], []
     for number, call in enumerate(record.objects("toolCalls")):
         call_id = call.text("id") or f"{name}-{number}"
-        calls.append(tool_call(call_id, str(call.get("name") or "tool"), call.get("args")))
+        calls.append(make.tool_call(call_id, str(call.get("name") or "tool"), call.get("args")))
         if call.get("result") is not None or call.text("resultDisplay"):
             failed, ended = call.get("status") in ("error", "cancelled"), call.time("timestamp") or at
-            results.append(answer(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed))
-    reply = message(
+            results.append(
+                make.answer(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
+            )
+    reply = make.message(
         "assistant", content_of(record.get("content"), reading), at, name, model=record.text("model"),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
         **record.object("tokens").counts(_TOKENS, with_cached=True),
@@ -217,13 +208,13 @@ def content_of(content: Any, reading: Reading) -> Any:
             part = Record(part)
             if part.text("text"):
                 parts.append(part["text"])
-            elif held := picture_in(part.object("inlineData")):
+            elif held := make.picture_in(part.object("inlineData")):
                 parts.append(held)
             elif part.object("fileData").text("fileUri"):
                 parts.append(f"[file {part['fileData']['fileUri']}]")
             else:
                 reading.unknown.update(f"part {key}" for key in part.keys() - _WITHOUT_WORDS)
-    return joined(parts)
+    return make.joined(parts)
 
 
 def _project(path: Path) -> str | None:

@@ -7,21 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    compact,
-    continued,
-    from_json,
-    joined,
-    picture_in,
-    reads,
-    spoken,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record, text
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.json_reading import Reading, Record, compact, first_objects, from_json, json_lines, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "goose"
@@ -128,23 +116,23 @@ def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
         kind = block.get("type")
         if kind == "text":
             parts.append(block.text("text"))
-        elif kind == "image" and (shown := picture_in(block)):
+        elif kind == "image" and (shown := make.picture_in(block)):
             parts.append(shown)
         elif kind == "thinking":
             thoughts.append(block.text("thinking"))
         elif kind in ("toolRequest", "frontendToolRequest"):
             asked = block.object("toolCall").object("value")
-            calls.append(tool_call(str(block.get("id")), str(asked.get("name") or "tool"), asked.get("arguments")))
+            calls.append(make.tool_call(str(block.get("id")), str(asked.get("name") or "tool"), asked.get("arguments")))
         elif kind == "toolResponse":
             call = str(block.get("id"))
             told = block.object("toolResult")
             is_error = told.get("status") == "error" or told.object("value").get("isError") is True
-            results.append(answer(_result(told), at, f"{call}-result", call, failed=is_error))
+            results.append(make.answer(_result(told), at, f"{call}-result", call, failed=is_error))
         elif str(kind) not in _BOOKKEEPING:
             reading.unknown[f"content {kind}"] += 1
     if role == "assistant":
-        return [*spoken("assistant", joined(parts), at, name, thoughts=thoughts, calls=calls), *results]
-    return [*results, *spoken("user", joined(parts), at, name)]
+        return [*make.spoken("assistant", make.joined(parts), at, name, thoughts=thoughts, calls=calls), *results]
+    return [*results, *make.spoken("user", make.joined(parts), at, name)]
 
 
 def _result(result: Record) -> Any:
@@ -153,6 +141,6 @@ def _result(result: Record) -> Any:
     value = result.get("value")
     blocks = Record.of(value).objects("content") or Record.all(value)
     told = [one.text("text") or one.object("resource").text("text") for one in blocks]
-    if pictures := [shown for one in blocks if one.get("type") == "image" and (shown := picture_in(one))]:
-        return joined([*told, *pictures])
+    if pictures := [shown for one in blocks if one.get("type") == "image" and (shown := make.picture_in(one))]:
+        return make.joined([*told, *pictures])
     return "\n".join(filter(None, told)) or compact(value)

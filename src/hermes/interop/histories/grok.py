@@ -7,22 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    add_call,
-    answer,
-    compact,
-    continued,
-    joined,
-    message,
-    picture_in,
-    reads,
-    summary,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
-from hermes.interop.records import Record
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object
 
 SOURCE = "grok"
 _CHUNKS = {"user_message_chunk": "user", "agent_message_chunk": "assistant", "agent_thought_chunk": "assistant"}
@@ -122,13 +109,13 @@ class _UpdateReader:
         last = self.parts[-1][-1] if self.parts[-1] else {}
         goes_on = last.get("role") == role and not last.get("tool_calls") and not last.get("meta")
         if not goes_on or turn != self._turn or (kind == "agent_thought_chunk" and last.get("content")):
-            last = message(role, None, at, name, model=self._model if role == "assistant" else None)
+            last = make.message(role, None, at, name, model=self._model if role == "assistant" else None)
             self.parts[-1].append(last)
         self._turn = turn
         if kind == "agent_thought_chunk":
             last["reasoning"] = (last.get("reasoning") or "") + str(content.get("text") or "")
         elif content.text("text") is None and content.get("type") != "text":
-            last["content"] = joined([*([last["content"]] if last["content"] else []), _part(content)])
+            last["content"] = make.joined([*([last["content"]] if last["content"] else []), _part(content)])
         elif isinstance(last["content"], list):
             last["content"].append({"type": "text", "text": str(content.get("text"))})
         else:
@@ -137,9 +124,9 @@ class _UpdateReader:
     def _call(self, update: Record, at: float | None, name: str) -> None:
         call = update.text("toolCallId") or f"{name}-call"
         tool = update.object("_meta").object("x.ai/tool").text("name") or update.text("title")
-        made = tool_call(call, tool or "tool", update.get("rawInput"))
+        made = make.tool_call(call, tool or "tool", update.get("rawInput"))
         self._calls[call] = (tool or "tool", made)
-        add_call(self.parts[-1], made, at, name, model=self._model)
+        make.add_call(self.parts[-1], made, at, name, model=self._model)
 
     def _result(self, update: Record, at: float | None, name: str) -> None:
         """The end of a tool call; updates before it only repeat its arguments in other words."""
@@ -150,8 +137,8 @@ class _UpdateReader:
         blocks = update.objects("content")
         parts = [_part(one.object("content")) if one.get("type") == "content" else compact(one) for one in blocks]
         raw = update.get("rawOutput")
-        output = joined([part for part in parts if part]) or (compact(raw) if raw is not None else None)
-        self.parts[-1].append(answer(output, at, name, call, tool, failed=update["status"] == "failed"))
+        output = make.joined([part for part in parts if part]) or (compact(raw) if raw is not None else None)
+        self.parts[-1].append(make.answer(output, at, name, call, tool, failed=update["status"] == "failed"))
 
     def _end(self, update: Record) -> None:
         """The end of a turn. Its tokens are counted together: the last reply has them."""
@@ -169,11 +156,11 @@ class _UpdateReader:
         history = json_object(beside).objects("compacted_history")
         notes = [one for one in history if one.get("synthetic_reason") == _SUMMARY]
         told = [block.text("text") for one in notes[-1:] for block in one.objects("content")]
-        self.parts.append(summary(next(filter(None, told), None), at, name))
+        self.parts.append(make.summary(next(filter(None, told), None), at, name))
 
 
 def _part(content: Record) -> Any:
-    if content.get("type") == "image" and (shown := picture_in(content)):
+    if content.get("type") == "image" and (shown := make.picture_in(content)):
         return shown
     resource = content.object("resource")
     return content.text("text") or resource.text("text") or content.text("uri") or compact(content)

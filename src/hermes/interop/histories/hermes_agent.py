@@ -14,10 +14,7 @@ from typing import Any
 
 from hermes.home import get_hermes_home
 from hermes.interop.formats import Found, Problem
-from hermes.interop.histories.conversation import (
-    from_json,
-)  # fmt: skip
-from hermes.interop.records import Record
+from hermes.interop.json_reading import Record, from_json
 
 NAME = "hermes-agent"
 

@@ -7,20 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    continued,
-    joined,
-    message,
-    picture,
-    reads,
-    summary,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
-from hermes.interop.records import Record, text
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.json_reading import Reading, Record, first_objects, json_lines, json_object, text
 
 SOURCE = "kimi"
 _TOKENS = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
@@ -97,7 +86,7 @@ class _WireReader:
         elif kind == "context.append_loop_event":
             self._step(line.object("event"), at, name)
         elif kind == "context.apply_compaction" and line.text("summary"):
-            self.parts.append(summary(line["summary"], at, name))
+            self.parts.append(make.summary(line["summary"], at, name))
         elif kind == "context.undo":
             self._undo(line.count("count") or 0)
         elif kind.startswith(_BOOKKEEPING):
@@ -120,7 +109,7 @@ class _WireReader:
                 self._call(reply, call.get("id"), call.get("name"), call.get("arguments"), name)
         elif content:
             is_injected = told.object("origin").get("kind") == "injection"
-            self.parts[-1].append(message("system" if is_injected else str(role or "user"), content, at, name))
+            self.parts[-1].append(make.message("system" if is_injected else str(role or "user"), content, at, name))
 
     def _step(self, event: Record, at: float | None, name: str) -> None:
         """One event of a reply: its beginning and end, its parts, a tool call, the result of one."""
@@ -130,7 +119,7 @@ class _WireReader:
             reply, part = self._reply(step, at), event.object("part")
             self._think(reply, part)
             if content := self._content([part]):
-                reply["content"] = joined([*_parts(reply["content"]), *_parts(content)])
+                reply["content"] = make.joined([*_parts(reply["content"]), *_parts(content)])
         elif kind == "tool.call":
             self._call(self._reply(step, at), event.get("toolCallId"), event.get("name"), event.get("args"), name)
         elif kind == "tool.result":
@@ -149,7 +138,7 @@ class _WireReader:
 
     def _reply(self, name: str, at: float | None) -> Message:
         if name not in self._steps:
-            self._steps[name] = message("assistant", None, at, name, model=self._model)
+            self._steps[name] = make.message("assistant", None, at, name, model=self._model)
             self.parts[-1].append(self._steps[name])
         return self._steps[name]
 
@@ -158,11 +147,11 @@ class _WireReader:
             reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), part["think"])))
 
     def _call(self, reply: Message, call: Any, tool: Any, arguments: Any, name: str) -> None:
-        made = tool_call(text(call) or f"{name}-call", str(tool or "tool"), arguments)
+        made = make.tool_call(text(call) or f"{name}-call", str(tool or "tool"), arguments)
         reply.setdefault("tool_calls", []).append(made)
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
-        self.parts[-1].append(answer(output, at, name, text(call)))
+        self.parts[-1].append(make.answer(output, at, name, text(call)))
 
     def _undo(self, turns: int) -> None:
         """Put the last turns of the person aside."""
@@ -179,10 +168,10 @@ class _WireReader:
             if part.get("type") == "text":
                 parts.append(part.text("text"))
             elif part.get("type") == "image_url":
-                parts.append(picture(Record.of(part.get("imageUrl") or part.get("image_url")).get("url")))
+                parts.append(make.picture(Record.of(part.get("imageUrl") or part.get("image_url")).get("url")))
             elif part.get("type") != "think":
                 self._reading.unknown[f"part {part.get('type')}"] += 1
-        return joined(parts)
+        return make.joined(parts)
 
 
 def _parts(content: Any) -> list[Any]:

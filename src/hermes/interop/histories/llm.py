@@ -9,20 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    compact,
-    from_json,
-    image_part,
-    joined,
-    reads,
-    spoken,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading
-from hermes.interop.records import Record, text
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.json_reading import Reading, Record, compact, from_json, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "llm"
@@ -80,15 +69,15 @@ def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
     for number, result in enumerate(map(Record, database.rows("tool_results", {"response_id": row["id"]}, ("id",)))):
         call = result.text("tool_call_id") or f"{name}-{number}"
         output = result.text("output") or result.text("exception")
-        yield answer(output, asked, f"{name}-result-{number}", call, result.text("name"))
+        yield make.answer(output, asked, f"{name}-result-{number}", call, result.text("name"))
     parts: list[Any] = _fragments(database, "prompt_fragments", row["id"])
     parts.append(row.text("prompt"))
     for link in map(Record, database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",))):
         for held in map(Record, database.rows("attachments", {"id": link.get("attachment_id")})):
             parts.append(_attachment(held))
-    yield from spoken("user", joined(parts), asked, f"{name}-prompt")
+    yield from make.spoken("user", make.joined(parts), asked, f"{name}-prompt")
     calls = [
-        tool_call(
+        make.tool_call(
             call.text("tool_call_id") or f"{name}-{number}",
             str(call.get("name") or "tool"),
             from_json(call.get("arguments"), call.get("arguments")),
@@ -96,7 +85,7 @@ def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
         for number, call in enumerate(map(Record, database.rows("tool_calls", {"response_id": row["id"]}, ("id",))))
     ]
     if row.text("response") or calls:
-        yield from spoken(
+        yield from make.spoken(
             "assistant", row.text("response"), answered, name, thoughts=[row.text("reasoning")], calls=calls,
             model=row.text("resolved_model") or row.text("model"), **row.counts(_TOKENS),
         )  # fmt: skip
@@ -117,7 +106,7 @@ def _fragments(database: ForeignDatabase, table: str, response: Any) -> list[Any
 def _attachment(row: Record) -> Any:
     data = row.get("content")
     if isinstance(data, bytes) and data:
-        return image_part(base64.b64encode(data).decode(), row.text("type") or "application/octet-stream")
+        return make.image_part(base64.b64encode(data).decode(), row.text("type") or "application/octet-stream")
     return f"[file {row.text('path') or row.text('url') or row.get('id')}]"
 
 
@@ -178,12 +167,12 @@ def _message(database: ForeignDatabase, row: Record, reading: Reading) -> list[M
             thoughts.append(part.text("text"))
         elif kind == "tool_call":
             call = told.text("tool_call_id") or told.text("id") or f"{name}-{number}"
-            calls.append(tool_call(call, str(part.get("tool_name") or "tool"), told.get("arguments")))
+            calls.append(make.tool_call(call, str(part.get("tool_name") or "tool"), told.get("arguments")))
         elif kind == "tool_result":
             made_by = told.text("tool_call_id") or told.text("id")
             output = part.text("text") or told.get("output")
             output = output if isinstance(output, str) else compact(output)
-            results.append(answer(output, None, f"{name}-{number}", made_by, part.text("tool_name")))
+            results.append(make.answer(output, None, f"{name}-{number}", made_by, part.text("tool_name")))
         elif kind == "attachment":
             told = told.object("attachment") or told  # so since 0.36
             name_there = told.get("attachment_id") or told.get("id")
@@ -192,5 +181,5 @@ def _message(database: ForeignDatabase, row: Record, reading: Reading) -> list[M
         else:
             reading.unknown[f"part {kind}"] += 1
     if role == "assistant":
-        return [*spoken("assistant", joined(parts), None, name, thoughts=thoughts, calls=calls), *results]
-    return [*results, *spoken(role if role in ("user", "system") else "user", joined(parts), None, name)]
+        return [*make.spoken("assistant", make.joined(parts), None, name, thoughts=thoughts, calls=calls), *results]
+    return [*results, *make.spoken(role if role in ("user", "system") else "user", make.joined(parts), None, name)]

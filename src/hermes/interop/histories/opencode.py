@@ -9,21 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    compact,
-    continued,
-    from_json,
-    joined,
-    message,
-    reads,
-    spoken,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, decoded, json_object
-from hermes.interop.records import Record, text
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.json_reading import Reading, Record, compact, decoded, from_json, json_object, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
@@ -176,15 +164,15 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
             kinds[str(kind)](part)
         elif kind not in _BOOKKEEPING:
             reading.unknown[f"part {kind}"] += 1
-    content = joined(texts)
+    content = make.joined(texts)
     if record.get("role") == "user":
-        return spoken("user", content, at, name)
+        return make.spoken("user", content, at, name)
     failed = record.object("error")
     if content is None and not thoughts and not calls and not failed:
         return []
     used = record.object("tokens")
     cache = used.object("cache")
-    reply = message(
+    reply = make.message(
         "assistant", content, at, name, model=record.text("modelID"), tool_calls=calls or None,
         reasoning="\n\n".join(thoughts) or None, output_tokens=used.count("output"),
         input_tokens=used.count("input"), reasoning_tokens=used.count("reasoning"),
@@ -200,14 +188,14 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
 def _tool(part: Record, at: float | None, calls: list[Any], results: list[Message]) -> None:
     state = part.object("state")
     call, name = part.text("callID") or str(part.get("id")), str(part.get("tool") or "tool")
-    calls.append(tool_call(call, name, state.get("input")))
+    calls.append(make.tool_call(call, name, state.get("input")))
     if state.get("status") in ("completed", "error"):
         output = state.get("output") if state.get("status") == "completed" else state.get("error")
         if files := [_file(one) for one in state.objects("attachments")]:
-            output = joined([text(output), *files])
+            output = make.joined([text(output), *files])
         ended = state.object("time").time("end") or at
         output = output if isinstance(output, (str, list)) else compact(output)
-        results.append(answer(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error"))
+        results.append(make.answer(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error"))
 
 
 def _file(part: Record) -> Any:

@@ -11,32 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
+from hermes.interop.histories import make
 from hermes.interop.histories.conversation import (
     HERE,
     Conversation,
     Message,
-    answer,
     as_uuid,
-    compact,
     continued,
-    from_json,
-    iso,
-    joined,
     left,
-    message,
-    only_session,
     path_to,
-    picture_in,
     reads,
     relink,
-    spoken,
-    summary,
-    tool_call,
-    written_parts,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.jsonl import encoded
-from hermes.interop.records import Record
+)
+from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, from_json, json_lines
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
@@ -49,15 +36,15 @@ _ENDS = {"tool_calls": "toolUse", "interrupted": "aborted", "length": "length", 
 def kept_at(name: str, session: ExportedSession) -> Path:
     """The file in which Pi looks for a session of the folder."""
     folder = str(session["cwd"] or "/").strip("/").replace("/", "-")
-    began = iso(session["started_at"]).replace(":", "-").replace(".", "-")
+    began = make.iso(session["started_at"]).replace(":", "-").replace(".", "-")
     return Path.home() / ".pi" / "agent" / "sessions" / f"--{folder}--" / f"{began}_{name}.jsonl"
 
 
 def write(export: Export) -> Iterator[bytes]:
     """One session as Pi writes it: a header, and entries that follow each other."""
-    for session in only_session(export, "pi"):
+    for session in make.only_session(export, "pi"):
         name = export.name or as_uuid(str(session["id"]).removeprefix("pi-"))
-        header = {"type": "session", "version": 3, "id": name, "timestamp": iso(session["started_at"])}
+        header = {"type": "session", "version": 3, "id": name, "timestamp": make.iso(session["started_at"])}
         yield encoded({**header, "cwd": session.get("cwd") or "/", SESSION: session["id"]}) + b"\n"
         if session.get("rewound_messages"):
             export.left_out["hidden messages"] = len(session["rewound_messages"])
@@ -68,13 +55,13 @@ def write(export: Export) -> Iterator[bytes]:
             entry = {
                 "id": f"{one['id']:08x}",
                 "parentId": parent,
-                "timestamp": iso(one["timestamp"]),
+                "timestamp": make.iso(one["timestamp"]),
                 MESSAGE: one["id"],
             }
             yield encoded({**_entry(one, session.get("model"), export), **entry}) + b"\n"
             parent = entry["id"]
         if session.get("title"):
-            last = {"id": "00000000", "parentId": parent, "timestamp": iso(session["started_at"])}
+            last = {"id": "00000000", "parentId": parent, "timestamp": make.iso(session["started_at"])}
             yield encoded({"type": "session_info", **last, "name": session["title"]}) + b"\n"
 
 
@@ -107,7 +94,7 @@ def _entry(one: MessageRow, model: str | None, export: Export) -> dict[str, Any]
 def _blocks(one: MessageRow, export: Export) -> list[dict[str, Any]]:
     return [
         {"type": "text", "text": data} if mime is None else {"type": "image", "data": data, "mimeType": mime}
-        for mime, data in written_parts(one.get("content"), export)
+        for mime, data in make.written_parts(one.get("content"), export)
     ]
 
 
@@ -223,10 +210,10 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
         told = _message(key, entry.object("message"), at, reading)
         return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
     if kind in ("compaction", "branch_summary") and entry.text("summary"):
-        return summary(entry["summary"], at, key)
+        return make.summary(entry["summary"], at, key)
     if kind == "custom_message" and (content := _content(entry.get("content"))):
         here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
-        return [message("system", content, at, key, **here)]
+        return [make.message("system", content, at, key, **here)]
     if kind not in (*_BOOKKEEPING, "compaction", "branch_summary", "custom_message"):
         reading.unknown[str(kind)] += 1
     return []
@@ -237,21 +224,21 @@ def _message(key: str, told: Record, at: float | None, reading: Reading) -> list
     at = told.time("timestamp") or at
     content = _content(told.get("content"))
     if role == "user":
-        return spoken("user", content, at, key)
+        return make.spoken("user", content, at, key)
     if role == "toolResult":
         failed = told.get("isError") is True
-        return [answer(content, at, key, told.text("toolCallId"), told.text("toolName"), failed=failed)]
+        return [make.answer(content, at, key, told.text("toolCallId"), told.text("toolName"), failed=failed)]
     if role in ("bashExecution", "pythonExecution"):
         typed = f"$ {told.get('command')}" if role == "bashExecution" else f">>> {told.get('code')}"
-        return [message("user", f"{typed}\n{told.get('output') or ''}", at, key)]
+        return [make.message("user", f"{typed}\n{told.get('output') or ''}", at, key)]
     if role in ("custom", "hookMessage", "developer"):
-        return spoken("system", content, at, key)
+        return make.spoken("system", content, at, key)
     if role != "assistant":
         reading.unknown[f"message {role}"] += 1
         return []
     blocks = told.objects("content")
     calls = [
-        tool_call(str(block.get("id")), str(block.get("name") or "tool"), block.get("arguments"))
+        make.tool_call(str(block.get("id")), str(block.get("name") or "tool"), block.get("arguments"))
         for block in blocks
         if block.get("type") == "toolCall"
     ]
@@ -260,7 +247,7 @@ def _message(key: str, told: Record, at: float | None, reading: Reading) -> list
     finish = {"toolUse": "tool_calls", "aborted": "interrupted"}.get(
         str(told.get("stopReason")), told.text("stopReason")
     )
-    return [message(
+    return [make.message(
         "assistant", content or told.text("errorMessage"), at, key, model=told.text("model"), tool_calls=calls or None,
         reasoning="\n\n".join(thoughts) or None, finish_reason=finish, **told.object("usage").counts(_TOKENS),
         cost_usd=cost if isinstance(cost, (int, float)) else None,
@@ -274,8 +261,8 @@ def _content(content: Any) -> Any:
     for block in Record.all(content):
         if block.get("type") == "text" and block.text("text"):
             parts.append(block["text"])
-        elif block.get("type") == "image" and (shown := picture_in(block)):
+        elif block.get("type") == "image" and (shown := make.picture_in(block)):
             parts.append(shown)
         elif block.get("type") not in ("text", "thinking", "toolCall"):
             parts.append(compact(block))
-    return joined(parts)
+    return make.joined(parts)

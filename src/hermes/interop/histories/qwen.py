@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    compact,
-    continued,
-    left,
-    path_to,
-    reads,
-    relink,
-    spoken,
-    summary,
-    tool_call,
-)  # fmt: skip
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, continued, left, path_to, reads, relink
 from hermes.interop.histories.gemini import content_of, output_of
-from hermes.interop.json_reading import Reading, first_objects, json_lines
-from hermes.interop.records import Record
+from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
 SOURCE = "qwen"
 _TOKENS = {"input_tokens": "promptTokenCount", "output_tokens": "candidatesTokenCount",
@@ -100,15 +87,15 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
         return _results(key, entry, at)
     content = content_of(parts, reading)
     if kind == "user":
-        return spoken("user", content, at, key)
+        return make.spoken("user", content, at, key)
     calls = []
     for number, part in enumerate(Record.all(parts)):
         if asked := part.object("functionCall"):
             call = asked.text("id") or f"{key}-{number}"
-            calls.append(tool_call(call, str(asked.get("name") or "tool"), asked.get("args")))
+            calls.append(make.tool_call(call, str(asked.get("name") or "tool"), asked.get("args")))
     thoughts = [part.text("text") for part in Record.all(parts) if part.get("thought")]
     used = entry.object("usageMetadata").counts(_TOKENS, with_cached=True)
-    return spoken("assistant", content, at, key, thoughts=thoughts, calls=calls, model=entry.text("model"), **used)
+    return make.spoken("assistant", content, at, key, thoughts=thoughts, calls=calls, model=entry.text("model"), **used)
 
 
 def _results(key: str, entry: Record, at: float | None) -> list[Message]:
@@ -119,7 +106,7 @@ def _results(key: str, entry: Record, at: float | None) -> list[Message]:
         if told := part.object("functionResponse"):
             call = told.text("id") or beside.text("callId")
             output = output_of([part]) or beside.text("resultDisplay") or compact(told.get("response"))
-            made.append(answer(output, at, key if not number else f"{key}-{number}", call, told.text("name")))
+            made.append(make.answer(output, at, key if not number else f"{key}-{number}", call, told.text("name")))
     return made
 
 
@@ -129,4 +116,4 @@ def _summary(key: str, entry: Record, at: float | None, reading: Reading) -> lis
         return []
     history = entry.object("systemPayload").objects("compressedHistory")
     content = content_of(history[0].get("parts"), reading) if history else None
-    return summary(content, at, key)
+    return make.summary(content, at, key)

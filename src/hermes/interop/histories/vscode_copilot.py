@@ -6,26 +6,16 @@ and `response` what the editor shows of that. The rounds are written when a requ
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    joined,
-    local_path,
-    message,
-    opened_folder,
-    reads,
-    spoken,
-    tool_call,
-    user_folders,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, first_objects, json_lines, json_object
-from hermes.interop.records import Record, text
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.json_reading import Reading, Record, first_objects, json_lines, json_object, text
 
 SOURCE = "vscode-copilot"
 _MARK = "responderUsername"
@@ -46,6 +36,31 @@ class _Round:
     said: str = ""
     thoughts: list[str] = field(default_factory=list)
     calls: list[tuple[str, str, Any, Any]] = field(default_factory=list)  # id, tool, arguments, result
+
+
+HOSTS = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
+
+
+def user_folders(*hosts: str) -> list[Path]:
+    """The User folders of these editors (of all, if none is named), on Linux and on macOS."""
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    bases = (config, Path.home() / "Library" / "Application Support")
+    return [base / host / "User" for host in hosts or HOSTS for base in bases]
+
+
+def local_path(address: Any) -> str | None:
+    """The path of a file's address, which may be a text or the editor's own object; None for one on another machine."""
+    if isinstance(address, dict):
+        if address.get("scheme") not in (None, "file"):
+            return None
+        return text(address.get("fsPath")) or text(address.get("path"))
+    is_here = isinstance(address, str) and address.startswith("file:///")
+    return unquote(address.removeprefix("file://")) if is_here else None
+
+
+def opened_folder(storage: Path) -> str | None:
+    """The folder that a window was opened on, from the `workspace.json` in its part of workspaceStorage."""
+    return local_path(json_object(storage / "workspace.json").get("folder"))
 
 
 def usual_places() -> list[Path]:
@@ -149,7 +164,7 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     at, asked = request.time("timestamp"), request.get("message")
     said = text(asked) or Record.of(asked).text("text")
     parts = [*([said] if said else []), *_attached(request.object("variableData"))]
-    made = spoken("user", joined(parts), at, name)
+    made = make.spoken("user", make.joined(parts), at, name)
     metadata = _metadata(request)
     model = metadata.text("resolvedModel") or (request.text("modelId") or "").rpartition("/")[2]
     failed = request.object("result").object("errorDetails").text("message")
@@ -163,15 +178,15 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     for number, one in enumerate(rounds):
         is_last = number == len(rounds) - 1  # what is counted is counted for the whole request
         calls = [(call or f"{name}-{number}-{nth}", *rest) for nth, (call, *rest) in enumerate(one.calls)]
-        made.append(message(
+        made.append(make.message(
             "assistant", one.said.strip() or None, one.at or at, f"{name}-{number}", model=model if model != "auto" else None,
             reasoning="\n\n".join(one.thoughts) or None, finish_reason="error" if failed and is_last else None,
-            tool_calls=[tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
+            tool_calls=[make.tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
             input_tokens=metadata.count("promptTokens") if is_last else None,
             output_tokens=metadata.count("outputTokens") if is_last else None,
         ))  # fmt: skip
         made += [
-            answer(result, one.at or at, f"{call}-result", call, tool) for call, tool, _, result in calls if result
+            make.answer(result, one.at or at, f"{call}-result", call, tool) for call, tool, _, result in calls if result
         ]
     return made
 
@@ -241,7 +256,7 @@ def _result(result: Any) -> Any:
         value = one.get("value")
         if told := value if isinstance(value, str) else _leaves(Record.of(value).get("node")):
             parts.append(told)
-    return joined(parts)
+    return make.joined(parts)
 
 
 def _leaves(node: Any) -> str:

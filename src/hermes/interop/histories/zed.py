@@ -7,19 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories.conversation import (
-    Conversation,
-    Message,
-    answer,
-    compact,
-    image_part,
-    joined,
-    reads,
-    spoken,
-    tool_call,
-)  # fmt: skip
-from hermes.interop.json_reading import Reading, decoded, unpacked
-from hermes.interop.records import Record, seconds, text
+from hermes.interop.histories import make
+from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.json_reading import Reading, Record, compact, decoded, seconds, text, unpacked
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "zed"
@@ -80,8 +70,8 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
         told = Record.of(value)
         if kind == "User" and told:
             asked, replies = told.text("id") or f"{asked}+", 0
-            content = joined([_user_part(part, reading) for part in told.objects("content")])
-            made.messages += spoken("user", content, None, asked)
+            content = make.joined([_user_part(part, reading) for part in told.objects("content")])
+            made.messages += make.spoken("user", content, None, asked)
         elif kind == "Agent" and told:
             replies += 1
             made.messages += _reply(told, f"{asked}-{replies}", reading)
@@ -108,7 +98,7 @@ def _user_part(part: Record, reading: Reading) -> Any:
 
 def _picture(part: Record) -> Any:
     source = part.object("Image").text("source")
-    return image_part(source, "image/png") if source else None
+    return make.image_part(source, "image/png") if source else None
 
 
 def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
@@ -122,14 +112,14 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
             thoughts.append(thought)
         elif used := part.object("ToolUse"):
             call = str(used.get("id"))
-            calls.append(tool_call(call, str(used.get("name") or "tool"), used.get("input")))
+            calls.append(make.tool_call(call, str(used.get("name") or "tool"), used.get("input")))
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
             reading.unknown[f"content {next(iter(part), None)}"] += 1
-    made = spoken("assistant", joined(texts), None, name, thoughts=thoughts, calls=calls)
+    made = make.spoken("assistant", make.joined(texts), None, name, thoughts=thoughts, calls=calls)
     for call in results:
         result = results.object(call)
         tool, failed = result.text("tool_name"), result.get("is_error") is True
-        made.append(answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed))
+        made.append(make.answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed))
     return made
 
 
@@ -160,4 +150,4 @@ def _output(content: Any) -> Any:
         part if isinstance(part, str) else Record.of(part).get("Text") or _picture(Record.of(part)) or compact(part)
         for part in parts
     ]
-    return joined(told)
+    return make.joined(told)

@@ -1,0 +1,159 @@
+"""Messages and their parts, made of what other programs tell; and parts of messages as other programs want them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from hermes.errors import InvalidInput
+from hermes.interop.formats import Export
+from hermes.interop.json_reading import FIRST, LAST, Record, compact, text
+
+if TYPE_CHECKING:
+    from hermes.store.records.attachments import Read
+    from hermes.store.records.rows import ExportedSession
+
+Message = dict[str, Any]
+_REFERENCE = re.compile("attachment:sha256:([0-9a-f]{64})")
+
+
+def message(role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
+    """A message as append_message takes it; fields that are None are left out."""
+    made = {"role": role, "content": content, "timestamp": at, "platform_message_id": foreign_id, **fields}
+    return {name: value for name, value in made.items() if value is not None or name in ("content", "timestamp")}
+
+
+def spoken(
+    role: str, content: Any, at: float | None, foreign_id: str | None, *, thoughts: Iterable[str | None] = (),
+    calls: list[dict[str, Any]] | None = None, **fields: Any,
+) -> list[Message]:  # fmt: skip
+    """A message with these thoughts and calls, in a list; an empty list where nothing is said, thought or called."""
+    thought = "\n\n".join(filter(None, thoughts)) or None
+    if not (content or thought or calls):
+        return []
+    return [message(role, content or None, at, foreign_id, reasoning=thought, tool_calls=calls or None, **fields)]
+
+
+def summary(content: Any, at: float | None, foreign_id: str | None) -> list[Message]:
+    """The summary with which a conversation goes on after a compaction, as a message in a list; an empty list without one."""
+    return spoken("user", content, at, foreign_id, meta={"summary": True})
+
+
+def answer(
+    content: Any,
+    at: float | None,
+    foreign_id: str | None,
+    call: str | None,
+    tool: str | None = None,
+    *,
+    failed: bool = False,
+) -> Message:
+    """The result of a call; its tool is known from the call, too. `failed`: it is an error, or the call was declined."""
+    meta = {"failed": True} if failed else None
+    return message("tool", content, at, foreign_id, tool_call_id=call, tool_name=tool, meta=meta)
+
+
+def add_call(messages: list[Message], call: dict[str, Any], at: float | None, foreign_id: str, **fields: Any) -> None:
+    """Add a call to the reply that messages end with, or as a reply of its own."""
+    if messages and messages[-1]["role"] == "assistant":
+        messages[-1].setdefault("tool_calls", []).append(call)
+    else:
+        messages.append(message("assistant", None, at, foreign_id, tool_calls=[call], **fields))
+
+
+def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A tool call as chat endpoints write it."""
+    text = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def image_part(data: str, mime: str) -> dict[str, Any]:
+    """A picture as a part of a message; its bytes become an attachment when it is stored."""
+    return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{data}"}}
+
+
+def picture_in(block: Record) -> dict[str, Any] | None:
+    """The picture whose bytes a block has in base64; None where it has none."""
+    data = block.get("data")
+    mime = block.text("mimeType") or block.text("media_type") or block.text("mediaType") or "image/png"
+    return image_part(data, mime) if isinstance(data, str) else None
+
+
+def block_parts(content: Any) -> list[Any]:
+    """The parts of a message of the Anthropic API: texts as text, pictures as pictures, anything else as its JSON."""
+    parts: list[Any] = [content] if text(content) else []
+    for block in Record.all(content):
+        shown = picture_in(block.object("source"))
+        if block.get("type") == "text":
+            parts += [block["text"]] if block.text("text") else []
+        elif block.get("type") in ("image", "document") and shown:
+            parts.append(shown)
+        elif block.get("type") not in ("thinking", "redacted_thinking", "fallback"):
+            parts.append(compact(block))
+    return parts
+
+
+def picture(url: Any) -> Any:
+    """A picture by its address: a part of the message where the address has its bytes, else a note that it was there."""
+    if isinstance(url, str) and url.startswith("data:"):
+        return {"type": "image_url", "image_url": {"url": url}}
+    return f"[picture {url}]" if text(url) else "[picture]"
+
+
+def joined(parts: list[Any]) -> Any:
+    """Parts of a message: one text where all are texts, else the list of parts. None is no part."""
+    parts = [part for part in parts if part is not None]
+    if all(isinstance(part, str) for part in parts):
+        return "\n\n".join(parts) or None
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+
+
+def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
+    """The session of an export in a format that holds one a file; InvalidInput at a second one."""
+    for number, session in enumerate(export.sessions):
+        if number:
+            raise InvalidInput(f"{name} holds one session a file; name it with --session-id")
+        yield session
+
+
+def written_parts(content: Any, export: Export, *, pictures: bool = True) -> Iterator[tuple[str | None, str]]:
+    """The parts of a message to write: a text (None, text) or a picture (media type, base64); others are counted as left out."""
+    for part in content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []:
+        if isinstance(part, dict) and part.get("type") == "text":
+            yield None, str(part.get("text") or "")
+        elif pictures and (found := _picture_bytes(part, export.attachments)) is not None:
+            yield found
+        else:
+            export.left_out["attachments"] += 1
+
+
+def _picture_bytes(part: Any, read: Read | None) -> tuple[str, str] | None:
+    """A picture's media type and its bytes in base64; None where the record has no bytes of it."""
+    url = Record.of(part).object("image_url").text("url") or ""
+    mime, _, data = url.removeprefix("data:").partition(";base64,")
+    reference = _REFERENCE.fullmatch(data or url)
+    if reference is None or read is None:
+        return (mime, data) if data and reference is None else None
+    try:
+        return (mime if data else "image/png"), base64.b64encode(read(reference[1])).decode()
+    except OSError:
+        return None
+
+
+def iso(at: float) -> str:
+    """A time as other programs write it; the first or the last one they have for what is before or after."""
+    return (
+        datetime.fromtimestamp(min(max(at, FIRST), LAST), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+
+
+def tagged(value: str, *tags: str) -> str:
+    """The part of a prompt between these tags, where a program wraps a person's words among its own; else all of it."""
+    for tag in tags:
+        _, opened, rest = value.partition(f"<{tag}>")
+        if opened:
+            value = rest.partition(f"</{tag}>")[0].strip()
+    return value
