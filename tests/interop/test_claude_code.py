@@ -250,16 +250,12 @@ def test_commands_their_output_and_an_editors_context_are_not_what_the_person_sa
         assert db.list_sessions_rich()[0]["preview"] == "/review the parser"
 
 
-def test_older_versions_put_sub_agents_and_titles_into_other_files(tmp_path: Path) -> None:
+def test_older_versions_put_sub_agents_into_other_files(tmp_path: Path) -> None:
     home, project = tmp_path / "home", tmp_path / "projects" / "p"
-    other = NAME.replace("1", "9")
     lines(project / f"{NAME}.jsonl", [said("u1", None, "one", 1), answered("a1", "u1", "two", 2)])
-    lines(project / f"{other}.jsonl", [{"type": "summary", "summary": "Counting", "leafUuid": "a1"},
-                                       {**said("x1", None, "something else", 3), "sessionId": other}])  # fmt: skip
     lines(project / "agent-abc.jsonl", [said("s1", None, "look into it", 2, isSidechain=True, agentId="abc")])
     brought_in(tmp_path / "projects", home)
     found = sessions(home)
-    assert found[f"claude-code-{NAME}"]["title"] == "Counting" and found[f"claude-code-{other}"]["title"] is None
     agent = found[f"claude-code-{NAME}-agent-abc"]
     assert (agent["parent_session_id"], agent["kind"]) == (f"claude-code-{NAME}", "subagent")
 

@@ -86,22 +86,6 @@ def test_a_compaction_begins_a_continuation(tmp_path: Path) -> None:
     assert found[f"codex-{NAME}"]["end_reason"] == "compression"
 
 
-def test_rollouts_of_2025_have_their_items_bare(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    said = [{"type": "message", "id": None, "role": role, "content": [{"type": "input_text", "text": words}]}
-            for role, words in (("user", "<environment_context>x</environment_context>"), ("user", "old question"))]  # fmt: skip
-    lines(tmp_path / "sessions" / f"rollout-2025-07-01T09-00-00-{NAME}.jsonl", [
-        {"id": NAME, "timestamp": "2025-07-01T09:00:00.000Z", "instructions": "Be brief.", "git": {"branch": "main"}},
-        {"record_type": "state"}, *said, {"record_type": "state"},
-        {"type": "function_call", "id": "fc_1", "name": "shell", "arguments": "{}", "call_id": "call_1"},
-        {"type": "function_call_output", "call_id": "call_1", "output": "a.py"},
-    ])  # fmt: skip
-    assert "1 session with 4 messages imported" in brought_in(tmp_path / "sessions", home)
-    session = sessions(home)[f"codex-{NAME}"]
-    assert [role for role, _ in told(session)] == ["system", "user", "assistant", "tool"]
-    assert (session["system_prompt"], session["messages"][1]["timestamp"]) == ("Be brief.", 1751360400.0)
-
-
 def test_a_sub_agent_an_editors_context_and_a_lost_header(tmp_path: Path) -> None:
     home, other = tmp_path / "home", NAME.replace("a", "b")
     spawned = {"subagent": {"thread_spawn": {"parent_thread_id": NAME, "depth": 1}}}

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +175,8 @@ def import_(
         raise click.UsageError("name a PATH, or --found" if not paths else "--found takes no PATH")
     chosen = _chosen(since, folder, again)
     report = ImportReport()
-    with scratch.folder() as beside:
+    with TemporaryDirectory(prefix="hermes-import-") as made:
+        beside = Path(made)
         named = {"": _asked_for(dry_run, yes, chosen)} if found else {path: _sources(path, beside) for path in paths}
         theirs = agents_home(configuration())
         if theirs is not None and any(named.values()) and not dry_run:

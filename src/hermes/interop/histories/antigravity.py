@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, from_json, json_lines
 
 SOURCE = "antigravity"
@@ -50,12 +50,12 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
         )  # it may be written again
     name = path.parents[2].name if path.parent.name == "logs" else path.stem
     made = Conversation(SOURCE, name)
-    yield from continued(made, _parts(made, steps, reading))
+    _add(made, steps, reading)
+    yield made
 
 
-def _parts(made: Conversation, steps: dict[int, Record], reading: Reading) -> list[list[Message]]:
-    """The messages, cut where a checkpoint put a summary in the place of what was said before."""
-    parts: list[list[Message]] = [[]]
+def _add(made: Conversation, steps: dict[int, Record], reading: Reading) -> None:
+    """Add the messages; a checkpoint puts a summary in the place of what was said before."""
     waiting: deque[tuple[str, str]] = deque()  # calls without a result yet: results name none, and come in order
     for number, step in sorted(steps.items()):
         kind, source, name = str(step.get("type")), str(step.get("source")), f"step-{number}"
@@ -64,21 +64,20 @@ def _parts(made: Conversation, steps: dict[int, Record], reading: Reading) -> li
             step.text("content") or step.object("content").text("text"),
         )
         if kind == "PLANNER_RESPONSE":
-            parts[-1] += _reply(name, step, content, at, waiting)
+            made.messages += _reply(name, step, content, at, waiting)
         elif kind == "USER_INPUT" or source.startswith("USER"):
             chosen = _MODEL.search(content or "")
             made.model = chosen[1] if chosen else made.model
-            parts[-1] += make.spoken("user", content and make.tagged(content, "USER_REQUEST"), at, name)
+            made.messages += make.spoken("user", content and make.tagged(content, "USER_REQUEST"), at, name)
         elif source == "MODEL":
             call, tool = waiting.popleft() if waiting else (None, kind.lower())
-            parts[-1].append(make.answer(content, at, name, call, tool))
+            made.messages.append(make.answer(content, at, name, call, tool))
         elif kind == "CHECKPOINT" and content:
-            parts.append(make.summary(content, at, name))
+            made.compact(content, at, name)
         elif kind == "SYSTEM_MESSAGE" and content:
-            parts[-1].append(make.message("system", make.tagged(content, "SYSTEM_MESSAGE"), at, name))
+            made.messages.append(make.message("system", make.tagged(content, "SYSTEM_MESSAGE"), at, name))
         elif kind not in (*_BOOKKEEPING, "CHECKPOINT", "SYSTEM_MESSAGE"):
             reading.unknown[kind] += 1
-    return parts
 
 
 def _reply(

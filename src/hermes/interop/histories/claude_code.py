@@ -11,7 +11,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -110,42 +109,21 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 
 
 class Trail(BaseTrail):
-    """Which lines a window can begin with: a prompt, and a reply when every call before it is answered."""
-
-    _reply: str | None = None
-    _open: frozenset[Any] = frozenset()  # calls without a result
+    """A window can begin with each prompt."""
 
     def take(self, record: Record) -> str:
-        kind = record.get("type")
         told = record.object("compactMetadata")
-        named = [
-            *_preserved(told),
-            *(told.object("preservedSegment").get(key) for key in ("headUuid", "tailUuid")),
-        ]
-        named.append(record.get("leafUuid"))
+        segment = told.object("preservedSegment")
+        named = [*_preserved(told), segment.get("headUuid"), segment.get("tailUuid"), record.get("leafUuid")]
         is_known = self.follows(record.get("uuid"), record.get("parentUuid") or record.get("logicalParentUuid"))
-        calls = [block.get("id") for block in blocks(record) if block.get("type") == "tool_use"]
-        if (
-            not is_known
-            or not all(map(self.knows, named))
-            or None in calls
-            or record.get("isSidechain")
-            or SESSION in record
-        ):
+        if not is_known or not all(map(self.knows, named)) or record.get("isSidechain") or SESSION in record:
+            return BREAKS
+        if any(block.get("type") == "tool_use" and block.get("id") is None for block in blocks(record)):
             return BREAKS
         if is_boundary(record) or record.get("isCompactSummary"):
             return CUTS
-        if kind == "assistant":
-            name = record.object("message").text("id")
-            begins = not self._open and (name is None or name != self._reply)
-            self._reply, self._open = name, self._open.union(calls)
-            return BEGINS if begins else ON
-        if is_result(record):
-            self._open -= {block.get("tool_use_id") for block in blocks(record)}
-        elif kind == "user" and not record.get("isMeta") and not is_injected(record):
-            self._reply, self._open = None, frozenset()
-            return BEGINS
-        return ON
+        is_prompt = record.get("type") == "user" and not record.get("isMeta")
+        return BEGINS if is_prompt and not is_result(record) and not is_injected(record) else ON
 
 
 def _preserved(told: Record) -> list[str]:
@@ -170,21 +148,6 @@ def _started_by(path: Path) -> str | None:
         return None
     first = next((one for one in first_objects(path) if one.text("sessionId") and one.get("isSidechain")), None)
     return first["sessionId"] if first is not None else None
-
-
-@lru_cache(maxsize=8)
-def _summaries(folder: Path, changed: int) -> dict[str, str]:
-    """The titles that older versions gave to sessions, by the last message of each.
-
-    They stand at the beginning of the file that was written next, whichever session that is. `changed` is the time of the
-    folder's last change: a new file may have new ones.
-    """
-    found: dict[str, str] = {}
-    for path in folder.glob("*.jsonl"):
-        for line in first_objects(path, 50, while_type="summary"):
-            if line.text("summary") and isinstance(line.get("leafUuid"), str):
-                found[line["leafUuid"]] = line["summary"]
-    return found
 
 
 class _SessionFileReader:
@@ -285,15 +248,7 @@ class _SessionFileReader:
         if self._is_agent:
             return json_object(self._path_of_file.with_suffix(".meta.json")).text("description")
         titles = self._titles
-        return titles.get("custom-title") or titles.get("ai-title") or titles.get("summary") or self._told_elsewhere()
-
-    def _told_elsewhere(self) -> str | None:
-        folder = self._path_of_file.parent
-        try:
-            known = _summaries(folder, folder.stat().st_mtime_ns)
-        except OSError:
-            return None
-        return next((known[uuid] for uuid in reversed(self._order) if uuid in known), None) if known else None
+        return titles.get("custom-title") or titles.get("ai-title") or titles.get("summary")
 
     def conversations(self, name: str, parent: str | None) -> Iterator[Conversation]:
         """The session and its continuations, oldest first."""

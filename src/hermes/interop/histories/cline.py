@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.histories.vscode_copilot import user_folders
 from hermes.interop.json_reading import (
     Reading,
@@ -76,17 +76,16 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     made = _session(path, whole) if whole else _task(path)
     told = whole.objects("messages") if whole else [line for _, line in json_lines(path, reading)]
     made.keeps_lost = True
-    parts: list[list[Message]] = [[]]
     names = set[str]()
     for number, one in enumerate(told):  # its place is no name: a condensed task lacks messages that it had
         name = one.text("id") or (f"{one['ts']}-{one.get('role')}" if one.get("ts") else str(number))
         name = f"{name}-{number}" if name in names else name
         names.add(name)
         if one.get("isSummary"):
-            parts.append(make.summary(make.joined(make.block_parts(one.get("content"))), one.time("ts"), name))
+            made.compact(make.joined(make.block_parts(one.get("content"))), one.time("ts"), name)
         else:
-            parts[-1] += _messages(one, name, reading)
-    yield from continued(made, parts)
+            made.messages += _messages(one, name, reading)
+    yield made
 
 
 def _session(path: Path, whole: Record) -> Conversation:

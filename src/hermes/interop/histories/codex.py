@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import HERE, Conversation, Message, as_uuid, continued, reads
+from hermes.interop.histories.conversation import HERE, Conversation, Message, as_uuid, reads
 from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, json_lines
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
@@ -42,9 +42,6 @@ _REQUEST = "## My request for Codex:"
 _THREAD = re.compile(r"rollout-[\dT-]{19}-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})")
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input", "tool_search_call": "arguments", "web_search_call": "action",
           "local_shell_call": "action", "image_generation_call": "revised_prompt"}  # fmt: skip
-_ANSWERED = frozenset(
-    ("function_call", "custom_tool_call", "tool_search_call")
-)  # calls whose result is a line of its own
 _RESULTS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output"))
 _KNOWN_ITEMS = frozenset((*_CALLS, *_RESULTS, "message", "reasoning", "agent_message", "compaction", "ghost_snapshot"))
 
@@ -57,13 +54,8 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is a rollout of Codex."""
-    return any(("payload" in one and one.get("type") in ("session_meta", "response_item", "event_msg", "turn_context"))
-               or _is_bare_header(one) or "record_type" in one for one in first_objects(path, 2))  # fmt: skip
-
-
-def _is_bare_header(line: Mapping[str, Any]) -> bool:
-    """Whether a line begins a rollout of 2025, whose lines are items without type and payload around them."""
-    return {"id", "timestamp", "instructions"} <= line.keys() and "type" not in line
+    kinds = ("session_meta", "response_item", "event_msg", "turn_context")
+    return any("payload" in one and one.get("type") in kinds for one in first_objects(path, 2))
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -74,70 +66,45 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one rollout, in as many parts as it was compacted into."""
-    yield from _RolloutReader(path, reading).conversations()
+    made = _RolloutReader(path, reading).made
+    made.title = made.title or _indexed_title(path, made.foreign_id)
+    if "archived_sessions" in path.parts:
+        made.archived_at = path.stat().st_mtime
+    yield made
 
 
 class Trail(BaseTrail):
-    """Which lines a window can begin with: those that begin a message when every call before it is answered."""
+    """A window can begin with each prompt, and needs the header and the last context, which names the model."""
 
     has_header = True
-    _open: frozenset[Any] = frozenset()  # calls without a result
-    _is_reply = False  # the last message is one of the model, to which calls are added
-    _thinks = False  # reasoning waits for the message that it is part of
 
     def take(self, record: Record) -> str:
-        kind, payload = _parts_of(record)
-        item, call = payload.get("type"), payload.get("call_id")
-        if item == "thread_rolled_back" and self._known is not None:
+        kind, payload = record.get("type"), record.object("payload")
+        if payload.get("type") == "thread_rolled_back" and self._known is not None:
             return BREAKS
-        if kind == "compacted":
-            self._is_reply = False
-            return CUTS
-        if kind != "response_item" or item not in ("message", "reasoning", *_CALLS, *_RESULTS):
-            return KEPT if kind == "turn_context" else ON
-        begins = not (self._open or self._is_reply or self._thinks)
-        if item in _RESULTS:
-            self._open, self._is_reply = self._open - {call}, False
-            return ON
-        if item == "message" and payload.get("role") != "assistant":
-            self._open, self._is_reply = frozenset(), False
-            return ON if self._thinks else BEGINS
-        self._is_reply, self._thinks = True, item == "reasoning"
-        if item in _ANSWERED:
-            self._open |= {call}
-        return BEGINS if begins else ON
-
-
-def _parts_of(line: Record) -> tuple[Any, Record]:
-    """The type and the payload of a line; those of 2025 have no payload around them."""
-    if "payload" in line:
-        return line.get("type"), line.object("payload")
-    if "record_type" in line:  # a mark of the older format that says nothing
-        return "world_state", Record()
-    return "session_meta" if _is_bare_header(line) else "response_item", line
+        if kind in ("compacted", "turn_context"):
+            return CUTS if kind == "compacted" else KEPT
+        is_prompt = kind == "response_item" and payload.get("type") == "message" and payload.get("role") == "user"
+        return BEGINS if is_prompt else ON
 
 
 class _RolloutReader:
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._reading = path, reading
-        self._meta = Record()
-        self._parts: list[list[Message]] = [[]]
-        self._rolled_back: list[tuple[int, str | None, list[Message]]] = []
-        self._model: str | None = None
-        self._models: list[str | None] = []  # with which the parts before the last one ended
-        self._title: str | None = None
+        self.made = Conversation(SOURCE, _named(path))
+        self._is_begun = False
         self._thought: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
         for number, line in json_lines(path, reading):
             self._here = line.get(_MESSAGE)
-            self._take(number, *_parts_of(line), line.time("timestamp"))
+            self._take(number, line.get("type"), line.object("payload"), line.time("timestamp"))
 
     def _take(self, number: int, kind: Any, payload: Record, at: float | None) -> None:
         if kind == "session_meta":
-            self._meta = self._meta or payload
+            self._begin(payload)
         elif kind == "turn_context":
-            self._model = payload.text("model") or self._model
+            self.made.model = payload.text("model") or self.made.model
         elif kind == "response_item":
             self._item(number, payload, at)
         elif kind == "event_msg":
@@ -150,7 +117,7 @@ class _RolloutReader:
     def _add(self, made: Message) -> None:
         if isinstance(self._here, int):
             made[HERE] = self._here
-        self._parts[-1].append(made)
+        self.made.messages.append(made)
 
     def _item(self, number: int, item: Record, at: float | None) -> None:
         kind = str(item.get("type"))
@@ -181,9 +148,10 @@ class _RolloutReader:
         role = item.get("role")
         content = make.joined(parts)
         if role == "assistant":
-            self._add(make.message("assistant", content, at, name, model=self._model, reasoning=self._reasoning()))
+            self._add(make.message("assistant", content, at, name, model=self.made.model, reasoning=self._reasoning()))
         elif role == "user" and not _injected(content):
-            self._user_turns.append(len(self._parts[-1]))
+            self._thought = []  # of a turn that was interrupted
+            self._user_turns.append(len(self.made.messages))
             if isinstance(content, str) and content.lstrip().startswith(_FROM_EDITOR) and _REQUEST in content:
                 context, _, content = content.partition(_REQUEST)
                 self._add(make.message("system", context.strip(), at, f"{name}-context"))
@@ -199,11 +167,11 @@ class _RolloutReader:
     def _called(self, item: Record, at: float | None, name: str, kind: str) -> None:
         call = item.text("call_id") or name
         made = make.tool_call(call, item.text("name") or kind.removesuffix("_call"), item.get(_CALLS[kind]))
-        last = self._parts[-1][-1] if self._parts[-1] else None
+        last = self.made.messages[-1] if self.made.messages else None
         if last is not None and last["role"] == "assistant" and not self._thought:
             last.setdefault("tool_calls", []).append(made)
         else:
-            self._add(make.message("assistant", None, at, f"{call}-call", model=self._model, reasoning=self._reasoning(),
+            self._add(make.message("assistant", None, at, f"{call}-call", model=self.made.model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
         if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
             self._add(make.answer([make.image_part(item["result"], "image/png")], at, f"{call}-result", call))
@@ -212,11 +180,11 @@ class _RolloutReader:
         kind = event.get("type")
         if kind == "token_count":
             used = event.object("info").object("last_token_usage")
-            last = next((one for one in reversed(self._parts[-1]) if one["role"] == "assistant"), None)
+            last = next((one for one in reversed(self.made.messages) if one["role"] == "assistant"), None)
             if used and last is not None and "output_tokens" not in last:
                 last.update(used.counts(_TOKENS, with_cached=True))
         elif kind == "thread_name_updated":
-            self._title = event.text("thread_name") or event.text("name") or self._title
+            self.made.title = event.text("thread_name") or self.made.title
         elif kind == "thread_rolled_back":
             self._roll_back(event.count("num_turns") or 1)
 
@@ -226,47 +194,37 @@ class _RolloutReader:
             return
         cut = self._user_turns[-min(turns, len(self._user_turns))]
         del self._user_turns[-min(turns, len(self._user_turns)) :]
-        shown = self._parts[-1]
-        after = shown[cut - 1]["platform_message_id"] if cut else None
-        self._rolled_back.append((len(self._parts), after, shown[cut:]))
+        shown = self.made.messages
+        self.made.branches.append((shown[cut - 1]["platform_message_id"] if cut else None, shown[cut:]))
         del shown[cut:]
 
     def _compacted(self, number: int, payload: Record, at: float | None) -> None:
-        if self._parts[-1]:
-            self._models.append(self._model)
-            self._parts.append([])
+        if self.made.messages:
+            self.made.compact(None, None, None)
             self._user_turns = []
         if payload.text("message"):
             self._add(make.message("user", payload["message"], at, f"summary-{number}"))
 
-    def conversations(self) -> Iterator[Conversation]:
-        """The session and its continuations, oldest first."""
-        name = self._meta.text("id") or self._named()
-        started_by = self._meta.text("parent_thread_id") or _spawned_by(self._meta.get("source"))
-        forked = started_by or self._meta.text("forked_from_id")
-        made = Conversation(
-            SOURCE, name, title=self._title or _indexed_title(self._path, name), cwd=self._meta.text("cwd"), model=self._model,
-            started_at=self._meta.time("timestamp"), parent=forked, kind="subagent" if started_by else "branch",
-            system_prompt=self._meta.object("base_instructions").text("text") or self._meta.text("instructions"),
-            origin=self._meta.text(_SESSION),
-        )  # fmt: skip
-        if git := self._meta.object("git"):
+    def _begin(self, meta: Record) -> None:
+        """The first line of a rollout tells about the session; a later one repeats it."""
+        made = self.made
+        if self._is_begun:
+            return
+        self._is_begun = True
+        made.foreign_id = meta.text("id") or made.foreign_id
+        spawned = meta.object("source").object("subagent").object("thread_spawn")
+        started_by = meta.text("parent_thread_id") or spawned.text("parent_thread_id")
+        made.parent, made.kind = started_by or meta.text("forked_from_id"), "subagent" if started_by else "branch"
+        made.cwd, made.started_at, made.origin = meta.text("cwd"), meta.time("timestamp"), meta.text(_SESSION)
+        made.system_prompt = meta.object("base_instructions").text("text")
+        if git := meta.object("git"):
             made.meta["git_branch"] = git.get("branch")
-        if "archived_sessions" in self._path.parts:
-            made.archived_at = self._path.stat().st_mtime
-        for number, part in enumerate(continued(made, self._parts, self._models), 1):
-            part.branches = [(after, branch) for where, after, branch in self._rolled_back if where == number]
-            yield part
-
-    def _named(self) -> str:
-        """The thread's id as the name of the file has it, where the first line is damaged."""
-        found = _THREAD.match(self._path.name)
-        return found[1] if found else self._path.name.removesuffix(".zst").removesuffix(".jsonl")
 
 
-def _spawned_by(source: Any) -> str | None:
-    """The thread that started this one as its sub-agent, as versions write it that have it in `source`."""
-    return Record.of(source).object("subagent").object("thread_spawn").text("parent_thread_id")
+def _named(path: Path) -> str:
+    """The thread's id as the name of the file has it, for a file whose first line is damaged."""
+    found = _THREAD.match(path.name)
+    return found[1] if found else path.name.removesuffix(".zst").removesuffix(".jsonl")
 
 
 def _injected(content: Any) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.formats import Found, Problem
+from hermes.interop.histories import make
 from hermes.interop.histories.make import Message as Message
 from hermes.interop.json_reading import Reading
 from hermes.texts import shortened
@@ -54,11 +55,50 @@ class Conversation:
     tokens: dict[str, int] = field(default_factory=dict)  # of the whole session, where its messages don't have them
     end_reason: str | None = None
     meta: dict[str, Any] = field(default_factory=dict)
-    messages: list[Message] = field(default_factory=list)  # shown, in order
+    parts: list[list[Message]] = field(default_factory=lambda: [[]])  # what is shown, in order, cut at each compaction
+    models: list[str | None] = field(default_factory=list)  # with which the parts before the last one ended
     branches: list[tuple[str | None, list[Message]]] = field(default_factory=list)  # after which foreign message id
     origin: str | None = None  # the session here that this one was exported from
     keeps_lost: bool = False  # whether messages that are no longer in the file stay: its program drops the first ones
     carried: list[Carried] = field(default_factory=list)  # messages of other conversations that this one shows
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages of the last part, to which a program adds."""
+        return self.parts[-1]
+
+    @messages.setter
+    def messages(self, messages: list[Message]) -> None:
+        self.parts[-1] = messages
+
+    def compact(self, summary: Any, at: float | None, foreign_id: str | None) -> None:
+        """Begin another part: the program compacted the conversation, and goes on with a summary (None: without one)."""
+        self.models.append(self.model)
+        self.parts.append(make.spoken("user", summary, at, foreign_id, meta={"summary": True}))
+
+    def split(self) -> Iterator[Conversation]:
+        """A conversation for each part, each of them a continuation of the one before."""
+        ended = [*self.models, *[self.model] * len(self.parts)]
+        parted = [(part, model) for part, model in zip(self.parts, ended, strict=False) if part] or [([], self.model)]
+        held = [{one.get("platform_message_id") for one in part} for part, _ in parted]
+        later = set().union(*held[1:])
+        branches, before = self.branches, self
+        for number, (part, model) in enumerate(parted, 1):
+            made = self
+            if number > 1:
+                made = replace(
+                    self, foreign_id=f"{self.foreign_id}.{number}", parent=before.foreign_id, kind="compression", end_reason=None,
+                    started_at=None, cost=None, tokens={}, meta=dict(self.meta), carried=[],
+                )  # fmt: skip
+            before = made
+            made.parts, made.model = [part], model
+            if number < len(parted):
+                made.end_reason = "compression"
+            made.branches = [
+                branch for branch in branches
+                if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)
+            ]  # fmt: skip
+            yield made
 
     def session(self, tools: dict[str, str]) -> dict[str, Any] | None:
         """The session to import; None when nothing was said in it. `tools` are the tools of the calls so far, by their ids."""
@@ -193,8 +233,9 @@ def reads(
     def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]:
         reading, tools = Reading(path, problems), dict[str, str]()
         for made in conversations(path, reading):
-            if (session := made.session(tools)) is not None:
-                yield Found(0, session, reading.position)
+            for part in made.split():
+                if (session := part.session(tools)) is not None:
+                    yield Found(0, session, reading.position)
         reading.report()
 
     return read
@@ -232,36 +273,6 @@ def as_uuid(name: str) -> str:
         return str(uuid.UUID(name))
     except ValueError:
         return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
-
-
-def continued(
-    first: Conversation, parts: list[list[Message]], models: Iterable[str | None] = ()
-) -> Iterator[Conversation]:
-    """A conversation cut at its compactions: `first` with the first part, each later part a continuation of the one before.
-
-    `models` are those with which the parts before the last one ended; without them all have the model of the first.
-    """
-    ended = [*models, *[first.model] * len(parts)]
-    parted = [(part, model) for part, model in zip(parts, ended, strict=False) if part] or [([], first.model)]
-    held = [{one.get("platform_message_id") for one in part} for part, _ in parted]
-    later = set().union(*held[1:])
-    branches, before = first.branches, first
-    for number, (part, model) in enumerate(parted, 1):
-        made = first
-        if number > 1:
-            made = replace(
-                first, foreign_id=f"{first.foreign_id}.{number}", parent=before.foreign_id, kind="compression", end_reason=None,
-                started_at=None, cost=None, tokens={}, meta=dict(first.meta), carried=[],
-            )  # fmt: skip
-        before = made
-        made.messages, made.model = part, model
-        if number < len(parted):
-            made.end_reason = "compression"
-        made.branches = [
-            branch for branch in branches
-            if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)
-        ]  # fmt: skip
-        yield made
 
 
 def relink(parents: dict[str, Any], may_begin: Callable[[str], bool] = lambda name: False) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, from_json, json_lines, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
@@ -50,25 +50,25 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
         with ForeignDatabase(path) as database:
             for row in database.rows("sessions", order=("created_at", "id")):
                 rows = database.rows("messages", {"session_id": row["id"]}, ("created_timestamp", "id"))
-                yield from continued(_conversation(str(row["id"]), Record(row)), _parts(map(Record, rows), reading))
+                made = _conversation(str(row["id"]), Record(row))
+                _add(made, map(Record, rows), reading)
+                yield made
 
 
-def _parts(rows: Iterable[Record], reading: Reading) -> list[list[Message]]:
-    """The messages of a session, cut where a compaction put its summary.
+def _add(made: Conversation, rows: Iterable[Record], reading: Reading) -> None:
+    """Add the messages of a session, cut where a compaction put its summary.
 
     A compaction keeps what was said for the person only, and adds a summary that only the model reads. The next compaction
     takes that from the model as well.
     """
-    parts: list[list[Message]] = [[]]
     inside = compacted = False  # inside a summary; whether what came last is kept from the model
     for row in rows:
         seen = Record.of(from_json(row.get("metadata_json")))
         for_person, for_model = seen.get("userVisible") is not False, seen.get("agentVisible") is not False
         if not for_person and not inside and compacted:
-            parts.append([])
+            made.compact(None, None, None)
         inside, compacted = not for_person, not for_model
-        parts[-1] += _stored(row, reading)
-    return parts
+        made.messages += _stored(row, reading)
 
 
 def _conversation(name: str, row: Record) -> Conversation:

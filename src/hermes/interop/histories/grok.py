@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.histories.conversation import Conversation, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object
 
 SOURCE = "grok"
@@ -43,17 +43,14 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file, in as many parts as it was compacted into."""
-    reader = _UpdateReader(path, reading)
-    made = _conversation(path, reader.name)
-    yield from continued(made, reader.parts)
+    yield _UpdateReader(path, reading).made
 
 
-def _conversation(path: Path, name: str | None) -> Conversation:
+def _conversation(path: Path) -> Conversation:
     about = json_object(path.with_name("summary.json"))
     info = about.object("info")
-    name = info.text("id") or name or path.parent.name
     made = Conversation(
-        SOURCE, name, cwd=info.text("cwd"), model=about.text("current_model_id"),
+        SOURCE, info.text("id") or path.parent.name, cwd=info.text("cwd"), model=about.text("current_model_id"),
         title=about.text("title") or about.text("generated_title") or about.text("session_summary"),
         started_at=about.time("created_at"), parent=about.text("parent_session_id"), kind="branch",
     )  # fmt: skip
@@ -69,8 +66,7 @@ class _UpdateReader:
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._reading = path, reading
-        self.name: str | None = None
-        self.parts: list[list[Message]] = [[]]
+        self.made = _conversation(path)
         self._model: str | None = None
         self._turns = 0  # that have ended
         self._turn: tuple[int, str | None] = (0, None)  # the one that the last chunk belongs to
@@ -78,7 +74,6 @@ class _UpdateReader:
         for number, line in json_lines(path, reading):
             told = line.object("params")
             about, update = told.object("_meta"), told.object("update")
-            self.name = self.name or told.text("sessionId")
             at = about.time("agentTimestampMs") or line.time("timestamp")
             # Its numbers begin again when the session is resumed: with the time they are unique.
             event = about.text("eventId")
@@ -106,11 +101,11 @@ class _UpdateReader:
         if about.get("hideFromScrollback"):
             role = "system"  # a note of the program
         self._model = about.text("modelId") or self._model
-        last = self.parts[-1][-1] if self.parts[-1] else {}
+        last = self.made.messages[-1] if self.made.messages else {}
         goes_on = last.get("role") == role and not last.get("tool_calls") and not last.get("meta")
         if not goes_on or turn != self._turn or (kind == "agent_thought_chunk" and last.get("content")):
             last = make.message(role, None, at, name, model=self._model if role == "assistant" else None)
-            self.parts[-1].append(last)
+            self.made.messages.append(last)
         self._turn = turn
         if kind == "agent_thought_chunk":
             last["reasoning"] = (last.get("reasoning") or "") + str(content.get("text") or "")
@@ -126,7 +121,7 @@ class _UpdateReader:
         tool = update.object("_meta").object("x.ai/tool").text("name") or update.text("title")
         made = make.tool_call(call, tool or "tool", update.get("rawInput"))
         self._calls[call] = (tool or "tool", made)
-        make.add_call(self.parts[-1], made, at, name, model=self._model)
+        make.add_call(self.made.messages, made, at, name, model=self._model)
 
     def _result(self, update: Record, at: float | None, name: str) -> None:
         """The end of a tool call; updates before it only repeat its arguments in other words."""
@@ -138,12 +133,12 @@ class _UpdateReader:
         parts = [_part(one.object("content")) if one.get("type") == "content" else compact(one) for one in blocks]
         raw = update.get("rawOutput")
         output = make.joined([part for part in parts if part]) or (compact(raw) if raw is not None else None)
-        self.parts[-1].append(make.answer(output, at, name, call, tool, failed=update["status"] == "failed"))
+        self.made.messages.append(make.answer(output, at, name, call, tool, failed=update["status"] == "failed"))
 
     def _end(self, update: Record) -> None:
         """The end of a turn. Its tokens are counted together: the last reply has them."""
         self._turns += 1
-        reply = next((one for one in reversed(self.parts[-1]) if one["role"] == "assistant"), None)
+        reply = next((one for one in reversed(self.made.messages) if one["role"] == "assistant"), None)
         used = update.object("usage")
         if reply is None or not used or "output_tokens" in reply:
             return
@@ -156,7 +151,7 @@ class _UpdateReader:
         history = json_object(beside).objects("compacted_history")
         notes = [one for one in history if one.get("synthetic_reason") == _SUMMARY]
         told = [block.text("text") for one in notes[-1:] for block in one.objects("content")]
-        self.parts.append(make.summary(next(filter(None, told), None), at, name))
+        self.made.compact(next(filter(None, told), None), at, name)
 
 
 def _part(content: Record) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, json_lines, json_object, text
 
 SOURCE = "kimi"
@@ -43,10 +43,7 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The conversation of one agent, in as many parts as it was compacted into."""
-    reader = _WireReader(path, reading)
-    made = _conversation(path)
-    made.branches, made.system_prompt = reader.branches, reader.system_prompt
-    yield from continued(made, reader.parts)
+    yield _WireReader(path, reading).made
 
 
 def _conversation(path: Path) -> Conversation:
@@ -71,10 +68,7 @@ class _WireReader:
     """The records of a file as messages."""
 
     def __init__(self, path: Path, reading: Reading) -> None:
-        self._reading = reading
-        self.parts: list[list[Message]] = [[]]
-        self.branches: list[tuple[str | None, list[Message]]] = []
-        self.system_prompt: str | None = None
+        self.made, self._reading = _conversation(path), reading
         self._model: str | None = None
         self._steps: dict[str, Message] = {}
         for number, line in json_lines(path, reading):
@@ -86,12 +80,12 @@ class _WireReader:
         elif kind == "context.append_loop_event":
             self._step(line.object("event"), at, name)
         elif kind == "context.apply_compaction" and line.text("summary"):
-            self.parts.append(make.summary(line["summary"], at, name))
+            self.made.compact(line["summary"], at, name)
         elif kind == "context.undo":
             self._undo(line.count("count") or 0)
         elif kind.startswith(_BOOKKEEPING):
             self._model = line.text("model") or line.text("modelAlias") or self._model
-            self.system_prompt = self.system_prompt or line.text("systemPrompt")
+            self.made.system_prompt = self.made.system_prompt or line.text("systemPrompt")
         else:
             self._reading.unknown[kind] += 1
 
@@ -109,7 +103,7 @@ class _WireReader:
                 self._call(reply, call.get("id"), call.get("name"), call.get("arguments"), name)
         elif content:
             is_injected = told.object("origin").get("kind") == "injection"
-            self.parts[-1].append(make.message("system" if is_injected else str(role or "user"), content, at, name))
+            self.made.messages.append(make.message("system" if is_injected else str(role or "user"), content, at, name))
 
     def _step(self, event: Record, at: float | None, name: str) -> None:
         """One event of a reply: its beginning and end, its parts, a tool call, the result of one."""
@@ -139,7 +133,7 @@ class _WireReader:
     def _reply(self, name: str, at: float | None) -> Message:
         if name not in self._steps:
             self._steps[name] = make.message("assistant", None, at, name, model=self._model)
-            self.parts[-1].append(self._steps[name])
+            self.made.messages.append(self._steps[name])
         return self._steps[name]
 
     def _think(self, reply: Message, part: Record) -> None:
@@ -151,15 +145,15 @@ class _WireReader:
         reply.setdefault("tool_calls", []).append(made)
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
-        self.parts[-1].append(make.answer(output, at, name, text(call)))
+        self.made.messages.append(make.answer(output, at, name, text(call)))
 
     def _undo(self, turns: int) -> None:
         """Put the last turns of the person aside."""
-        shown = self.parts[-1]
+        shown = self.made.messages
         begins = [place for place, one in enumerate(shown) if one["role"] == "user" and not one.get("meta")][-turns:]
         if turns and begins:
             before = shown[begins[0] - 1]["platform_message_id"] if begins[0] else None
-            self.branches.append((before, shown[begins[0] :]))
+            self.made.branches.append((before, shown[begins[0] :]))
             del shown[begins[0] :]
 
     def _content(self, content: Any) -> Any:

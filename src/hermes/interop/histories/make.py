@@ -37,11 +37,6 @@ def spoken(
     return [message(role, content or None, at, foreign_id, reasoning=thought, tool_calls=calls or None, **fields)]
 
 
-def summary(content: Any, at: float | None, foreign_id: str | None) -> list[Message]:
-    """The summary with which a conversation goes on after a compaction, as a message in a list; an empty list without one."""
-    return spoken("user", content, at, foreign_id, meta={"summary": True})
-
-
 def answer(
     content: Any,
     at: float | None,

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, continued, reads
+from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, compact, decoded, from_json, json_object, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
@@ -49,22 +49,10 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
         yield from _tree(path, reading)
     elif whole := json_object(path, "info"):
         told = [(one.object("info"), one.objects("parts")) for one in whole.objects("messages")]
-        yield from _found(whole.object("info"), told, reading)
+        yield _conversation(whole.object("info"), told, reading)
     else:
         with ForeignDatabase(path) as database:
             yield from _database(database, reading)
-
-
-def _found(info: Record, told: list[tuple[Record, list[Record]]], reading: Reading) -> Iterator[Conversation]:
-    """A session, and its continuations after each compaction."""
-    made, summaries = _conversation(info, told, reading)
-    parts: list[list[Message]] = [[]]
-    for one in made.messages:
-        if one["platform_message_id"] in summaries:
-            parts.append([])
-            one["role"] = "user"  # as every continuation begins: the summary is sent to the model
-        parts[-1].append(one)
-    yield from continued(made, parts)
 
 
 def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversation]:
@@ -83,7 +71,7 @@ def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversat
             "parentID": session.get("parent_id"),
             "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
         }
-        yield from _found(Record(info), told, reading)
+        yield _conversation(Record(info), told, reading)
 
 
 def _data(row: dict[str, Any], reading: Reading) -> Record | None:
@@ -114,17 +102,14 @@ def _tree(path: Path, reading: Reading) -> Iterator[Conversation]:
             reading.damaged(0, f"{file.name}: not a session")
             continue
         told = sorted(below(path / "message" / info["id"]), key=_created)
-        yield from _found(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], reading)
+        yield _conversation(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], reading)
 
 
 def _created(record: Record) -> tuple[float, str]:
     return record.object("time").time("created") or 0.0, str(record.get("id"))
 
 
-def _conversation(
-    info: Record, told: list[tuple[Record, list[Record]]], reading: Reading
-) -> tuple[Conversation, set[str]]:
-    """A session as one conversation, and the ids of the messages that are summaries made by a compaction."""
+def _conversation(info: Record, told: list[tuple[Record, list[Record]]], reading: Reading) -> Conversation:
     times = info.object("time")
     made = Conversation(
         SOURCE, str(info.get("id")), title=info.text("title"), cwd=info.text("directory"),
@@ -132,19 +117,22 @@ def _conversation(
         parent=info.text("parentID"), kind="subagent",
     )  # fmt: skip
     cut = Record.of(from_json(info.get("revert"))).text("messageID")
-    shown = made.messages
-    summaries: set[str] = set()
+    taken_back: list[Message] | None = None
     for record, parts in told:
         entries = _messages(record, parts, reading)
         if cut is not None and str(record.get("id")) == cut:  # taken back, but not yet written over
-            shown = []
-            last = made.messages[-1]["platform_message_id"] if made.messages else None
-            made.branches.append((last, shown))
-        if entries and record.get("summary") is True:  # a person's message has an object there
-            summaries.add(str(record.get("id")))
-        shown += entries
-    made.branches = [(after, branch) for after, branch in made.branches if branch]
-    return made, summaries
+            taken_back = []
+        if taken_back is not None:
+            taken_back += entries
+            continue
+        if entries and record.get("summary") is True:  # of a compaction; a person's message has an object there
+            made.compact(None, None, None)
+            entries[0]["role"] = "user"  # as every continuation begins: the summary is sent to the model
+        made.messages += entries
+    if taken_back:
+        last = made.messages[-1]["platform_message_id"] if made.messages else None
+        made.branches.append((last, taken_back))
+    return made
 
 
 def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Message]:

@@ -17,7 +17,6 @@ from hermes.interop.histories.conversation import (
     Conversation,
     Message,
     as_uuid,
-    continued,
     left,
     path_to,
     reads,
@@ -181,7 +180,8 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
             first.branches.append((ends.get(fork), [one for key in branch for one in told[key]]))
     parts = [part for part in parts if any(told[key] for key in part)]
     earlier: list[Conversation] = []
-    for number, made in enumerate(continued(first, [[one for key in part for one in told[key]] for part in parts])):
+    first.parts = [[one for key in part for one in told[key]] for part in parts] or [[]]
+    for number, made in enumerate(first.split()):
         if number:
             summary_id = parts[number][0]
             made.carry(earlier, set(_kept(entries, shown, summary_id)), summary_id if told[summary_id] else None)
@@ -210,7 +210,7 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
         told = _message(key, entry.object("message"), at, reading)
         return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
     if kind in ("compaction", "branch_summary") and entry.text("summary"):
-        return make.summary(entry["summary"], at, key)
+        return make.spoken("user", entry["summary"], at, key, meta={"summary": True})
     if kind == "custom_message" and (content := _content(entry.get("content"))):
         here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
         return [make.message("system", content, at, key, **here)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, continued, left, path_to, reads, relink
+from hermes.interop.histories.conversation import Conversation, Message, left, path_to, reads, relink
 from hermes.interop.histories.gemini import content_of, output_of
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
@@ -57,20 +57,19 @@ def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> 
     made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
     if branch := last("gitBranch"):
         made.meta["git_branch"] = branch
-    parts: list[list[Message]] = [[]]
     said: dict[str, str | None] = {}  # of each entry, the last message up to it
     end: str | None = None
     for key in shown:
         if entries[key].get("subtype") == "chat_compression":
-            parts.append([])
+            made.compact(None, None, None)
         told = _messages(key, entries[key], reading)
-        parts[-1] += told
+        made.messages += told
         end = said[key] = told[-1]["platform_message_id"] if told else end
     for fork, branch_keys in left(entries, set(shown), parents.get):
         told = [one for key in branch_keys for one in _messages(key, entries[key], reading)]
         if told:
             made.branches.append((said.get(fork or ""), told))
-    yield from continued(made, parts)
+    yield made
 
 
 def _title(entries: dict[str, Record]) -> str | None:
@@ -116,4 +115,4 @@ def _summary(key: str, entry: Record, at: float | None, reading: Reading) -> lis
         return []
     history = entry.object("systemPayload").objects("compressedHistory")
     content = content_of(history[0].get("parts"), reading) if history else None
-    return make.summary(content, at, key)
+    return make.spoken("user", content, at, key, meta={"summary": True})
