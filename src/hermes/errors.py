@@ -39,40 +39,6 @@ Each message says what happened, to which thing, and what to do about it. They a
 
 from __future__ import annotations
 
-__all__ = [
-    "ConfigError",
-    "ContextTooLong",
-    "Fenced",
-    "HermesError",
-    "InvalidInput",
-    "MissingExtra",
-    "ModelError",
-    "ModelRefused",
-    "ModelUnreachable",
-    "NotADatabase",
-    "PlatformError",
-    "PlatformRefused",
-    "PlatformUnreachable",
-    "RateLimited",
-    "SendRefused",
-    "SessionBusy",
-    "SessionNotFound",
-    "SlowDown",
-    "StoreBusy",
-    "StoreClosed",
-    "StoreCorrupt",
-    "StoreError",
-    "StoreFull",
-    "StoreGone",
-    "StoreLocked",
-    "StoreReadOnly",
-    "StoreUnreachable",
-    "TitleClash",
-    "TitleTooLong",
-    "ToolDeclined",
-    "ToolError",
-]
-
 
 class HermesError(Exception):
     """The root of the tree."""
@@ -132,12 +98,7 @@ class Fenced(StoreError):
 
     def __init__(self, lease: str) -> None:
         kind, _, what = lease.removeprefix("job:").partition(":")
-        subject = {
-            "session": f"session {what}",
-            "handoff": f"the handoff of session {what}",
-            "gateway": f"the chats of the gateway {what}",
-            "platform": f"the platform {what}",
-        }.get(kind, lease)
+        subject = f"the handoff of session {what}" if kind == "handoff" else f"{kind} {what}"
         super().__init__(
             f"another process has taken over {subject}: this one did not renew its lease in time; nothing was stored"
         )

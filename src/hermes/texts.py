@@ -12,32 +12,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
-
-@cache
-def _escapes() -> re.Pattern[str]:
-    return re.compile(
-        r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
-        # Titles, links and other strings for the terminal. One without an end on its line hides nothing.
-        r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"
-        r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]"
-    )
-
-
-@cache
-def _breaks() -> re.Pattern[str]:
-    return re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-
-
-@cache
-def _unseen() -> re.Pattern[str]:
-    """Control characters, direction overrides and isolates, invisible spaces, lone surrogates."""
-    return re.compile(
-        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-        r"\ud800-\udfff]"
-    )
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+    # Titles, links and other strings for the terminal. One without an end on its line hides nothing.
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"
+    r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]"
+)
+_BREAKS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+# Control characters, direction overrides and isolates, invisible spaces, lone surrogates.
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff]"
+)
 
 
 def harmless(text: str) -> str:
@@ -45,13 +33,13 @@ def harmless(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     if "\x1b" in text or "\x9b" in text:
-        text = _escapes().sub("", text)
-    return _unseen().sub("", _breaks().sub("\n", text))
+        text = _ESCAPES.sub("", text)
+    return _UNSEEN.sub("", _BREAKS.sub("\n", text))
 
 
 def readable(text: str) -> str:
     """A program's output as a terminal would have left it: without colours, of what was written over only the last state."""
-    text = _escapes().sub("", text.replace("\r\n", "\n"))
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     while "\x08" in text and (shorter := re.sub(r"[^\n\x08]\x08", "", text)) != text:
         text = shorter
     if "\r" in text:  # a progress bar: the last state of each line counts

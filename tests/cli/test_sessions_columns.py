@@ -94,13 +94,6 @@ def test_a_table_fits_is_even_and_never_cuts_what_must_stay_whole(rows: list[tup
         assert cells(shown[: len(shown) - len(row[2])]) == cells(head) - 2, "the ids stand under each other"
 
 
-def test_right_to_left_cells_are_closed_on_a_terminal_only() -> None:
-    rows = [("مرحبا", "x")]
-    columns = [Column("A", 3), Column("ID")]
-    assert output.table(columns, rows, 40, terminal=True)[2] == "مرحبا\u200e  x"
-    assert output.table(columns, rows, 40)[2] == "مرحبا  x"
-
-
 # ── times ──
 
 BERLIN = ZoneInfo("Europe/Berlin")

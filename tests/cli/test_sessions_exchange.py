@@ -326,10 +326,7 @@ def test_no_line_whatever_it_holds_stops_the_import_or_harms_the_record(home: Pa
     )
     done = run("sessions", "import", "-", home=tmp_path / "other", input=b"\n".join(lines))
     assert done.status == 1 and "internal error" not in done.err
-    assert all(
-        re.match(r"hermes: (line \d+: |lines \d[\d, ]*( and [\d,]+ more)?: |… and)", line)
-        for line in done.err.splitlines()
-    )
+    assert all(re.match(r"hermes: (line \d+: |… and)", line) for line in done.err.splitlines())
     with SessionDB(tmp_path / "other" / "state.db") as db:
         assert [message["content"] for message in db.get_messages("last")] == ["ok"]
         assert len(db.export_all()) > 50

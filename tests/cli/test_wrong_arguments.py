@@ -81,13 +81,13 @@ def test_acp_with_a_file_instead_of_an_editor_is_one_line(home: Path, tmp_path: 
     with (tmp_path / "empty").open("w+b") as file:
         done = subprocess.run([*PROGRAM, "acp"], stdin=file, capture_output=True, text=True, env=environment(home))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert "standard input is not a pipe" in done.stderr and "`hermes doctor`" in done.stderr
+    assert "standard input is not a pipe" in done.stderr and "`hermes acp --help`" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["mcp", "acp"])
 def test_a_server_for_programs_says_so_in_a_terminal(home: Path, command: str) -> None:
     with Screen([*PROGRAM, command], 100, 30, env=environment(home, {"HERMES_NO_LOCAL": "1"})) as screen:
-        screen.wait_for(f"`hermes {command}` is started by")
+        screen.wait_for(f"`hermes {command}` waits for messages of")
 
 
 ONE_LINE: list[tuple[tuple[str, ...], int, str]] = [

@@ -123,22 +123,6 @@ def test_the_progress_on_a_terminal_shows_rate_and_cost(server: AnsweringServer,
 # ── what a line may be ──
 
 
-def test_a_template_is_filled_with_the_fields_of_a_line(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
-    file = written(tmp_path, {"text": "a {b}", "n": 3, "id": "x"}, {"n": 1}, {"text": "é", "n": [1, "ü"]})
-    done = batch(file, home, "--template", "{{{n}}} Summarise {text}")
-    assert done.status == 1
-    assert "line 2: it has no field 'text', which the template needs" in done.err
-    assert server.asked() == sorted(["{3} Summarise a {b}", '{[1, "ü"]} Summarise é'])
-    assert next(row for row in rows(file) if row["line"] == 1)["id"] == "x"
-
-
-@pytest.mark.parametrize("template", ["Summarise {text", "} {text}", "Summarise it"])
-def test_a_template_that_can_not_be_filled_is_refused(home: Path, tmp_path: Path, template: str) -> None:
-    file = written(tmp_path, {"text": "a"})
-    done = batch(file, home, "--template", template)
-    assert done.status == 1 and "the template has" in done.err and not (tmp_path / "out.jsonl").exists()
-
-
 def test_bad_lines_are_named_by_number_and_the_rest_is_done(
     server: AnsweringServer, home: Path, tmp_path: Path
 ) -> None:
@@ -338,21 +322,9 @@ def priced(server: AnsweringServer, home: Path) -> dict[str, str]:
     return {"HTTP_PROXY": server.base_url.removesuffix("/v1"), "NO_PROXY": ""}
 
 
-def test_no_line_begins_after_the_money_is_spent(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
-    file = written(tmp_path, *(f'"{n}"' for n in range(30)))
-    env = priced(server, home)
-    one = 11 * 0.15e-6 + 7 * 0.6e-6
-    done = batch(file, home, "--max-cost", f"{one * 4.5:.9f}", "--parallel", 4, env=env)
-    assert done.status == 1 and "--max-cost is $" in done.err
-    assert done.out.startswith("5 of 30 lines done, 25 left") and len(rows(file)) == len(server.requests) == 5
-    assert rows(file)[0]["cost_usd"] == pytest.approx(one)
-    more = batch(file, home, "--max-cost", f"{one * 6.5:.9f}", "--resume", env=env)  # what was spent before counts
-    assert more.out.startswith("7 of 30 lines done") and len(server.requests) == 7
-    rest = batch(file, home, "--resume", env=env)
-    assert rest.status == 0 and f"${one * 30:.4f}" in rest.out
-
-
-def test_money_that_nobody_can_count_is_not_spent(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
-    done = batch(written(tmp_path, *(f'"{n}"' for n in range(9))), home, "--max-cost", 1, "--parallel", 4)
-    assert done.status == 1 and "--max-cost can't be kept" in done.err
-    assert len(server.requests) == 1
+def test_the_cost_of_all_runs_is_told(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
+    file = written(tmp_path, *(f'"{n}"' for n in range(3)))
+    env, one = priced(server, home), 11 * 0.15e-6 + 7 * 0.6e-6
+    done = batch(file, home, env=env)
+    assert done.status == 0 and rows(file)[0]["cost_usd"] == pytest.approx(one)
+    assert f"${one * 3:.4f}" in done.out and f"${one * 3:.4f}" in batch(file, home, "--resume", env=env).out

@@ -1,4 +1,4 @@
-"""The lines of a batch: any bytes are read or named, and a template gives back what was put in."""
+"""The lines of a batch: any bytes are read or named."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hermes.jobs.batch_files import Lines, Template
+from hermes.jobs.batch_files import Lines
 
 pytestmark = pytest.mark.mechanism
-
-FIELDS = some.dictionaries(some.text("abc_é", min_size=1), some.text(), min_size=1, max_size=3)
 
 
 @given(
@@ -31,20 +29,12 @@ def test_every_line_is_read_named_or_blank(raw: list[bytes]) -> None:
         assert lines.read(place).messages[-1]["role"] == "user"
 
 
-@given(FIELDS, some.text())
-def test_a_template_gives_back_what_was_put_in(fields: dict[str, str], around: str) -> None:
-    literal = around.replace("{", "{{").replace("}", "}}")
-    template = Template(literal + "".join(f"{{{name}}}{literal}" for name in fields))
-    assert template.filled(fields) == around + "".join(f"{value}{around}" for value in fields.values())
-
-
 def test_the_same_line_has_the_same_session_wherever_it_stands() -> None:
-    def digests(*lines: str, template: Template | None = None) -> list[str]:
-        found = Lines(io.BytesIO("\n".join(lines).encode()), template)
+    def digests(*lines: str) -> list[str]:
+        found = Lines(io.BytesIO("\n".join(lines).encode()))
         found.scan()
         return [place.digest for place in found.good]
 
     a, b = json.dumps({"prompt": "a"}), json.dumps({"prompt": "b"})
     assert digests(a, b, a)[:2] == digests("", a, b)
     assert sorted(digests(a, b, a)) == sorted(digests(a, a, b))
-    assert digests(a) != digests(a, template=Template("{prompt}!"))

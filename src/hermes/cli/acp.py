@@ -15,11 +15,19 @@ from hermes.cli.output import note_the_terminal
 from hermes.errors import MissingExtra
 
 
-@click.command(
-    help="Serve an editor (Zed, Neovim, JetBrains) over standard input and output, by the Agent Client Protocol."
-)
+@click.command()
 @model_option()
 def command(model_name: str | None) -> None:
+    """Serve an editor over standard input and output, by the Agent Client Protocol.
+
+    \b
+    Zed, in ~/.config/zed/settings.json:
+      "agent_servers": {"Hermes": {"type": "custom", "command": "hermes", "args": ["acp"]}}
+    JetBrains, in ~/.jetbrains/acp.json:
+      "agent_servers": {"Hermes": {"command": "hermes", "args": ["acp"]}}
+    Neovim (avante), in its setup:
+      provider = "hermes", acp_providers = { hermes = { command = "hermes", args = { "acp" } } }
+    """
     try:
         from hermes.serve.acp.server import serve
     except ModuleNotFoundError as error:
@@ -46,6 +54,6 @@ def _check_streams() -> None:
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stream.isatty()):
             raise click.ClickException(
                 f"an editor starts `hermes acp` and talks to it through pipes, but standard {name} is not a pipe;"
-                " `hermes doctor` shows how to set up an editor"
+                " `hermes acp --help` shows how to set up an editor"
             )
-    note_the_terminal("hermes acp", "an editor")
+    note_the_terminal("hermes acp", "an editor", "hermes acp --help")

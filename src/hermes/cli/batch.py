@@ -61,10 +61,6 @@ def command() -> None:
 )
 @model_option("Use this model instead of the configured one, also for lines that name one.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run: finished lines are not run again.")
-@click.option("--template", metavar="TEXT", help="The prompt, with the fields of a line: 'Summarise {text}'.")
-@click.option(
-    "--max-cost", type=click.FloatRange(0, min_open=True), metavar="USD", help="Start no more lines beyond this cost."
-)
 @click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
 @yes_to_option("Run such commands: 'git push', pytest, 'npm run *'.")
 @yes_option("Run every command of the agent's (without it, those that the rules do not allow are refused).")
@@ -74,8 +70,6 @@ def run(
     parallel: int,
     model_name: str | None,
     resume: bool,
-    template: str | None,
-    max_cost: float | None,
     no_tools: bool,
     yes_to: tuple[str, ...],
     yes: bool,
@@ -86,7 +80,6 @@ def run(
       "a prompt"
       {"prompt": "…", "id": "any name"}
       {"messages": [{"role": "user", "content": "…"}]}
-      {"text": "…"}                        with --template "Summarise {text}"
       {"custom_id": "…", "method": "POST", "url": "/v1/…", "body": {…}}
 
     and gets one line in the file of results; a request of OpenAI's batch files gets a response of theirs. A run that was
@@ -94,7 +87,7 @@ def run(
     """
     from hermes.agent.tools.permission import NOBODY
     from hermes.chat.terminal_conversation import folder_is_there
-    from hermes.jobs.batch_files import Lines, Template, opened
+    from hermes.jobs.batch_files import Lines, opened
 
     folder_is_there()
     out = _results_file(out)
@@ -104,14 +97,11 @@ def run(
         config.model.default = model_name
     if prompts != "-" and os.path.exists(out) and os.path.samefile(prompts, out):
         raise click.UsageError("the results can't go into the file of prompts", click.get_current_context())
-    filling = None if template is None else Template(template)
     with opened(prompts) as stream:
-        lines = Lines(stream, filling)
+        lines = Lines(stream)
         lines.scan()
         _name_bad(lines)
-        settings = {
-            "parallel": parallel, "max_cost": max_cost, "one_model": model_name is not None, "confirm": lambda _: yes or NOBODY,
-        }  # fmt: skip
+        settings = {"parallel": parallel, "one_model": model_name is not None, "confirm": lambda _: yes or NOBODY}
         return _run(config, lines, Path(out), resume=resume, tools=not no_tools, settings=settings)
 
 

@@ -34,12 +34,8 @@ PLATFORM_PATIENCE = 8.0
 Answer = TypeVar("Answer")
 
 
-class _NoAnswer(Exception):
-    """A server that can't be reached, and why."""
-
-
 def _get(url: str, headers: Mapping[str, str], shown: str) -> httpx.Response:
-    """A server's answer to GET; of a stream only its beginning. _NoAnswer (about `shown`) when there is none."""
+    """A server's answer to GET; of a stream only its beginning. HermesError (about `shown`) when there is none."""
     import httpx
 
     from hermes.agent.models.endpoint.servers import is_near
@@ -53,9 +49,9 @@ def _get(url: str, headers: Mapping[str, str], shown: str) -> httpx.Response:
                 answer.read()
             return answer
     except httpx.TimeoutException:
-        raise _NoAnswer(f"{shown} does not answer within {PATIENCE:g} seconds") from None
+        raise HermesError(f"{shown} does not answer within {PATIENCE:g} seconds") from None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError):
-        raise _NoAnswer(f"no server answers at {shown}") from None
+        raise HermesError(f"no server answers at {shown}") from None
 
 
 def model(config: Config, task: str | None) -> Found:
@@ -78,7 +74,7 @@ def model(config: Config, task: str | None) -> Found:
     shown, key, url = without_password(found.base_url or ""), found.api_key, f"{found.base_url}/models"
     try:
         answer = _get(url, headers_for(url, key), shown)
-    except _NoAnswer as error:
+    except HermesError as error:
         yield wrong(str(error), f"start that server, or check {section}.base_url and the network")
         return
     if answer.status_code in (401, 403):
@@ -125,7 +121,7 @@ def mcp_server(config: Config, name: str) -> Found:
     try:
         headers = {"Accept": "application/json, text/event-stream", **server.headers}
         answer = _get(server.url or "", headers, shown)
-    except _NoAnswer as error:
+    except HermesError as error:
         yield wrong(str(error), f"start that server, or check {key}.url")
         return
     status = answer.status_code

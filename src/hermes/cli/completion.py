@@ -1,7 +1,7 @@
 """`hermes completion bash|zsh|fish`: the script a shell reads to complete `hermes …`.
 
-The scripts are thin: they ask `hermes completion --words` for the candidates at the cursor. zsh and fish split and
-quote words by themselves; for bash that is done here, since its own splitting at colons and quotes loses typed text.
+The scripts are thin: they ask `hermes completion --words` for the candidates at the cursor. zsh and fish split words by
+themselves and quote what they insert; for bash that is done here, since its own splitting at colons loses typed text.
 
 Commands and options are click's; sessions, sources, models and configuration keys come from completers, each given to a
 parameter as its `shell_complete`. The store is read once, by one short query, and never created. Nothing here may fail
@@ -110,66 +110,43 @@ def command(asked: bool, shell: str, words: tuple[str, ...]) -> None:
 
 def for_bash(line: str, breaks: str) -> list[str]:
     """The candidates for the word before the cursor in bash, quoted the way that word was begun."""
-    typed = Typed(line)
-    found = candidates(typed.words[1:], typed.partial)
+    *words, partial = _split(line)
+    found = candidates(words[1:], partial)
     if found == [FILES]:
         return [FILES[0]]
-    kept = typed.before_break(breaks)
-    return [_quoted(value[len(kept) :], typed.quote) for value, _ in found]
+    quote, begun = _open_quote(line), 0
+    if breaks and not quote:  # what stands before a bare colon is a word of its own to bash
+        begun = len(partial) - len(_split(re.split(rf"(?<!\\)[{re.escape(breaks)}]", line)[-1])[-1])
+    return [_quoted(" ".join(value[begun:].splitlines()), quote) for value, _ in found]
 
 
-class Typed:
-    """A parsed command line up to the cursor: the complete words, and the one that is being typed."""
-
-    def __init__(self, line: str) -> None:
-        self.words: list[str] = []
-        self.partial = ""
-        self.quote = ""  # the quote that is open at the cursor
-        self._bare: list[bool] = []  # for each letter of `partial`, whether it is unquoted
-        begun = escaped = False
-        for sign in line:
-            if escaped:
-                if self.quote == '"' and sign not in '"\\$`\n':
-                    self._add("\\", bare=False)
-                self._add(sign, bare=False)
-                escaped = False
-            elif sign == "\\" and self.quote != "'":
-                escaped, begun = True, True
-            elif self.quote:
-                if sign == self.quote:
-                    self.quote = ""
-                else:
-                    self._add(sign, bare=False)
-            elif sign in "'\"":
-                self.quote, begun = sign, True
-            elif sign in " \t\n":
-                if begun:
-                    self.words.append(self.partial)
-                self.partial, self._bare, begun = "", [], False
-            else:
-                self._add(sign, bare=True)
-                begun = True
-
-    def _add(self, sign: str, *, bare: bool) -> None:
-        self.partial += sign
-        self._bare.append(bare)
-
-    def before_break(self, breaks: str) -> str:
-        """The beginning of the word that bash takes for a word of its own (up to the last bare colon, say)."""
-        if self.quote:
-            return ""
-        at = max((n for n, sign in enumerate(self.partial) if self._bare[n] and sign in breaks), default=-1)
-        return self.partial[: at + 1]
+def _open_quote(line: str) -> str:
+    """The quote that is open at the end of a line, if any."""
+    quote, is_escaped = "", False
+    for sign in line:
+        if is_escaped:
+            is_escaped = False
+        elif sign == "\\" and quote != "'":
+            is_escaped = True
+        elif sign in "'\"" and quote in ("", sign):
+            quote = "" if quote else sign
+    return quote
 
 
 def _quoted(value: str, quote: str) -> str:
-    value = " ".join(value.splitlines())
     if quote == "'":
         return value.replace("'", "'\\''")
     if quote == '"':
-        return "".join(f"\\{sign}" if sign in '"\\$`' else sign for sign in value)
-    safe = "_-./,+%@^"
-    return "".join(sign if sign.isalnum() or sign in safe or ord(sign) > 127 else f"\\{sign}" for sign in value)
+        return re.sub(r'(["\\$`])', r"\\\1", value)
+    return re.sub(r"([^\w./,+%@^\u0080-\U0010ffff-])", r"\\\1", value)
+
+
+def _split(line: str) -> list[str]:
+    """The words of a command line up to the cursor, without their quotes; the last is being typed."""
+    from click.shell_completion import split_arg_string
+
+    *words, last = split_arg_string(f"{line}.")
+    return [*words, last[:-1]]
 
 
 # ------------------------------------------------------------------------------------------------ candidates

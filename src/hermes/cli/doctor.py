@@ -2,28 +2,43 @@
 
 `checks_for` is the table: a name, a function that yields findings, and the hint for the errors it raises. A check changes
 nothing, and waits a few seconds at most for another program or server. Wrong (✗) keeps something from working; a remark (!)
-is a warning.
+is a warning. The checks of this machine are here, those of what can be reached in `checks_online`.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import shlex
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
 
 from hermes.cli.options import json_option
-from hermes.cli.output import colourful, message_lines, print_json, screen_width
-from hermes.config import Config, load_config
-from hermes.errors import HermesError, MissingExtra
+from hermes.cli.output import colourful, message_lines, print_json, screen_width, size_of
+from hermes.config import Config, config_path, load_config
+from hermes.config.loading import read_text
+from hermes.errors import HermesError, MissingExtra, StoreLocked
+from hermes.home import default_database, get_hermes_home
+from hermes.install_line import install_line
 from hermes.texts import counted, one_line
+
+if TYPE_CHECKING:
+    from hermes.store.api.session_db import SessionDB
+    from hermes.store.upkeep.check import Health
+
+_MEGABYTE = 1 << 20
+LITTLE_SPACE, NO_SPACE = 1 << 30, 50 * _MEGABYTE
+LONG_WAL = 200 * _MEGABYTE
+LONG_TAIL = 5000  # messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,40 +79,30 @@ class Check(NamedTuple):
 
 def checks_for(config: Config) -> list[Check]:
     """Every check of this home, in the order of the report."""
-    from hermes.cli import checks, checks_online
+    from hermes.cli import checks_online as online
     from hermes.gateway.settings import setup_command
 
     side = {task: getattr(config.auxiliary, task) for task in ("title", "summary", "compression")}
     tasks = [task for task, own in side.items() if own is not None and (own.model or own.base_url)]
-    mend = (
-        "hermes sessions repair" if config.store.url is None else "check store.url (hermes config show) and the server"
-    )
+    mend = "check store.url (hermes config show) and the server" if config.store.url else "hermes sessions repair"
     servers = [name for name in config.mcp_servers if not config.unset_in(f"mcp_servers.{name}")]
     return [
-        Check("program", checks.program),
-        Check("libraries", checks.libraries),
-        Check("home", checks.home, "set HERMES_HOME to a folder of your own"),
-        Check("config", checks.configuration, "`hermes config path` prints its path"),
-        Check(".env", checks.env_file, "chmod 600 it, and save it as UTF-8"),
-        Check("store", checks.store, mend),
-        Check("model", partial(checks_online.model, task=None), "hermes model"),
-        *(Check(f"auxiliary {task}", partial(checks_online.model, task=task), "hermes model") for task in tasks),
-        Check("embedded model", checks.model_files),
-        *(Check(f"MCP {name}", partial(checks_online.mcp_server, name=name)) for name in servers),
-        Check("gateway", checks_online.gateway),
-        *(
-            Check(name, partial(checks_online.platform, name=name), setup_command(name))
-            for name in config.enabled_platforms
-        ),
-        Check("webhooks", checks_online.webhooks),
-        Check("API server", checks_online.api_server),
-        Check("watch", checks.watch),
-        Check("clients", checks.clients),
-        Check("terminal", checks.terminal),
+        Check("program", program),
+        Check("home", home, "set HERMES_HOME to a folder of your own"),
+        Check("config", configuration, "`hermes config path` prints its path"),
+        Check("store", store, mend),
+        Check("model", partial(online.model, task=None), "hermes model"),
+        *(Check(f"auxiliary {task}", partial(online.model, task=task), "hermes model") for task in tasks),
+        *(Check(f"MCP {name}", partial(online.mcp_server, name=name)) for name in servers),
+        Check("gateway", online.gateway),
+        *(Check(name, partial(online.platform, name=name), setup_command(name)) for name in config.enabled_platforms),
+        Check("webhooks", online.webhooks),
+        Check("API server", online.api_server),
+        Check("mcp", clients),
     ]
 
 
-_INDENT = 19  # cells before the text of a check: a mark, and names up to "extra encryption"
+_INDENT = 19  # cells before the text of a check: a mark, and names up to "auxiliary summary"
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
@@ -115,11 +120,8 @@ def command(as_json: bool) -> int:
     if as_json:
         print_json({"ok": not bad, "checks": msgspec.to_builtins(findings)})
     else:
-        counts = (
-            counted(bad, "problem") + " (✗)" if bad else "",
-            counted(remarks, "warning") + " (!)" if remarks else "",
-        )
-        click.echo(f"\n{', '.join(filter(None, counts)) or 'No problems found'}.")
+        counts = [f"{counted(bad, 'problem')} (✗)"] * bool(bad) + [f"{counted(remarks, 'warning')} (!)"] * bool(remarks)
+        click.echo(f"\n{', '.join(counts) or 'No problems found'}.")
     return 1 if bad else 0
 
 
@@ -164,7 +166,190 @@ def _print(finding: DoctorFinding) -> None:
     if colourful():
         mark = click.style(mark, fg=colour, bold=True)
     text = finding.text + (f" → {finding.hint}" if finding.hint else "")
-    home = os.path.expanduser("~")
-    text = text.replace(f"{home}/", "~/") if len(home) > 1 else text
+    text = text.replace(f"{os.path.expanduser('~')}/", "~/")
     lines = message_lines(text, screen_width() - _INDENT) if sys.stdout.isatty() else [text]
     click.echo(f"{mark} {finding.name:<{_INDENT - 3}} " + f"\n{' ' * _INDENT}".join(lines))
+
+
+# ------------------------------------------------------------------------------------------------ this machine
+
+
+def program(_: Config) -> Found:
+    """The versions of the program and of Python."""
+    from hermes import __version__
+
+    yield well(f"hermes {__version__} on Python {platform.python_version()}")
+
+
+def home(_: Config) -> Found:
+    """The folder with all files. Its mode protects every file in it."""
+    folder = get_hermes_home()
+    if not folder.exists():
+        yield well(f"{folder} does not exist yet; the first conversation creates it")
+    elif not folder.is_dir():
+        yield wrong(f"{folder} is a file, not a folder", "move it away, or set HERMES_HOME to another place")
+    elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        yield wrong(f"{folder} can't be written", f"chmod u+rwx {folder}, or set HERMES_HOME to another place")
+    else:
+        mode, free = folder.stat().st_mode & 0o777, shutil.disk_usage(folder).free
+        if mode & 0o077:
+            yield remark(f"{folder} is open to other users (mode {mode:04o})", f"chmod 700 {folder}")
+        if free < LITTLE_SPACE:
+            say = wrong if free < NO_SPACE else remark
+            yield say(f"{folder}: only {size_of(free)} are free on that disk", "free some space")
+        elif not mode & 0o077:
+            yield well(f"{folder}, {size_of(free)} free")
+
+
+def configuration(_: Config) -> Found:
+    """config.yaml: every mistake in it, and every variable that has no value."""
+    from hermes.config.reading import check_text
+    from hermes.store.upkeep.check import agent_store
+
+    path, edit = config_path(), "`hermes config edit` opens and checks it"
+    text = read_text(path)
+    if text is None:
+        yield well(f"{path} does not exist: every key has its default")
+        return
+    read, problems = check_text(text, path)
+    if agent_store(default_database()) and (theirs := [one for one in problems if one.unknown]):
+        problems = [one for one in problems if not one.unknown]
+        yield well(f"{path}: {counted(len(theirs), 'setting')} of Hermes Agent, ignored here")
+    for problem in problems[:10]:
+        if problem.unknown:
+            yield remark(f"{path} {problem} (ignored)", f"hermes config unset {problem.unknown}")
+        else:
+            yield wrong(f"{path} {problem}", edit)
+    if len(problems) > 10:
+        yield wrong(f"{path}: {len(problems) - 10} more problems", edit)
+    if any(not one.unknown for one in problems):
+        return
+    for one in read.unset:
+        said = f"{one.key} needs ${{{one.variable}}}, which is not set: the parts that use it do not start"
+        yield wrong(said, f"put it into {path.parent / '.env'}")
+    if not read.unset and not problems:
+        yield well(f"{path} is fine")
+
+
+def clients(_: Config) -> Found:
+    """Other agents and editors on this machine: whether they are connected, and how to connect them."""
+    from hermes.cli.mcp_install import PROGRAMS, is_there, state
+
+    found = [one for one in PROGRAMS.values() if is_there(one.signs)]
+    for one in found:
+        yield well(f"{one.title}: {state(one).replace('not connected', f'hermes mcp install {one.key}')}")
+    if not found:
+        yield well(f"`hermes mcp` lets other agents search: {', '.join(one.title for one in PROGRAMS.values())}")
+
+
+# ------------------------------------------------------------------------------------------------ the record
+
+
+def store(config: Config) -> Found:
+    """The record: whether it opens, is sound, has a complete index, and which processes have it open."""
+    from hermes.store.api.configured import store_file
+    from hermes.store.upkeep.check import agent_store, look
+
+    path = store_file(config)
+    if path is None:
+        yield from _on_a_server(config)
+        return
+    if theirs := agent_store(default_database()):
+        bring = f"hermes sessions import {shlex.quote(str(theirs.path))}"
+        if path == theirs.path:
+            said = f"{path} belongs to {theirs}; it is only read here"
+            yield remark(said, f"`{bring}` brings its sessions into a record of your own beside it")
+            return
+        yield well(f"{theirs.path} belongs to {theirs}; `{bring}` brings in what is new there", "other store")
+    if not path.exists():
+        yield well(f"{path} does not exist yet: no conversation so far")
+        return
+    if path.is_dir():
+        yield wrong(f"{path} is a folder, not a database", "move it away")
+        return
+    try:
+        health = look(path)
+    except StoreLocked as error:
+        yield wrong(str(error), "hermes sessions encrypt --help")
+        return
+    if health.kind == "foreign-application":
+        yield wrong(f"{path} is a database of another program", "move it away")
+        return
+    for damage in health.damage:
+        yield wrong(f"{path} is damaged: {' '.join(damage.split())}", "hermes sessions repair")
+    if not os.access(path, os.W_OK):
+        yield wrong(f"{path} can't be written", f"chmod u+rw {path}")
+    if not health.damage:
+        yield from _contents(str(path), health)
+
+
+def _on_a_server(config: Config) -> Found:
+    from hermes.store.api.configured import open_existing, store_url
+    from hermes.store.engines.postgres.migrate import rehearse
+    from hermes.store.upkeep.check import Health
+
+    db = open_existing(config)
+    if db is None:
+        rehearse(str(store_url(config)))
+        yield well("the database that store.url names is empty: no conversation so far")
+        return
+    with db:
+        total, vectors = rows_with_vectors(db)
+        pending = db.index_status()["pending"]
+        health = Health("current", db.size(), 0, db.session_count(), total, pending, vectors, total)
+    yield from _contents(db.where, health)
+
+
+def _contents(where: str, health: Health) -> Found:
+    if health.kind == "newer":
+        said = f"{where} was written by a newer Hermes Sessions: it is read-only"
+        yield remark(said, install_line(options="--upgrade"))
+    elif health.kind == "old":
+        yield well(f"{where} is of an earlier version; the next conversation upgrades it")
+    elif health.kind != "current":
+        yield well(f"{where} is empty")
+    else:
+        counts = f"{counted(health.sessions, 'session')}, {counted(health.messages, 'message')}"
+        quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
+        yield well(f"{where}: {counts}, {size_of(health.bytes)}{quick}")
+        if health.pending > LONG_TAIL:
+            said = f"{health.pending} messages are not indexed yet: search is slower"
+            yield remark(said, "hermes sessions optimize", "index")
+        else:
+            left = f"{counted(health.pending, 'message')} to index; search finds them all the same"
+            yield well(left if health.pending else "complete", "index")
+        yield from meaning(health.all_rows, health.vectors)
+    if health.wal_bytes > LONG_WAL:
+        yield remark(f"{where}-wal has grown to {size_of(health.wal_bytes)}", "hermes sessions optimize", "log")
+    if health.used_by:
+        yield well(f"also open in {health.used_by}", "in use")
+
+
+def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | None]:
+    """How many messages there are; by model, how many of them it has read and how many vectors it made. None: switched off."""
+    total = db.message_count()
+    found = {one["model"]: (total - one["pending"], one["vectors"]) for one in db.meaning_status() if one["on"]}
+    return total, found or None
+
+
+def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
+    """How far search by meaning is: not set up, or of each model how many messages it has read."""
+    from hermes.store.search.meaning.encoders import installed
+
+    here = [encoder.name for encoder in installed()]
+    if vectors is None:
+        what = f"{', '.join(here)} installed, not switched on" if here else "not installed"
+        yield well(f"{what}: questions are answered by words; `hermes search setup` sets it up", "meaning")
+        return
+    for model in dict.fromkeys([*here, *vectors]):
+        rows, count = vectors.get(model, (0, 0))
+        left, made = total - rows, f"{counted(count, 'vector')} of {model}"
+        progress = f"indexing: {rows} of {counted(total, 'message')}, {made}"
+        if model not in here:
+            option = "" if model.startswith("arctic") else " --multilingual"
+            said = f"{made}, which is not installed here: questions are answered by words"
+            yield remark(said, f"hermes search setup{option}", "meaning")
+        elif left > LONG_TAIL or (left > 0 and not count):
+            yield remark(progress, "hermes search setup", "meaning")
+        else:
+            yield well(progress if left > 0 else f"ready: {made}", "meaning")

@@ -82,25 +82,21 @@ def usage_text(error: click.UsageError) -> str:
         hint = " or ".join(sorted(error.possibilities or ()))
         return f"unknown option {error.option_name}" + (f"; did you mean {hint}?" if hint else "")
     if isinstance(error, click.BadOptionUsage):
-        takes_none = "not take a value" in error.message
-        return f"{error.option_name} {'takes no value' if takes_none else 'needs a value'}"
+        return f"{error.option_name} {'takes no' if 'not take a value' in error.message else 'needs a'} value"
     if isinstance(error, click.MissingParameter):
         choices = _choices(error.param)
         return f"{_called(error.param)} is missing" + (f": give {choices}" if choices else "")
-    if isinstance(error, click.BadParameter):
-        name = _called(error.param)
-        return f"{name}: {_wrong_value(error)}" if name else error.message
-    if extra := re.fullmatch(_EXTRA, error.message):
-        return f"unexpected argument: {extra['words']}"
-    return error.message
+    if isinstance(error, click.BadParameter) and (name := _called(error.param)):
+        return f"{name}: {_wrong_value(error)}"
+    extra = re.fullmatch(_EXTRA, error.message)
+    return f"unexpected argument: {extra['words']}" if extra else error.message
 
 
 def _wrong_value(error: click.BadParameter) -> str:
     if path := re.fullmatch(_PATH, error.message):
         return f"{path['path']} {path['what']}"
-    wrong = re.match(_WRONG_TYPE, error.message)
-    expected = _expected(error.param)
-    if wrong is None or expected is None:
+    wrong, expected = re.match(_WRONG_TYPE, error.message), _expected(error.param)
+    if wrong is None or not expected:
         return error.message
     value = wrong["value"]
     return f"expected {expected}, got {value if value.startswith(chr(39)) else repr(value)}"
@@ -108,33 +104,23 @@ def _wrong_value(error: click.BadParameter) -> str:
 
 def _called(parameter: click.Parameter | None) -> str:
     """An option by its longest name, an argument by what `--help` calls it."""
-    if parameter is None:
-        return ""
     if isinstance(parameter, click.Option):
         return max(parameter.opts, key=len)
-    if isinstance(parameter.type, click.Choice):
+    if parameter is not None and isinstance(parameter.type, click.Choice):
         return str(parameter.name).upper()
-    return parameter.human_readable_name.replace("...", "").rstrip("…")
+    return parameter.human_readable_name.rstrip(".…") if parameter is not None else ""
 
 
-def _expected(parameter: click.Parameter | None) -> str | None:
+def _expected(parameter: click.Parameter | None) -> str:
     kind = parameter.type if parameter is not None else None
-    if choices := _choices(parameter):
-        return choices
-    if isinstance(kind, click.IntRange | click.FloatRange):
-        number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
-        if kind.min is not None and kind.min_open:
-            return f"{number} above {kind.min:g}"
-        if kind.min is not None and kind.max is not None:
-            return f"{number} from {kind.min} to {kind.max}"
-        return f"{number} of {kind.min} or more" if kind.min is not None else f"{number} of {kind.max} or less"
-    if kind in (click.INT, click.FLOAT):
-        return "a whole number" if kind is click.INT else "a number"
-    return None
+    number = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
+    if isinstance(kind, click.IntRange | click.FloatRange) and kind.min is not None:
+        return f"{number} of {kind.min} or more" if kind.max is None else f"{number} from {kind.min} to {kind.max}"
+    return number if isinstance(kind, click.types.FloatParamType | click.types.IntParamType) else _choices(parameter)
 
 
 def _choices(parameter: click.Parameter | None) -> str:
     if parameter is None or not isinstance(parameter.type, click.Choice):
         return ""
-    names = [str(one) for one in parameter.type.choices]
-    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+    *names, last = map(str, parameter.type.choices)
+    return f"{', '.join(names)} or {last}" if names else last

@@ -7,7 +7,6 @@ the letters.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -231,7 +230,7 @@ def _bars(title: str, heads: tuple[str, ...], rows: Sequence[Row], width: int) -
 
 def _lines(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int) -> list[str]:
     """A table without its rule."""
-    head, _, *lines = table(columns, rows, width, terminal=sys.stdout.isatty())
+    head, _, *lines = table(columns, rows, width)
     return [head, *lines]
 
 

@@ -89,12 +89,8 @@ def script() -> None:
 
 def _other_hermes() -> str | None:
     """The folder of this environment where Hermes Agent is installed: our packages hide its modules, and it would break."""
-    for folder in sys.path:
-        if folder.endswith("-packages") and os.path.isdir(folder):
-            for name in os.listdir(folder):
-                if name.startswith("hermes_agent-") and name.endswith((".dist-info", ".egg-info")):
-                    return folder
-    return None
+    folders = (folder for folder in sys.path if folder.endswith("-packages") and os.path.isdir(folder))
+    return next((one for one in folders if any(name.startswith("hermes_agent-") for name in os.listdir(one))), None)
 
 
 def _show_warnings_as_notes() -> None:

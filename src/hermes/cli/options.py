@@ -114,18 +114,12 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
 
 def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
     """The sessions that several words name, one each. The error for a title with spaces that was not quoted says so."""
-    found = []
-    for word in words:
-        try:
-            found.append(find_session(db, word))
-        except Ambiguous:
-            raise
-        except click.ClickException as error:
-            if len(words) == 1:
-                raise
-            whole = " ".join(words)
-            raise click.ClickException(f'{error.message} (a title with spaces is put in quotes: "{whole}")') from None
-    return list(dict.fromkeys(found))
+    try:
+        return list(dict.fromkeys(find_session(db, word) for word in words))
+    except click.ClickException as error:
+        if len(words) > 1 and not isinstance(error, Ambiguous):
+            error.message += f' (a title with spaces is put in quotes: "{" ".join(words)}")'
+        raise
 
 
 def wrapped(question: str) -> str:
@@ -207,18 +201,21 @@ def is_filter(filtered: Filtered) -> bool:
 
 def filtered_ids(db: SessionDB, filtered: Filtered) -> list[str]:
     """The conversations that match all options of `filters`; for a compressed one its newest part."""
-    source, query, older = filtered["source"], filtered["query"], filtered["older_than"]
     rows = db.list_sessions_rich(
-        source=source, tag=filtered["with_tag"], limit=EVERY, include_children=True, project_compression_tips=False,
-        order_by_last_active=True,
+        source=filtered["source"], tag=filtered["with_tag"], limit=EVERY, include_children=True,
+        project_compression_tips=False, order_by_last_active=True,
     )  # fmt: skip
-    rows = [row for row in rows if row["end_reason"] != "compression" or db.get_compression_tip(row["id"]) == row["id"]]
-    if older is not None:
-        before = time.time() - older * 86_400
+    if filtered["older_than"] is not None:
+        before = time.time() - filtered["older_than"] * 86_400
         rows = [row for row in rows if row["last_active"] < before]
-    if query is not None:
-        hits = db.search_messages(query, limit=100_000)
-        # Approximate matches are good to read, not to act upon.
-        found = {db.get_compression_tip(one) for one in {hit["session_id"] for hit in hits if not hit["relaxed"]}}
-        rows = [row for row in rows if row["id"] in found]
-    return [row["id"] for row in rows]
+    ids = [
+        row["id"]
+        for row in rows
+        if row["end_reason"] != "compression" or db.get_compression_tip(row["id"]) == row["id"]
+    ]
+    if filtered["query"] is None:
+        return ids
+    hits = db.search_messages(filtered["query"], limit=100_000)
+    # Approximate matches are good to read, not to act upon.
+    found = {db.get_compression_tip(one) for one in {hit["session_id"] for hit in hits if not hit["relaxed"]}}
+    return [one for one in ids if one in found]

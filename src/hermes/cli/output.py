@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from itertools import repeat
 from typing import Any, NamedTuple, TextIO
 
@@ -25,7 +24,6 @@ PIPE_WIDTH = 120
 GAP = "  "
 RULE = "─"
 CUT = "…"
-_LEFT_TO_RIGHT = "\u200e"
 
 
 def screen_width(stream: TextIO | None = None) -> int:
@@ -137,28 +135,21 @@ class Column(NamedTuple):
     right: bool = False  # numbers stand at the right
 
 
-@cache
-def _turned() -> re.Pattern[str]:
-    return re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefe\U00010800-\U00010fff\U0001e800-\U0001efff]")
-
-
 def printed(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
     """A table as it fits standard output."""
-    return "\n".join(table(columns, rows, screen_width(), terminal=sys.stdout.isatty()))
+    return "\n".join(table(columns, rows, screen_width()))
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int, *, terminal: bool = False) -> list[str]:
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int) -> list[str]:
     """The lines of a table: head, rule, rows. Columns that can't be cut stay whole; the others shrink, then go.
 
-    Cells are made harmless here. On a terminal, a cell with right-to-left text is closed by a mark, so that a terminal
-    which turns such text around leaves the next column where it is.
+    Cells are made harmless here.
     """
     shown = [[one_line(cell) for cell in row] for row in rows]
+    heads = [column.head for column in columns]
+    widest = [max(map(cells, values)) for values in zip(heads, *shown, strict=True)]
     natural = [
-        min(column.most, max([cells(column.head), *(cells(row[i]) for row in shown)]))
-        if column.least is not None
-        else max([cells(column.head), *(cells(row[i]) for row in shown)])
-        for i, column in enumerate(columns)
+        size if column.least is None else min(column.most, size) for column, size in zip(columns, widest, strict=True)
     ]
     widths = fitted(natural, columns, width)
     kept = [i for i, size in enumerate(widths) if size > 0]
@@ -167,13 +158,12 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int, 
         out = []
         for i in kept:
             text = cut(values[i], widths[i]) if columns[i].least is not None else values[i]
-            mark = _LEFT_TO_RIGHT if terminal and not text.isascii() and _turned().search(text) else ""
             space = " " * (widths[i] - cells(text))
-            out.append(space + text if columns[i].right else text + mark + space)
+            out.append(space + text if columns[i].right else text + space)
         return GAP.join(out).rstrip(" ")
 
     total = sum(widths[i] for i in kept) + len(GAP) * (len(kept) - 1)
-    return [drawn([column.head for column in columns]), RULE * total, *map(drawn, shown)]
+    return [drawn(heads), RULE * total, *map(drawn, shown)]
 
 
 def fitted(natural: Sequence[int], columns: Sequence[Column], width: int) -> list[int]:
@@ -184,18 +174,12 @@ def fitted(natural: Sequence[int], columns: Sequence[Column], width: int) -> lis
     widths = list(natural)
     while True:
         kept = [i for i, size in enumerate(widths) if size > 0]
-        over = sum(widths[i] for i in kept) + len(GAP) * (len(kept) - 1) - width
-        if over <= 0:
-            return widths
         soft = [i for i in kept if columns[i].least is not None]
-        wide = [i for i in soft if widths[i] > (columns[i].least or 0)]
-        if not soft:
+        if not soft or sum(widths[i] for i in kept) + len(GAP) * (len(kept) - 1) <= width:
             return widths
+        wide = [i for i in soft if widths[i] > (columns[i].least or 0)]
         if wide:
-            widest = max(wide, key=lambda i: (widths[i], i))
-            others = [widths[i] for i in wide if i != widest]
-            floor = max(columns[widest].least or 0, max(others, default=0) - 1)
-            widths[widest] -= max(1, min(over, widths[widest] - floor))
+            widths[max(wide, key=lambda i: (widths[i], i))] -= 1
         else:
             left_out = min(soft, key=lambda i: columns[i].worth)
             widths = [0 if i == left_out or not widths[i] else natural[i] for i in range(len(widths))]
@@ -254,8 +238,8 @@ def put(data: bytes) -> None:
 
 
 def size_of(count: int) -> str:
-    """A number of bytes, in MB."""
-    return f"{count / 1_048_576:.1f} MB"
+    """A number of bytes, in MB or GB."""
+    return f"{count / 1_048_576:.1f} MB" if count < 1 << 30 else f"{count / (1 << 30):.1f} GB"
 
 
 @contextmanager
@@ -307,12 +291,8 @@ def age(of: float) -> str:
     return f"{of:g} day" if of == 1 else f"{of:g} days"
 
 
-def note_the_terminal(command: str, clients: str) -> None:
-    """Say on a terminal that this command waits for a program there, not for a person."""
-    if not sys.stdin.isatty():
-        return
-    note = (
-        f"`{command}` is started by {clients} and waits for messages on standard input; `hermes doctor` shows how to set"
-        " that up. Ctrl-C stops it."
-    )
-    print(message(note, sys.stderr), file=sys.stderr)
+def note_the_terminal(command: str, clients: str, setup: str) -> None:
+    """Say on a terminal that this command waits for a program there, not for a person; `setup` shows how to connect one."""
+    if sys.stdin.isatty():
+        text = f"`{command}` waits for messages of {clients}; `{setup}` shows how to set that up. Ctrl-C stops it."
+        print(message(text, sys.stderr), file=sys.stderr)

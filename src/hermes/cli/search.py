@@ -45,7 +45,7 @@ def status() -> None:
 
 
 def _print_status() -> None:
-    from hermes.cli.checks import meaning, rows_with_vectors
+    from hermes.cli.doctor import meaning, rows_with_vectors
 
     with opened() as db:
         for one in meaning(*rows_with_vectors(db)):

@@ -143,15 +143,7 @@ def command(
 
 def load() -> dict[str, Command]:
     """The registry, filled."""
-    # each registers its commands
-    from hermes.commands import (  # noqa: F401
-        chat_commands,
-        edit_commands,
-        info_commands,
-        model_commands,
-        session_commands,
-        tool_commands,
-    )
+    from hermes.commands import chat_commands, info_commands, model_commands, session_commands  # noqa: F401 - they register
 
     return REGISTRY
 

@@ -96,12 +96,11 @@ class Batch:
         tools: Sequence[Tool] = (),
         confirm: Callable[[str], bool | Answer] = lambda question: False,
         one_model: bool = False,
-        max_cost: float | None = None,
     ) -> None:
         """`run` is what the ids of the sessions begin with; `one_model`: the model answers whatever a line asks for."""
         self._db, self._config, self._model, self._lines, self._results = db, config, model, lines, results
         self._run, self._parallel, self._tools, self._confirm = run, parallel, list(tools), confirm
-        self._one_model, self._max_cost = one_model, max_cost
+        self._one_model = one_model
         self._cwd = Path.cwd()
         self._stop = threading.Event()
         self._working: dict[str, Stop] = {}
@@ -134,8 +133,7 @@ class Batch:
         why: Stopped | None = None
         try:
             while upcoming is not None or self._working:
-                why = why or self._limit()
-                while upcoming is not None and why is None and self._has_room():
+                while upcoming is not None and why is None and len(self._working) < self._parallel:
                     self._start(upcoming)
                     upcoming = next(waiting, None)
                 if why is not None and not self._working:
@@ -151,28 +149,6 @@ class Batch:
             self._interrupt()
         if why is not None and upcoming is not None:
             raise why
-
-    def _limit(self) -> Stopped | None:
-        """Why no further line may begin."""
-        if self._max_cost is None:
-            return None
-        if self.standing.unpriced:
-            return Stopped("the price of this model is unknown, so --max-cost can't be kept; leave it out to continue")
-        if self.standing.cost >= self._max_cost:
-            return Stopped(f"${self.standing.cost:.4f} are spent, and --max-cost is ${self._max_cost:g}")
-        return None
-
-    def _has_room(self) -> bool:
-        """Whether another line may begin now: not if those under way will have spent the rest of the money."""
-        under_way = len(self._working)
-        if under_way >= self._parallel:
-            return False
-        if self._max_cost is None or not under_way:
-            return True
-        priced = self.standing.done
-        if not priced:
-            return False  # the first one shows what one costs
-        return self.standing.cost + under_way * self.standing.cost / priced < self._max_cost
 
     def _start(self, place: LinePlace) -> None:
         session_id = self.session_id(place)

@@ -1,6 +1,6 @@
 """The lines of a batch: what each asks, and how a bad one is named.
 
-A line is a JSON string (the prompt), an object with `prompt` or `messages`, an object whose fields fill a template, or a
+A line is a JSON string (the prompt), an object with `prompt` or `messages`, or a
 request of OpenAI's batch files. Lines are read from the file when their turn comes; only their places are kept.
 
 The results of a batch: a file that grows by whole lines, each on the disk before the next is written.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import shutil
 import stat
 import sys
@@ -35,7 +34,6 @@ COMPLETIONS = "/v1/chat/completions"
 _ROLES = ("user", "assistant", "tool")
 _SYSTEM = ("system", "developer")
 _USED = {"model", "messages"}  # of an OpenAI request's body
-_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 class BadLine(ValueError):
@@ -64,37 +62,11 @@ class LinePlace:
     digest: str
 
 
-class Template:
-    """A text with `{field}` in it; `{{` and `}}` are braces. InvalidInput when a brace stands alone."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        for match in _TOKEN.finditer(text):
-            if match[0] in ("{", "}"):
-                raise InvalidInput(f"the template has a lone {match[0]} at character {match.start() + 1}: double it")
-        if not any(match[1] for match in _TOKEN.finditer(text)):
-            raise InvalidInput("the template has no {field}, so every line would ask the same")
-
-    def filled(self, fields: Mapping[str, Any]) -> str:
-        """The text with the fields of a line; what is no text goes in as JSON."""
-
-        def value(match: re.Match[str]) -> str:
-            if match[1] is None:
-                return match[0][0]
-            if match[1] not in fields:
-                raise BadLine(f"it has no field {match[1]!r}, which the template needs")
-            found = fields[match[1]]
-            return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-
-        return _TOKEN.sub(value, self.text)
-
-
 @dataclass(slots=True)
 class Lines:
     """A file of prompts. `good` are the lines that can be asked, `bad` (number, reason) the others."""
 
     stream: IO[bytes]
-    template: Template | None = None
     good: list[LinePlace] = field(default_factory=list)
     bad: list[tuple[int, str]] = field(default_factory=list)
     unused: set[str] = field(default_factory=set)  # settings in OpenAI requests that are not passed on
@@ -104,7 +76,6 @@ class Lines:
         seen: Counter[bytes] = Counter()
         names: dict[str, int] = {}
         offset = 0
-        salt = b"" if self.template is None else self.template.text.encode("utf-8", "surrogatepass")
         for number, raw in enumerate(self.stream, 1):
             start, offset = offset, offset + len(raw)
             text = raw.strip()
@@ -118,7 +89,7 @@ class Lines:
                 self.bad.append((number, str(error)))
                 continue
             self.unused |= question.unused
-            key = sha256(salt + b"\0" + text).digest()
+            key = sha256(text).digest()
             seen[key] += 1
             digest = sha256(key + str(seen[key]).encode()).hexdigest()[:16]
             self.good.append(LinePlace(number, start, len(raw), digest))
@@ -140,14 +111,12 @@ class Lines:
             line = {"prompt": line}
         if not isinstance(line, dict):
             raise BadLine("it is neither a JSON object nor a string")
-        if self.template is not None:
-            return _said(self.template.filled(line), line)
         if "body" in line and "custom_id" in line:
             return _request(line)
         if "messages" in line:
             return _conversation(line)
         if "prompt" not in line:
-            raise BadLine("it has no field `prompt` or `messages` (--template makes a prompt of other fields)")
+            raise BadLine("it has no field `prompt` or `messages`")
         if not isinstance(line["prompt"], str):
             raise BadLine("its `prompt` is not a text")
         return _said(line["prompt"], line)

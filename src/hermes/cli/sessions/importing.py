@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 
 _MOST_CAUSES = 50
-_EACH = 3  # as many problems of one cause in a file are listed one by one
-_NUMBERS = 5  # lines that are named where there are more
+_EACH = 3  # as many problems of one cause are listed one by one
 # What differs between two problems of the same cause: names of sessions and files, details, numbers.
 _DIFFERING = re.compile(r"\(.*?\)|'.*?'|^(?:session|attachment) \S+: |^\S+\.jsonl?: |[0-9a-f]{8,}|\d+")
 
@@ -77,19 +76,16 @@ class ImportReport:
             print(f"{counted(counts['deleted'], 'session')} deleted here before {'was' if counts['deleted'] == 1 else 'were'}"
                   " left out; --again imports what was not shredded")  # fmt: skip
         damaged = [one for one in self.problems if one.unknown is None]
-        for line in damage_lines(damaged):
-            print(f"hermes: {line}", file=sys.stderr)
-        unknown: Counter[str] = Counter()
-        files: dict[str, set[Path | None]] = {}
+        unknown = Counter[str]()
         for one in self.problems:
             if one.unknown is not None:
                 unknown[one.unknown] += one.times
-                files.setdefault(one.unknown, set()).add(one.path)
-        for kind, times in unknown.most_common(_MOST_CAUSES):
-            print(f"hermes: skipped {counted(times, 'record')} of an unknown type: {one_line(kind)}"
-                  f" (in {counted(len(files[kind]), 'file')})", file=sys.stderr)  # fmt: skip
-        if len(unknown) > _MOST_CAUSES:
-            print(f"hermes: … and of {len(unknown) - _MOST_CAUSES} more types", file=sys.stderr)
+        skipped = (
+            f"skipped {counted(times, 'record')} of an unknown type: {one_line(kind)}"
+            for kind, times in unknown.most_common(_MOST_CAUSES)
+        )
+        for line in (*damage_lines(damaged), *skipped):
+            print(f"hermes: {line}", file=sys.stderr)
         return 1 if damaged else 0
 
 
@@ -100,33 +96,16 @@ def place(problem: Problem) -> str:
 
 
 def damage_lines(problems: Iterable[Problem]) -> Iterator[str]:
-    """A line for each cause, or a few where it is rare; their number is bounded however much is damaged."""
-    causes: dict[str, dict[Path | None, list[Problem]]] = {}
+    """A few lines for each cause; their number is bounded however much is damaged."""
+    causes: dict[str, list[Problem]] = {}
     for one in problems:
-        causes.setdefault(_DIFFERING.sub("", one.reason), {}).setdefault(one.path, []).append(one)
-    for number, files in enumerate(causes.values()):
-        if number == _MOST_CAUSES:
-            rest = sum(len(some) for more in list(causes.values())[number:] for some in more.values())
-            yield f"… and {counted(rest, 'problem')} of {counted(len(causes) - number, 'other cause')}"
-            return
-        for some in list(files.values())[:_EACH]:
-            yield from _of_a_file(some)
-        if len(files) > _EACH:
-            rest = sum(len(some) for some in list(files.values())[_EACH:])
-            yield f"… and {counted(rest, 'problem')} of the same cause in {counted(len(files) - _EACH, 'other file')}"
-
-
-def _of_a_file(problems: list[Problem]) -> Iterator[str]:
-    first = problems[0]
-    if len(problems) <= _EACH:
-        yield from (f"{place(one)}{one.reason}" for one in problems)
-    elif first.line:
-        file = f"{first.path.name}: " if first.path is not None else ""
-        numbers = list(dict.fromkeys(one.line for one in problems))
-        named, rest = ", ".join(map(str, numbers[:_NUMBERS])), len(numbers) - _NUMBERS
-        yield f"{file}lines {named}{f' and {rest:,} more' if rest > 0 else ''}: {first.reason}"
-    else:
-        yield f"{place(first)}{first.reason} (and {len(problems) - 1:,} more of this cause)"
+        causes.setdefault(_DIFFERING.sub("", one.reason), []).append(one)
+    for some in list(causes.values())[:_MOST_CAUSES]:
+        yield from (f"{place(one)}{one.reason}" for one in some[:_EACH])
+        if len(some) > _EACH:
+            yield f"… and {counted(len(some) - _EACH, 'problem')} of the same cause"
+    if len(causes) > _MOST_CAUSES:
+        yield f"… and {counted(len(causes) - _MOST_CAUSES, 'other cause')}"
 
 
 Source = tuple[Format, Path]
@@ -173,7 +152,7 @@ def import_(
 ) -> int:
     if found == bool(paths):
         raise click.UsageError("name a PATH, or --found" if not paths else "--found takes no PATH")
-    chosen = _chosen(since, folder, again)
+    chosen = _Chosen(since, None if folder is None else str(Path(folder).expanduser().resolve()), again)
     report = ImportReport()
     with TemporaryDirectory(prefix="hermes-import-") as made:
         beside = Path(made)
@@ -208,10 +187,6 @@ def _compared_with() -> AbstractContextManager[SessionDB]:
     from hermes.cli.chat import unsaved
 
     return unsaved() if agents_home(configuration()) else opened()
-
-
-def _chosen(since: float | None, folder: str | None, again: bool) -> _Chosen:
-    return _Chosen(since, None if folder is None else str(Path(folder).expanduser().resolve()), again)
 
 
 def _sources(file: str, beside: Path) -> list[Source]:
@@ -292,27 +267,24 @@ def _readable(found: Iterator[Found], path: Path, problems: list[Problem]) -> It
         problems.append(Problem(0, reason or str(error), path))
 
 
-def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: bool, again: bool) -> dict[str, int]:
+def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: bool, again: bool) -> Counter[str]:
     """Count what an import would do."""
-    counts = {"sessions": 0, "messages": 0, "skipped": 0, "updated": 0}
-    trashed = {row["id"] for row in db.list_trash()}
-    deleted = db.deleted_sessions()
+    counts = Counter[str]()
+    trashed, deleted = {row["id"] for row in db.list_trash()}, db.deleted_sessions()
     seen: set[str] = set()
     for session in sessions:
-        rows = session.get("messages") or []
-        if (gone := deleted.get(session["id"])) is not None and (gone or not again):
-            counts["deleted"] = counts.get("deleted", 0) + 1
-            continue
-        if session["id"] in seen | trashed or is_here(db, session):
-            new = len(new_messages(db, session)) if updates and session["id"] not in seen | trashed else 0
-            counts["updated" if new else "skipped"] += 1
-            if session["id"] in trashed:
-                counts["trashed"] = counts.get("trashed", 0) + 1
-            counts["messages"] += new
-            continue
-        seen.add(session["id"])
-        counts["sessions"] += 1
-        counts["messages"] += sum(message.get("session_id", session["id"]) == session["id"] for message in rows)
+        session_id, messages = session["id"], session.get("messages") or []
+        if (gone := deleted.get(session_id)) is not None and (gone or not again):
+            counts["deleted"] += 1
+        elif session_id in seen | trashed:
+            counts.update(skipped=1, trashed=session_id in trashed)
+        elif is_here(db, session):
+            new = len(new_messages(db, session)) if updates else 0
+            counts.update(messages=new, updated=bool(new), skipped=not new)
+        else:
+            own = sum(message.get("session_id", session_id) == session_id for message in messages)
+            counts.update(sessions=1, messages=own)
+        seen.add(session_id)
     return counts
 
 
@@ -330,24 +302,20 @@ def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
     if not sys.stdin.isatty():
         raise click.ClickException("nothing was imported; add --yes to import everything, or name a path")
     groups = list(by_program.values())
-    while True:
-        picked = _picked(groups, click.prompt("Import which (numbers, all, none)", default="all"))
-        if picked is not None:
-            return picked
-        known = "a number (1)" if len(groups) == 1 else f"numbers from 1 to {len(groups)}"
-        click.echo(f'Please answer with {known}, "all" or "none".')
 
+    def picked(answer: str) -> list[Source]:
+        words = answer.lower().replace(",", " ").split()
+        if words in (["none"], ["no"], ["n"]):
+            return []
+        if words in (["all"], ["yes"], ["y"]):
+            words = [str(number) for number in range(1, len(groups) + 1)]
+        if not words or not all(word.isdecimal() and 1 <= int(word) <= len(groups) for word in words):
+            known = "a number (1)" if len(groups) == 1 else f"numbers from 1 to {len(groups)}"
+            raise click.UsageError(f'Please answer with {known}, "all" or "none".')
+        return [one for word in dict.fromkeys(words) for one in groups[int(word) - 1]]
 
-def _picked(groups: list[list[Source]], answer: str) -> list[Source] | None:
-    """The files of the chosen programs; None for an answer that makes no sense."""
-    words = answer.lower().replace(",", " ").split()
-    if words in (["none"], ["no"], ["n"]):
-        return []
-    if words in (["all"], ["yes"], ["y"]):
-        return [one for sources in groups for one in sources]
-    if not words or not all(word.isdecimal() and 1 <= int(word) <= len(groups) for word in words):
-        return None
-    return [one for word in dict.fromkeys(words) for one in groups[int(word) - 1]]
+    chosen_files: list[Source] = click.prompt("Import which (numbers, all, none)", default="all", value_proc=picked)
+    return chosen_files
 
 
 def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:

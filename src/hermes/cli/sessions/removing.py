@@ -7,10 +7,8 @@ that was compressed is one thing here, whichever part is named.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -63,70 +61,59 @@ def called(session: Mapping[str, Any]) -> str:
 def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
     with opened(writing=True) as db:
         trashed = db.list_trash()
-        named = [_named(db, trashed, word, shred) for word in words] if now or shred else find_sessions(db, words)
-        ends = dict.fromkeys(db.get_compression_chain(one)[-1] for one in named)
-        meant = [_Removal(db, session_id, trashed) for session_id in ends]
-        asked = [one for one in meant if one.known]  # what an earlier try left unfinished is finished without asking
-        for one in asked:
-            one.refuse_live()
-        if names := ", ".join(f"{one.called}, {counted(one.messages, 'message')}" for one in asked):
-            kept = f"Delete {names}, for good?" if now else f"Put {names} in the trash?"
-            confirmed(f"Shred {names}? Nothing brings it back." if shred else kept, yes=yes)
+        found = [_named(db, trashed, word, shred) for word in words] if now or shred else find_sessions(db, words)
+        names: dict[str, str] = {}  # of the conversations by the id of their newest part
+        asked: list[str] = []  # what an earlier try left unfinished is finished without asking
+        for session_id in dict.fromkeys(db.get_compression_chain(one)[-1] for one in found):
+            parts = db.get_compression_chain(session_id)
+            rows = [_row(db, trashed, part) for part in parts]
+            names[session_id] = called(rows[-1] or {"id": session_id}) + _with_earlier(parts)
+            if rows[-1] is not None:
+                messages = sum((row or {}).get("message_count") or 0 for row in rows)
+                asked.append(f"{names[session_id]}, {counted(messages, 'message')}")
+        if what := ", ".join(asked):
+            goes = f"Delete {what}, for good?" if now else f"Put {what} in the trash?"
+            confirmed(f"Shred {what}? Nothing brings it back." if shred else goes, yes=yes)
+        for session_id, name in names.items():
+            if any(map(db.is_live, db.get_compression_chain(session_id))):
+                raise click.ClickException(f"{name} is in use by a running process; leave it there first")
         unfinished: list[str] = []
-        for one in meant:
-            one.refuse_live()  # a process may have opened it while the question was open
+        for session_id, name in names.items():
             if shred:
-                unfinished += _shred_one(db, one.session_id, one.called)
+                unfinished += _shred_one(db, session_id, name)
                 continue
-            remove(db, one.session_id, now=now, by="hermes sessions delete")
-            back = f"is in the trash until {_until()}; `hermes sessions restore {one.session_id}` brings it back"
-            print(f"{one.called} {'is deleted for good' if now else back}")
+            remove(db, session_id, now=now, by="hermes sessions delete")
+            back = f"is in the trash until {_until()}; `hermes sessions restore {session_id}` brings it back"
+            print(f"{name} {'is deleted for good' if now else back}")
     if unfinished:
         raise click.ClickException("\n".join(unfinished))
 
 
 def _named(db: SessionDB, trashed: list[TrashedSession], word: str, shred: bool) -> str:
     """The session that a word names, in the trash as well; to shred, also the id of one that was half shredded."""
-    for find in (find_session, partial(_in_trash, trashed)):
-        try:
-            return find(db, word)
-        except Ambiguous:
+    try:
+        return find_session(db, word)
+    except click.ClickException as error:
+        found = None if isinstance(error, Ambiguous) else _in_trash(trashed, word) or (word if shred else None)
+        if found is None:
             raise
-        except click.ClickException as error:
-            missing = error
-    if shred:
-        return word
-    raise missing
+        return found
 
 
-class _Removal:
-    """A conversation to remove: a session, and its earlier parts if it was compressed."""
-
-    def __init__(self, db: SessionDB, session_id: str, trashed: list[TrashedSession]) -> None:
-        self.db, self.session_id = db, session_id
-        self.parts = db.get_compression_chain(session_id)
-        gone = {row["id"]: row for row in trashed}
-        rows: list[Mapping[str, Any] | None] = [db.get_session(part) or gone.get(part) for part in self.parts]
-        self.known = rows[-1] is not None
-        self.messages = sum((row or {}).get("message_count") or 0 for row in rows)
-        self.called = called(rows[-1] or {"id": session_id}) + _with_earlier(self.parts)
-
-    def refuse_live(self) -> None:
-        if any(self.db.is_live(part) for part in self.parts):
-            raise click.ClickException(f"{self.called} is in use by a running process; leave it there first")
+def _row(db: SessionDB, trashed: list[TrashedSession], session_id: str) -> Mapping[str, Any] | None:
+    return db.get_session(session_id) or next((row for row in trashed if row["id"] == session_id), None)
 
 
 def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
     """Shred one conversation and say what became of it; a line for each thing that is left to do."""
-    elsewhere = _imported_from(db, session_id)
+    elsewhere = _imported_from(db.get_session(session_id) or {})
     done = db.shred_session(session_id, by="hermes sessions delete --shred", history=get_hermes_home() / "history")
     if done is None:
         raise click.ClickException(f"no session matches {session_id!r}; `hermes sessions list` lists them")
-    if done["shared_with"]:
-        others = ", ".join(done["shared_with"])
-        note(f"messages that {called} shared with {others} stay there")
     if elsewhere is not None:
-        note(f"{called} was imported: {elsewhere} may still have it in its own files")
+        note(f"{called} was imported from {elsewhere}, which may still have it in its own files")
+    if done["shared_with"]:
+        note(f"messages that {called} shared with {', '.join(done['shared_with'])} stay there")
     for copy in done["copies"]:
         note(f"may still be in {copy}")
     if done["unfinished"]:
@@ -136,20 +123,13 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
     return []
 
 
-def _imported_from(db: SessionDB, session_id: str) -> str | None:
-    """The program whose history a conversation was imported from, and the id it has there."""
-    from hermes.interop import formats
+def _imported_from(session: Mapping[str, Any]) -> Any:
+    """The format that a conversation was imported from."""
+    from hermes.store.records.codec import from_json
 
-    row = db.get_session(session_id)
-    try:
-        meta = json.loads(str(row.get("meta") or "{}")) if row is not None else None
-    except ValueError:
-        meta = None
+    meta = from_json(session.get("meta"))
     source = meta.get("imported") if isinstance(meta, dict) else None
-    if not isinstance(source, dict) or not isinstance(source.get("from"), str):
-        return None
-    name = {one.name: one.program for one in formats.histories()}.get(source["from"], source["from"])
-    return f"{name} ({source.get('id')})"
+    return source.get("from") if isinstance(source, dict) else None
 
 
 def _with_earlier(parts: list[str]) -> str:
@@ -175,29 +155,32 @@ def _until() -> str:
 def restore(words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
         trashed = db.list_trash()
-        named = (db.get_compression_chain(_in_trash(trashed, db, word))[-1] for word in words)
-        for session_id in list(dict.fromkeys(named)):
+        found = [_in_trash(trashed, word) for word in words]
+        for word, session_id in zip(words, found, strict=True):
+            if session_id is None and db.get_session(word) is not None:
+                raise click.ClickException(f"{word} is not in the trash")
+            if session_id is None:
+                hint = "`hermes sessions trash` lists them"
+                raise click.ClickException(f"no session in the trash matches {word!r}; {hint}")
+        for session_id in dict.fromkeys(db.get_compression_chain(one)[-1] for one in found if one is not None):
             parts = db.get_compression_chain(session_id)
             db.restore_session(session_id, whole=True)
             print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is restored")
 
 
-def _in_trash(trashed: list[TrashedSession], db: SessionDB, word: str) -> str:
-    """The session in the trash that matches a word."""
+def _in_trash(trashed: list[TrashedSession], word: str) -> str | None:
+    """The session in the trash that matches a word, if there is one."""
     for found in (
         [row["id"] for row in trashed if row["id"] == word],
         [row["id"] for row in trashed if row["trashed_title"] == word],
         [row["id"] for row in _newest(trashed) if word and row["id"].startswith(word)],
-        [row["id"] for row in trashed if word and row["id"].startswith(word)],
     ):
-        if len(found) == 1:
-            return str(found[0])
-        if found:
+        if len(found) > 1:
             listed = "\n".join(f"  {one}" for one in found[:10])
             raise Ambiguous(f"several sessions in the trash match {word}; give one of these ids:\n{listed}")
-    if db.get_session(word) is not None:
-        raise click.ClickException(f"{word} is not in the trash")
-    raise click.ClickException(f"no session in the trash matches {word!r}; `hermes sessions trash` lists them")
+        if found:
+            return found[0]
+    return None
 
 
 def _newest(trashed: list[TrashedSession]) -> list[TrashedSession]:
@@ -232,11 +215,12 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
 
 def _trash_screen(rows: list[TrashedSession]) -> str:
     where, kept_for = zone(), configuration().sessions.trash_days * DAY
-    cells = []
-    for row in rows:
-        at = row["trashed_at"]
-        cells.append((row["trashed_title"], row["preview"], ago(at, where), date(at + kept_for, where), row["id"]))
-    return _table(cells, Column("Deleted", 10, worth=1), Column("Until", 10, worth=3))
+    columns = (Column("Deleted", 10, worth=1), Column("Until", 10, worth=3))
+    return _table(
+        [(row["trashed_title"], row["preview"], ago(row["trashed_at"], where),
+          date(row["trashed_at"] + kept_for, where), row["id"]) for row in rows],
+        *columns,
+    )  # fmt: skip
 
 
 def _table(rows: Iterable[tuple[str | None, ...]], *columns: Column) -> str:
@@ -272,23 +256,17 @@ def prune(older_than: float | None, source: str | None, now: bool, yes: bool, dr
         confirmed(f"{'Delete' if now else 'Put'} {counted(len(ids), 'session')} {where}?", yes=yes)
         # Sessions reopened or pinned while the question was open are left out; newly aged ones were not shown.
         still = set(db.prunable_sessions(after, source, whole=True))
-        gone = _remove(db, [session_id for session_id in ids if session_id in still], now)
+        gone = 0
+        with progress("pruning", len(ids)) as step:
+            for session_id in (one for one in ids if one in still):
+                gone += remove(db, session_id, now=now, by="hermes sessions prune")
+                step(gone)
     if now:
         print(f"deleted {counted(gone, 'session')} for good")
         note("`hermes sessions optimize` gives the space back to the disk")
     else:
-        print(
-            f"put {counted(gone, 'session')} in the trash until {_until()}; `hermes sessions restore ID` brings one back"
-        )
-
-
-def _remove(db: SessionDB, ids: list[str], now: bool) -> int:
-    gone = 0
-    with progress("pruning", len(ids)) as step:
-        for session_id in ids:
-            gone += remove(db, session_id, now=now, by="hermes sessions prune")
-            step(gone)
-    return gone
+        back = "`hermes sessions restore ID` brings one back"
+        print(f"put {counted(gone, 'session')} in the trash until {_until()}; {back}")
 
 
 def _prune_screen(db: SessionDB, ids: list[str]) -> str:

@@ -38,14 +38,12 @@ _INDENT = "  "
 
 def calls(message: MessageRow) -> Iterator[str]:
     """Each tool call of a message, as `name(key=value, …)`."""
-    from hermes.interop.json_reading import decoded, encoded
+    from hermes.interop.json_reading import encoded
     from hermes.interop.markdown import calls_of
+    from hermes.store.records.codec import from_json
 
     for name, text in calls_of(message):
-        try:
-            given = decoded(text.encode("utf-8", "surrogatepass"))
-        except ValueError:
-            given = None
+        given = from_json(text)
         if isinstance(given, dict):
             values = (one if isinstance(one, str) else encoded(one).decode() for one in given.values())
             text = ", ".join(f"{key}={value}" for key, value in zip(given, values, strict=True))

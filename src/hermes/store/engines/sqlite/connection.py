@@ -249,11 +249,6 @@ class WriteQueue:
             self._file = -1
 
 
-def has_guard_locks() -> bool:
-    """Whether this system has the locks that `WalGuard` needs."""
-    return hasattr(fcntl, "F_OFD_SETLK")
-
-
 def _in_child() -> None:
     """A forked child shares the descriptions: unlocking there would unlock here. It opens its own."""
     global _lock
