@@ -93,7 +93,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         if done.is_new:
             self._transcripts.rewritten(*sorted({session_id, *done.touched}))
         elif done and ingest.PARTIAL in data:
-            self._transcripts.grew(session_id, done.stored, done.changed, hides=done.hides)
+            self._transcripts.revised(session_id, done.stored, done.changed, hides=done.hides)
         elif done:
             self._transcripts.complete([session_id])
         if done or read is not None or files:  # an import that was killed may have left some of them behind
