@@ -145,9 +145,13 @@ class TranscriptWriter:
             self._kept[session_id] = self.wanted(source)
             if not self._kept[session_id]:
                 return
+            path, sql = self.files.path(session_id), "SELECT 1 FROM messages WHERE session_id = ?"
             with self._engine.read() as tx:
-                is_revived = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
-            if is_revived or self._engine.shared or not transcript.tail(self.files.path(session_id)):
+                is_revived = tx.row(sql, (session_id,)) is not None
+                started = self.values(tx, session_id, ["started_at"])
+            is_new = is_revived or self._engine.shared or not transcript.tail(path)
+            # Another process may have written to it meanwhile.
+            if is_new or replay.read_transcript(path).columns.get("started_at") == started["started_at"]:
                 self._write(session_id)
             else:  # a session that this database does not know any more: its transcript stays for a rebuild
                 self._note_lost()
