@@ -191,17 +191,6 @@ def test_copies_that_a_repair_put_aside_are_named(gone: Any) -> None:
     assert gone.shred_session("new")["copies"][0] == str(aside)
 
 
-def test_a_backup_made_elsewhere_is_named(gone: Any, tmp_path: Path) -> None:
-    stick = tmp_path / "stick"
-    for name in ("elsewhere", "thrown away", "stick"):
-        (tmp_path / name).mkdir()
-        gone.backup(tmp_path / name / "copy.db")
-    (tmp_path / "thrown away" / "copy.db").unlink()
-    stick.rename(tmp_path / "pulled out")
-    unreachable = f"{stick / 'copy.db'} (a backup that can't be reached now)"
-    assert gone.shred_session("new")["copies"][:2] == [str(tmp_path / "elsewhere" / "copy.db"), unreachable]
-
-
 def test_what_the_gateway_was_told_and_has_to_send_goes_too(gone: Any) -> None:
     gateway = GatewayDB(gone)
     with gone._engine.write() as tx:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes.errors import InvalidInput, StoreError
+from hermes.errors import StoreError
 from hermes_state import SessionDB
 from tests.support.pgbouncer import Pooler, pgbouncer
 from tests.support.postgres import Cluster
@@ -139,20 +139,17 @@ def test_what_one_client_asks_for_reaches_no_other_client(
         assert tx.value("SHOW transaction_read_only") == "on" and tx.value("SHOW jit") == "off"
 
 
-def test_statements_are_prepared_without_a_pooler_unless_switched_off(server: Cluster, tmp_path: Path) -> None:
+def test_statements_are_prepared_without_a_pooler(server: Cluster, tmp_path: Path) -> None:
     server.sql("CREATE DATABASE direct")
     try:
-        for wanted, number in (("auto", 1), ("on", 1), ("off", 0)):
-            with SessionDB(tmp_path / "x.db", url=server.url("direct"), prepared_statements=wanted) as db:
-                db.ensure_session("s", "cli")
-                append(db, "s", 5)
-                with db._engine.read() as tx:
-                    prepared = tx.value("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%said AS%'")
-                assert prepared == number, wanted
+        with SessionDB(tmp_path / "x.db", url=server.url("direct")) as db:
+            db.ensure_session("s", "cli")
+            append(db, "s", 5)
+            with db._engine.read() as tx:
+                prepared = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%said AS%'"
+                assert tx.value(prepared) == 1
     finally:
         server.sql("DROP DATABASE direct WITH (FORCE)")
-    with pytest.raises(InvalidInput, match="prepared_statements is 'auto', 'on' or 'off'"):
-        SessionDB(tmp_path / "x.db", url=server.url("direct"), prepared_statements="maybe")
 
 
 def test_a_schema_that_the_pooler_does_not_pass_on_is_refused(server: Cluster, pooler: Pooler, tmp_path: Path) -> None:

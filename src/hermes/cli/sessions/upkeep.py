@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.options import json_option
-from hermes.cli.output import note, print_json, progress, size_of
+from hermes.cli.output import print_json, progress, size_of
 from hermes.cli.record import configuration, index, opened
 from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.home import companion, settled
@@ -114,7 +114,7 @@ def _list(found: list[Finding]) -> None:
     " transcripts that differ are written again. Where rows are damaged or lost, the database is rebuilt."
 )
 @_file_argument
-@click.option("--rebuild-index", is_flag=True, help="Always rebuild the full-text index, and note file changes again.")
+@click.option("--rebuild-index", is_flag=True, help="Always rebuild the full-text index.")
 def repair(path: Path | None, rebuild_index: bool) -> int:
     try:
         with opened(writing=True, path=path) as db:
@@ -172,7 +172,6 @@ def optimize() -> None:
 @click.command(
     help="Write a consistent copy of the record to FILE, even while other processes write; attachments go"
     " beside it. FILE must not exist."
-    " The record notes where it lies, for `delete --shred`."
 )
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
 def backup(file: Path) -> None:
@@ -182,13 +181,9 @@ def backup(file: Path) -> None:
             db = stack.enter_context(opened(writing=True))
         except (StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly):  # it can still be copied
             db = stack.enter_context(opened())
-        noted = db.backup(target)
+        db.backup(target)
         if db.attachments_dir.is_dir() and not db.is_shared:  # attachments of a server's store are copied already
             import shutil
 
             shutil.copytree(db.attachments_dir, companion(target, "attachments"), dirs_exist_ok=True)
     print(f"backed up to {target} ({size_of(database_bytes(target))})")
-    if not noted:
-        note(
-            f"the backup is not noted, as {db.where} can't be written; `hermes sessions delete --shred` will not name it"
-        )

@@ -173,7 +173,10 @@ class MessageCalls(OpenStore):
                 return True
             self._attachments.secure(tx, ready.lifted)
             version, keeper = messages.edit(self._engine, tx, message_id, ready, place)
-        self._transcripts.edited(place.owner, message_id, version, keeper)
+        if keeper == place.owner:
+            self._transcripts.revised(keeper, [version], [message_id], hides=False)
+        else:  # the owner was deleted
+            self._transcripts.rewritten(place.owner, keeper)
         return True
 
     def get_messages(

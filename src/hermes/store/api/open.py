@@ -6,12 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from hermes.errors import AttachmentNotFound, InvalidInput, StoreError, StoreUnreachable
+from hermes.errors import AttachmentNotFound, InvalidInput, StoreUnreachable
 from hermes.home import companion, default_database, has_key_file, settled
 from hermes.store.api.arguments import checked_number, checked_text
 from hermes.store.coordination import leases
@@ -72,14 +72,12 @@ class OpenStore:
         durability: str = "full",
         redact_secrets: bool = True,
         transcripts: str = "all",
-        prepared_statements: str = "auto",
         timeout: float = 30.0,
         patience: float = 15.0,
     ) -> None:
         for name, choice, allowed in (
             ("durability", durability, ("full", "normal")),
             ("transcripts", transcripts, ("all", "gateway", "off")),
-            ("prepared_statements", prepared_statements, ("auto", "on", "off")),
         ):
             if choice not in allowed:
                 raise InvalidInput(f"{name} is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, not {choice!r}")
@@ -107,12 +105,10 @@ class OpenStore:
         self._process = os.getpid()
         self._maskings = threading.local()  # how many of this thread's texts held a secret
         self._patience = patience
-        self._pruning: int | None = None  # the token of the lease, while this store runs the automatic clean-up
         self._which_transcripts = transcripts
         self._connect = partial(
-            open_engine, self.path, url, read_only=read_only, durability=durability,
-            prepared_statements=prepared_statements, timeout=timeout, patience=patience,
-        )  # fmt: skip
+            open_engine, self.path, url, read_only=read_only, durability=durability, timeout=timeout, patience=patience
+        )
         self._open()
 
     def _open(self) -> None:
@@ -193,18 +189,10 @@ class OpenStore:
         """Close the store. May be called twice; any other call afterwards raises StoreClosed."""
         if self._process == os.getpid():
             self._meaning.stop()
-            self._stop_pruning()
             self._transcripts.settle()
         self._engine.close()
         if self._temporary is not None and self._process == os.getpid():  # a fork leaves the parent's files alone
             self._temporary.cleanup()
-
-    def _stop_pruning(self) -> None:
-        """Let another process go on with the automatic clean-up, if this one runs it."""
-        token, self._pruning = self._pruning, None
-        if token is not None:
-            with suppress(StoreError), self._engine.write(exclusive=False, durable=False) as tx:
-                leases.release(tx, leases.AUTO_PRUNE, token)
 
     @read_again
     def sql(self, query: str, params: Sequence[str | bytes | float | bool | None] = ()) -> list[dict[str, Any]]:

@@ -47,7 +47,6 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
 
     durability "full" survives power loss, "normal" a crash of the program. Secrets are masked when a message is
     stored, unless `redact_secrets=False`. Transcripts are written for "all" sessions, for those of the "gateway", or "off".
-    `prepared_statements` ("auto", "on", "off") applies to PostgreSQL: "auto" uses none behind a connection pooler.
     `timeout`: seconds in which a server has to begin or commit a transaction; other statements may take ten times as long.
     `patience`: so many seconds a call waits for a lock, a connection or a server that is being restarted before it fails.
 
@@ -93,7 +92,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         if done.is_new:
             self._transcripts.rewritten(*sorted({session_id, *done.touched}))
         elif done and ingest.PARTIAL in data:
-            self._transcripts.grew(session_id, done.stored, done.changed, hides=done.hides)
+            self._transcripts.revised(session_id, done.stored, done.changed, hides=done.hides)
         elif done:
             self._transcripts.complete([session_id])
         if done or read is not None or files:  # an import that was killed may have left some of them behind
@@ -175,28 +174,21 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
     def import_database(
         self, path: Path | str, *, again: bool = True, only: Callable[[Mapping[str, Any]], bool] | None = None
     ) -> dict[str, int]:
-        """Import every session of another state.db, of any version; that file is not altered. Values that programs
-        have set there (set_meta) are imported where this store has none of that name.
+        """Import every session of another state.db, of any version; that file is not altered.
 
         → {"sessions": n, "messages": n, "skipped": n}; sessions that exist here are skipped. `again` as in import_sessions.
-        With `only`, the exported sessions for which it is true, and no values of programs.
+        With `only`, the exported sessions for which it is true.
         """
         with SessionDB(db_path=Path(path), read_only=True) as other:
             found = (one for one in other.iter_export() if only is None or only(one))
-            counts = self.import_sessions(found, attachments=other.read_attachment, again=again)
-            if only is not None:
-                return counts
-            values = [(key, self._masked(codec.restored(value))) for key, value in other._read(ingest.meta_of)]
-        self._write(ingest.bring_meta, values)
-        return counts
+            return self.import_sessions(found, attachments=other.read_attachment, again=again)
 
     # ------------------------------------------------------------------------------------------ the record as a whole
 
-    def backup(self, path: Path | str) -> bool:
+    def backup(self, path: Path | str) -> None:
         """Write a consistent copy of the database while others write to it. The target must not exist.
 
-        Of a server's store, the copy is a complete SQLite file with an attachments folder next to it. → whether the store
-        has noted where the copy lies, so that `shred_session` names it: a store that can only be read can't.
+        Of a server's store, the copy is a complete SQLite file with an attachments folder next to it.
         """
         target = Path(path)
         if not self._engine.shared:
@@ -213,11 +205,6 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
                 for end in ("", "-wal", "-shm", "-queue"):
                     target.with_name(target.name + end).unlink(missing_ok=True)
                 raise
-        try:
-            self._write(retention.note_backup, target)
-        except StoreError:
-            return False
-        return True
 
     def check(self, *, progress: Callable[[str, int, int], None] | None = None) -> list[Finding]:
         """The problems of the store: [{"kind", "where", "detail"}], [] when it is sound.

@@ -150,23 +150,18 @@ class UpkeepCalls(OpenStore):
         vacuum: bool = True,
         sessions_dir: Path | str | None = None,
     ) -> MaintenanceResult:
-        """Prune, at most once per interval over all processes; never raises. The interval begins when a run is finished;
-        one that is cut off (the store is closed, the process killed) goes on with the next call, on another host than the
-        killed one's within an hour.
+        """Prune, at most once per interval over all processes; never raises.
 
         → {"skipped": bool, "pruned": int, "vacuumed": bool} and, if something went wrong, "error". After sessions were
         pruned, `vacuumed` is true when their space was handled: large amounts are returned to the file system.
         """
         result: MaintenanceResult = {"skipped": False, "pruned": 0, "vacuumed": False}
-        token = None
         try:
             checked_period(retention_days, "retention_days", "days")
             with self._engine.write() as tx:
-                token = retention.begin_auto_prune(tx, min_interval_hours)
-            if token is None:
-                result["skipped"] = True
+                result["skipped"] = not retention.begin_auto_prune(tx, min_interval_hours)
+            if result["skipped"]:
                 return result
-            self._pruning = token
             retention.finish_deletions(self._engine, self._transcripts)
             for session_id in self.prunable_sessions(retention_days, whole=True):
                 for part in self.get_compression_chain(session_id):
@@ -175,13 +170,8 @@ class UpkeepCalls(OpenStore):
             if vacuum and result["pruned"]:
                 self._engine.reclaim()
                 result["vacuumed"] = True
-            with self._engine.write() as tx:
-                # One that was cut off goes on at the next start.
-                set_meta(tx, retention.META_LAST_PRUNE, str(time.time()))
         except Exception as error:  # promised by this call: housekeeping never stops the program from starting
             result["error"] = str(error)
-        if token is not None:
-            self._stop_pruning()
         return result
 
     # ------------------------------------------------------------------------------------------ meta, leases, handoff

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hermes.store.records.rows import HandoffState, PendingHandoff
 
 ABANDONED = "abandoned"
-AUTO_PRUNE = "job:auto_prune"  # one process at a time prunes
 OPEN, TURN, COMPRESSION = "open", "turn", "compression"  # why a session is held
 
 

@@ -25,7 +25,6 @@ from hermes.store.records import codec
 from hermes.store.records.attachments import DIGEST, Attachments
 from hermes.store.transcripts.lines import file_name
 from hermes.store.transcripts.writer import LOST, NOT_GATEWAY
-from hermes.store.upkeep.retention import BACKUP
 from hermes.whole_files import sync_folder, write_whole
 
 Change = Callable[[Connection], None]
@@ -40,7 +39,7 @@ def encrypt(database: Path, make_way: Callable[[], keys.Way]) -> list[Path]:
     _open_once(database, "all")
     with _alone(database) as connection:
         _refuse(database, connection)
-        redundant, copies = list(_redundant(database, connection)), _copies(database, connection)
+        redundant, copies = list(_redundant(database, connection)), _copies(database)
         vault = keys.vault_of(database) or keys.save(database, keys.new_vault(make_way()))
         if driver.is_plain(database):
             _replace(database, connection, vault.key, lambda copy: _take_in(database, copy))
@@ -218,11 +217,9 @@ def _below(database: Path) -> list[Path]:
     return sorted((one for place in places for one in (place, *place.rglob("*")) if one.exists()), reverse=True)
 
 
-def _copies(database: Path, connection: Connection) -> list[Path]:
-    """The readable files that stay: other files in the store's folders, copies beside it, and the backups it has noted."""
-    noted = connection.execute("SELECT key FROM state_meta WHERE key LIKE ?", (BACKUP + "%",)).fetchall()
-    backups = [Path(str(codec.restored(key)).removeprefix(BACKUP)) for (key,) in noted]
-    copies = filter(driver.is_plain, [*database.parent.glob(f"{database.name}.*"), *backups])
+def _copies(database: Path) -> list[Path]:
+    """The readable files that stay: other files in the store's folders, and copies beside it."""
+    copies = filter(driver.is_plain, database.parent.glob(f"{database.name}.*"))
     return sorted({*_below(database), *copies})
 
 

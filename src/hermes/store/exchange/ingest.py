@@ -16,17 +16,16 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hermes.errors import InvalidInput
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx, note_meta
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.records import codec, lineage, message_reading, messages, sessions
 from hermes.store.records import events as session_events
-from hermes.store.records.attachments import ABSENT, Attachments, listed, references
+from hermes.store.records.attachments import Attachments, listed, references
 from hermes.store.records.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
 from hermes.store.records.message_values import EncodedMessage, Mask, count_calls, encode_message, masked_session
 from hermes.store.records.titles import adopt_foreign_titles, next_title, set_title
 from hermes.store.records.visibility import User, session_clause
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.replay import SessionState
-from hermes.store.upkeep.retention import BACKUP, META_LAST_PRUNE, SHREDDING
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
@@ -178,12 +177,7 @@ class Ingest:
             messages.count_more(self.tx, session_id, *more)
 
 
-# ---------------------------------------------------------------------------------------------- export
-#
-# Export of sessions: one complete dict per session, which `ingest.py` brings back without loss.
-#
-# An export shows a session as the API shows it (carried messages in their places); separate keys hold what is needed to
-# restore the references.ed sessions
+# ---------------------------------------------------------------------------------------------- exported sessions
 
 
 @dataclass(slots=True)
@@ -493,7 +487,6 @@ class _Follow:
 OWN_KEYS = (
     "fts_indexed_to", "fts_form", "words_removed", "adopted_to", "sync_store", "meaning",
 )  # fmt: skip
-_SYNCED = "sync_shred:"  # prefix of the keys in which a store records what it still has to shred
 IMPORTED_FILE = "history:"  # prefix of the keys that record which file of another program was read, and when
 
 
@@ -556,18 +549,3 @@ def iterate(engine: Engine, source: str | None, visible_to: User | None) -> Iter
             data = export(tx, session_id, visible_to)
         if data is not None:
             yield data
-
-
-def meta_of(tx: Tx) -> list[tuple[Any, ...]]:
-    """Values that programs have set with set_meta, without the store's own keys."""
-    own = (lineage.AWAITED, ABSENT, BACKUP, IMPORTED_FILE, SHREDDING, _SYNCED)
-    rows = ((codec.restored(key), value) for key, value in tx.rows("SELECT key, value FROM state_meta ORDER BY key"))
-    named = (row for row in rows if row[0] not in (*OWN_KEYS, META_LAST_PRUNE))
-    return [(codec.storable(key), value) for key, value in named if not str(key).startswith(own)]
-
-
-def bring_meta(tx: Tx, values: list[tuple[Any, ...]]) -> None:
-    """Set the values that are not set here yet."""
-    for key, value in values:
-        stored = codec.storable(value) if isinstance(value, str) else value
-        note_meta(tx, key, stored)

@@ -27,8 +27,7 @@ _PATIENCE = 2.0  # seconds to wait for another process's line
 _DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
 _NEWEST = 8  # files in which messages that a database lost are searched
 _TAIL = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
-_EDIT = rb'"event","event":"edit","at":[-+.\dEe]+,"keeps":\[\{"type":"message"'
-_WHOLE_LINE = re.compile(rb'^\{"type":(?:"message"|' + _EDIT + rb'),"id":(\d{1,18}),.*\}$', re.MULTILINE)
+_WHOLE_LINE = re.compile(rb'^\{"type":"message","id":(\d{1,18}),.*\}$', re.MULTILINE)
 _COMPLETE_TO = re.compile(rb'{"type":"session",[^{]*"complete_to":(\d{1,18}),')
 _MESSAGE_ID = re.compile(rb'{"type":"message","id":\d{1,18},')
 _TIMESTAMP = re.compile(rb'"timestamp":[-+.\dEe]+')
@@ -102,7 +101,7 @@ def event(kind: str, **values: Any) -> Entry:
 
 
 def highest_id(data: bytes) -> int:
-    """The highest message id in these lines (an edit has the earlier version under its own); a torn line is no message."""
+    """The highest message id in these lines; a torn line is no message."""
     return max(map(int, _WHOLE_LINE.findall(data)), default=0)
 
 

@@ -182,10 +182,8 @@ class ReplayedSession:
             self.columns.update(entry.get("set") or {})
             self.state.update({key: list(entry[key]) for key in self.state if key in entry})
             self.redacted.update(one for one, hidden in entry.get("hidden") or () if hidden == REDACTED)
-            for one in entry.get("replaces") or ():  # messages as they are now, and in `keeps` as they were
+            for one in entry.get("replaces") or ():  # messages as they are now
                 self.messages.pop(one["id"], None)
-                self._add(one)
-            for one in entry.get("keeps") or ():
                 self._add(one)
         elif "role" in entry:
             self._add(entry)

@@ -145,9 +145,13 @@ class TranscriptWriter:
             self._kept[session_id] = self.wanted(source)
             if not self._kept[session_id]:
                 return
+            path, sql = self.files.path(session_id), "SELECT 1 FROM messages WHERE session_id = ?"
             with self._engine.read() as tx:
-                is_revived = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
-            if is_revived or self._engine.shared or not transcript.tail(self.files.path(session_id)):
+                is_revived = tx.row(sql, (session_id,)) is not None
+                started = self.values(tx, session_id, ["started_at"])
+            is_new = is_revived or self._engine.shared or not transcript.tail(path)
+            # Another process may have written to it meanwhile.
+            if is_new or replay.read_transcript(path).columns.get("started_at") == started["started_at"]:
                 self._write(session_id)
             else:  # a session that this database does not know any more: its transcript stays for a rebuild
                 self._note_lost()
@@ -170,22 +174,8 @@ class TranscriptWriter:
         """
         self._append(session_id, lambda: [self._event(session_id, what, columns, also)])
 
-    def edited(self, session_id: str, message_id: int, version: int, kept_in: str) -> None:
-        """A message's text was changed: one line has the old text (under an id of its own) and the new one."""
-
-        def entries() -> list[Entry]:
-            with self._engine.read() as tx:
-                rows = [replay.message(tx, one) for one in (version, message_id)]
-                was, now = replay.with_attachments(tx, session_id, rows)
-            return [self._event(session_id, "edit", (), {"keeps": [was], "replaces": [now]})]
-
-        if kept_in == session_id:
-            self._append(session_id, entries)
-        else:  # the owner was deleted
-            self.rewritten(session_id, kept_in)
-
-    def grew(self, session_id: str, stored: list[int], changed: list[int], *, hides: bool) -> None:
-        """A part of a session was imported: lines for the messages that were stored, and one for all that was changed.
+    def revised(self, session_id: str, stored: Sequence[int], changed: Sequence[int], *, hides: bool) -> None:
+        """Messages were stored and changed: lines for the former, and one for all that was changed, also in the session.
 
         `hides`: messages were hidden or shown again.
         """
@@ -195,11 +185,12 @@ class TranscriptWriter:
                 rows = [replay.message(tx, one) for one in (*stored, *changed)]
                 told = list(replay.with_attachments(tx, session_id, rows))
                 columns = replay.session_columns(tx, session_id)
-                state = replay.session_state(tx, session_id) if hides or changed else None
-            made = [*told[: len(stored)], event("usage", set=columns)]
-            if state is not None:
-                made.append(event("edit", keeps=[], replaces=told[len(stored) :], **state))
-            return made
+                if not hides and not changed:
+                    return [*told, event("usage", set=columns)]
+                state = replay.session_state(tx, session_id)
+            hidden = [one for one, _ in state["hidden"] if one in stored]
+            edit = event("edit", set=columns, replaces=told[len(stored) :], hides=hidden, **state)
+            return [*told[: len(stored)], edit]
 
         self._append(session_id, entries)
 

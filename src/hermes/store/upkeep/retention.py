@@ -8,12 +8,11 @@ the session's own id, with an empty session row (`purged`): a tombstone. Creatin
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.store.api.arguments import checked_period, checked_text
 from hermes.store.coordination import leases
-from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, drop_meta, get_meta, meta_names, set_meta
+from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, drop_meta, get_meta, set_meta
 from hermes.store.records import codec, events, lineage, message_reading, messages, sessions, titles, usage
 from hermes.store.records.message_reading import NEEDED, UNSETTLED
 
@@ -26,9 +25,6 @@ DAY = 86_400.0
 GHOST_AGE = DAY
 ORPHAN_AGE = 7 * DAY
 META_LAST_PRUNE = "last_auto_prune"
-# Of the lease, renewed with every session: after so long another process goes on for a killed one.
-PRUNING_SECONDS = 3600.0  # a second process that prunes after that does no harm
-BACKUP = "backup:"  # keys of state_meta, followed by the path of a backup: when it was made
 SHREDDING = "shred:"  # keys of state_meta, followed by a session's id: what is left to do of its shredding
 _ACTIVE = "coalesce(s.active_at, s.started_at)"
 OWN_ACTIONS = frozenset(("trash", "restore", "delete", "replace", "clear"))  # in the audit log
@@ -63,19 +59,6 @@ def deleted(tx: Tx) -> dict[str, bool]:
         else:
             found.pop(session_id, None)
     return found
-
-
-def note_backup(tx: Tx, path: Path) -> None:
-    """Remember where a backup lies, and forget those that were deleted since."""
-    for known in noted_backups(tx):
-        if not known.exists() and known.parent.is_dir():
-            drop_meta(tx, BACKUP + str(known))
-    set_meta(tx, BACKUP + str(path.absolute()), repr(time.time()))
-
-
-def noted_backups(tx: Tx) -> list[Path]:
-    """The backups that were made of this store."""
-    return [Path(path) for path in meta_names(tx, BACKUP)]
 
 
 # --------------------------------------------------------------------------------------------- trash
@@ -305,18 +288,13 @@ def trashed_before(tx: Tx, older_than_days: float) -> list[str]:
     return [row["id"] for row in trashed(tx) if row["trashed_at"] <= cutoff]
 
 
-def begin_auto_prune(tx: Tx, min_interval_hours: float) -> int | None:
-    """The token of the lease for the automatic clean-up; None when it is not due, or another process runs it."""
+def begin_auto_prune(tx: Tx, min_interval_hours: float) -> bool:
+    """Whether the automatic clean-up is due; if so, its interval begins now, for every process."""
     interval = checked_period(min_interval_hours, "min_interval_hours", "hours") * 3600
-    token = leases.acquire(tx, leases.AUTO_PRUNE, leases.holder_name("prune"), PRUNING_SECONDS)
-    if token is None:
-        return None
-    last = get_meta(tx, META_LAST_PRUNE)
     try:
-        due = last is None or not 0 <= time.time() - float(last) < interval
+        due = not 0 <= time.time() - float(get_meta(tx, META_LAST_PRUNE)) < interval
     except (TypeError, ValueError):
         due = True  # an unreadable marker counts as never run
     if due:
-        return token
-    leases.release(tx, leases.AUTO_PRUNE, token)
-    return None
+        set_meta(tx, META_LAST_PRUNE, str(time.time()))
+    return due

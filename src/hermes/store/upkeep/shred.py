@@ -136,9 +136,7 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
     if not unfinished:
         with engine.write() as tx:
             drop_meta(tx, retention.SHREDDING + plan.parts[-1])
-    with engine.read() as tx:
-        backups = retention.noted_backups(tx)
-    copies = [*copies_of(db.path, db._transcripts.files.folder, plan.parts, backups)]
+    copies = _put_aside(db.path, db._transcripts.files.folder, plan.parts)
     return {
         "parts": plan.parts,
         "messages": plan.messages,
@@ -305,11 +303,9 @@ def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
 # ------------------------------------------------------------------------------------------ copies
 
 
-def copies_of(database: Path, transcripts: Path, session_ids: Iterable[str], backups: Sequence[Path]) -> Iterator[str]:
-    """Copies that this program made and that may hold one of these sessions: what a repair put aside, and backups."""
+def _put_aside(database: Path, transcripts: Path, session_ids: Iterable[str]) -> list[str]:
+    """The copies that a repair put aside and that may hold one of these sessions."""
     aside = {*database.parent.glob(f"{escape(database.name)}.before-repair-*")}
     for one in session_ids:
         aside.update(transcripts.glob(f"{escape(file_name(one))}.before-repair-*"))
-    yield from map(str, sorted(aside.union(path for path in backups if path.is_file())))
-    # On a stick, or a share that is not mounted.
-    yield from (f"{path} (a backup that can't be reached now)" for path in backups if not path.parent.is_dir())
+    return list(map(str, sorted(aside)))

@@ -45,8 +45,8 @@ _KINDS: tuple[tuple[str, type[HermesError], str], ...] = (
     (r'28P01|28000| .*(authentication|password|role "[^"]*"|no pg_hba\.conf entry|permission denied for database)',
      errors.StoreError, _REJECTED),
     # A prepared statement that is unknown, there already, or another one of the same name, with other parameters.
-    ("26000|42P05|08P01", errors.StoreUnreachable, "goes through a pooler that mixes up prepared statements; nothing was stored:"
-     " hermes config set store.prepared_statements off"),
+    ("26000|42P05|08P01", errors.StoreUnreachable,
+     "goes through a pooler that mixes up prepared statements; nothing was stored: give the server's own address"),
     ("53400|F0000", errors.StoreError, "is not configured correctly"),
 )  # fmt: skip
 # What a tenant's views say to unsupported statements.

@@ -62,7 +62,7 @@ class PostgresEngine:
     shared = True
 
     def __init__(
-        self, url: str, *, read_only: bool = False, durability: str = "full", prepared_statements: str = "auto",
+        self, url: str, *, read_only: bool = False, durability: str = "full",
         timeout: float = TIMEOUT, patience: float = PATIENCE,
     ) -> None:  # fmt: skip
         self.where = shown(url)
@@ -73,7 +73,6 @@ class PostgresEngine:
         self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._indexer = Indexer(self._begun, self.fulltext)
-        self._prepared_statements = prepared_statements
         self._durability = durability
         self._views: str | None = None  # the schema with a tenant's views
         self._beginnings = transaction.beginnings(durability, self._views, self._patience)
@@ -131,10 +130,9 @@ class PostgresEngine:
         connection.since, connection.process, path = connection.said or (0.0, 0, "")
         self._ahead = connection.since - time.time()
         connection.beginning = self._beginnings.indexing
-        prepares = self._prepared_statements != "off"
-        if connection.process != connection.info.backend_pid:  # a pooler gives each client a made-up number
+        prepares = connection.process == connection.info.backend_pid  # a pooler gives each client a made-up number
+        if not prepares:
             connection.process = 0
-            prepares = self._prepared_statements == "on"
             asked = search_path(self._conninfo)
             if asked is not None and asked != path.replace(" ", ""):
                 raise StoreError(f"{self.where} {NO_OPTIONS}")
