@@ -45,7 +45,7 @@ def app(
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = PageLists(db, zone), Talks(db, config)
-    reading, changing = ConversationView(db, finding, talks, zone), ConversationChanges(db)
+    reading, changing = ConversationView(db, finding, talks, zone), ConversationChanges(db, talks)
     talking, watching = _TalkRoutes(db, config, talks, reading), PageWatch(db, talks)
 
     @asynccontextmanager
