@@ -42,8 +42,8 @@ from starlette.routing import Route as HttpRoute
 
 from hermes.agent.recall.history_text import CLOSE, OPEN, between_marks, defused
 from hermes.errors import ConfigError
-from hermes.serve.api.requests import ApiError, parse_json, read_body, unforeseen
 from hermes.serve.authorization import check_reach, from_elsewhere
+from hermes.serve.http_messages import ApiError, parse_json, read_body, unforeseen
 from hermes.texts import shortened
 
 DEFAULT_SCHEME = "github"

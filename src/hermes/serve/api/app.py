@@ -18,8 +18,9 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from hermes.agent.models.model import Model
 from hermes.agent.tools.tool import Toolbox
@@ -27,19 +28,11 @@ from hermes.agent.turn import StreamEvent
 from hermes.errors import HermesError
 from hermes.serve.api import completions, responses
 from hermes.serve.api.conversations import ServedConversations
-from hermes.serve.api.requests import (
-    STANDARD,
-    ApiError,
-    ApiLimits,
-    ApiRequest,
-    api_error_of,
-    parse_json,
-    read_body,
-    unforeseen,
-)
+from hermes.serve.api.requests import STANDARD, ApiLimits, ApiRequest
+from hermes.serve.api.turn import ServedTurn
 from hermes.serve.authorization import CALLER, Guard, check_api
-from hermes.serve.event_stream import AsciiJson, EventStream, with_pings
 from hermes.serve.http import is_loopback
+from hermes.serve.http_messages import ApiError, AsciiJson, api_error_of, parse_json, read_body, unforeseen, with_pings
 from hermes.serve.models import Models
 
 if TYPE_CHECKING:
@@ -186,6 +179,21 @@ class _ApiRoutes:
                 raise
 
         return await _unless_gone(request, work())
+
+
+class EventStream(StreamingResponse):
+    """A streamed response. When it ends, for whatever reason, so does the turn."""
+
+    def __init__(self, pieces: AsyncIterator[str], turn: ServedTurn, headers: dict[str, str]) -> None:
+        lasting = {**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(pieces, media_type="text/event-stream", headers=lasting)
+        self._turn = turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._turn.stop()
 
 
 async def _chained(

@@ -19,9 +19,10 @@ from hermes.agent.conversations import Conversations, folder_of
 from hermes.agent.models.model import Model
 from hermes.agent.tools.tool import FOR_EVERYONE
 from hermes.errors import HermesError
-from hermes.serve.api.requests import ApiError, ApiRequest
+from hermes.serve.api.requests import ApiRequest
 from hermes.serve.api.sessions import SOURCE, RequestSessions, home_of, user_of
 from hermes.serve.api.turn import ServedAgent, ServedTurn
+from hermes.serve.http_messages import ApiError
 from hermes.store.coordination.leases import source_of
 
 if TYPE_CHECKING:

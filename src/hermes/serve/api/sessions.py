@@ -19,7 +19,8 @@ from hermes.agent.conversations import new_session_id
 from hermes.agent.models.model import Message, Model
 from hermes.agent.system_prompt import system_prompt
 from hermes.agent.turn_session import Also
-from hermes.serve.api.requests import ApiError, ApiRequest
+from hermes.serve.api.requests import ApiRequest
+from hermes.serve.http_messages import ApiError
 from hermes.store.api.session_db import Transactions
 from hermes.store.gateway.gateway_db import GatewayDB
 

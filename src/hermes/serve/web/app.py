@@ -19,8 +19,7 @@ from starlette.routing import Route
 
 from hermes.agent.attached_files import AttachedFile
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
-from hermes.serve.api.requests import ApiError
-from hermes.serve.event_stream import AsciiJson
+from hermes.serve.http_messages import ApiError, AsciiJson
 from hermes.serve.web.conversation_view import ConversationChanges, ConversationView, told_in
 from hermes.serve.web.finding import PageLists, number
 from hermes.serve.web.talking import PageTurn, Said, Talks

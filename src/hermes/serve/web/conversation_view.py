@@ -17,8 +17,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from hermes.agent.attached_files import separated
 from hermes.agent.conversations import new_session_id
 from hermes.errors import SessionNotFound
-from hermes.serve.api.requests import parse_json, read_body
-from hermes.serve.event_stream import AsciiJson
+from hermes.serve.http_messages import AsciiJson, parse_json, read_body
 from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.talking import answering_here

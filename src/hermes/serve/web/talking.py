@@ -37,7 +37,7 @@ from hermes.agent.turn import (
 )
 from hermes.agent.turn_session import Also
 from hermes.errors import HermesError, InvalidInput, SessionBusy
-from hermes.serve.api.requests import ApiError
+from hermes.serve.http_messages import ApiError
 from hermes.serve.models import Models
 from hermes.serve.web.message_html import written
 from hermes.store.api.session_db import Transactions
