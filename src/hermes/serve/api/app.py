@@ -27,9 +27,8 @@ from hermes.agent.tools.tool import Toolbox
 from hermes.agent.turn import StreamEvent
 from hermes.errors import HermesError
 from hermes.serve.api import completions, responses
-from hermes.serve.api.conversations import ServedConversations
 from hermes.serve.api.requests import STANDARD, ApiLimits, ApiRequest
-from hermes.serve.api.turn import ServedTurn
+from hermes.serve.api.turns import ServedTurn, ServedTurns
 from hermes.serve.authorization import CALLER, Guard, check_api
 from hermes.serve.http import is_loopback
 from hermes.serve.http_messages import ApiError, AsciiJson, api_error_of, parse_json, read_body, unforeseen, with_pings
@@ -85,7 +84,7 @@ class _ApiRoutes:
     ) -> None:  # fmt: skip
         self._db, self._config, self._model, self._home = db, config, model, home
         self._given, self._limits, self._since = tools, limits, int(time.time())
-        self._turns: ServedConversations
+        self._turns: ServedTurns
         self._models: Models
 
     @asynccontextmanager
@@ -101,9 +100,7 @@ class _ApiRoutes:
             return await asyncio.shield(made)
 
         self._models = Models(self._model)
-        self._turns = await asyncio.to_thread(
-            ServedConversations, self._db, self._config, self._home, tools, self._limits
-        )
+        self._turns = await asyncio.to_thread(ServedTurns, self._db, self._config, self._home, tools, self._limits)
         try:
             yield
         finally:

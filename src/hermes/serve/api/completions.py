@@ -21,7 +21,7 @@ from hermes.serve.api.requests import (
     chat_content,
     text_of,
 )
-from hermes.serve.api.turn import Outcome, ServedTurn, Used
+from hermes.serve.api.turns import Outcome, ServedTurn, Used
 from hermes.serve.http_messages import DONE, ApiError, api_error_of, data
 
 

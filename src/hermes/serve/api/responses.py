@@ -21,7 +21,7 @@ from hermes.serve.api.requests import (
     text_of,
 )
 from hermes.serve.api.sessions import RequestSessions
-from hermes.serve.api.turn import Outcome, ServedTurn, Used
+from hermes.serve.api.turns import Outcome, ServedTurn, Used
 from hermes.serve.http_messages import ApiError, api_error_of, data
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
