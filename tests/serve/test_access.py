@@ -71,11 +71,11 @@ def test_without_a_token_nothing_listens_beyond_this_machine(make_db: Any, herme
     model = ExtractiveModel(db)
     for token in (None, "", "  "):
         with pytest.raises(ConfigError, match="api_server.token"):
-            api_app(db, config, model=model, home=hermes_home, token=token)
-    assert api_app(db, config, model=model, home=hermes_home, token="t" * 16)
+            api_app(db, config, model=model, home=hermes_home, tools=list, token=token)
+    assert api_app(db, config, model=model, home=hermes_home, tools=list, token="t" * 16)
     with pytest.raises(ConfigError, match="15 characters"):
-        api_app(db, config, model=model, home=hermes_home, token="t" * 15)
-    assert api_app(db, config, model=model, home=hermes_home, token=None, insecure=True)
+        api_app(db, config, model=model, home=hermes_home, tools=list, token="t" * 15)
+    assert api_app(db, config, model=model, home=hermes_home, tools=list, token=None, insecure=True)
 
 
 def test_without_a_token_a_web_page_gets_nothing(serve: Any) -> None:

@@ -16,7 +16,7 @@ conversation from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -241,7 +241,7 @@ class ServedTurns:
     """Begins turns. Created and used on one event loop; `close` waits until everything is closed."""
 
     def __init__(
-        self, db: SessionDB, config: Config, home: Path, tools: Callable[[], Awaitable[list[Tool]]], limits: ApiLimits
+        self, db: SessionDB, config: Config, home: Path, tools: Callable[[], list[Tool]], limits: ApiLimits
     ) -> None:
         self.places = RequestSessions(db, config, home)
         self._db, self._config, self._home, self._tools, self._limits = db, config, home, tools, limits
@@ -259,7 +259,7 @@ class ServedTurns:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after=5)
         if self._conversations.users() >= MOST_AT_ONCE:
             raise ApiError(429, "the server is busy with many requests", code="rate_limit_exceeded", retry_after=2)
-        tools = await self._tools()
+        tools = await asyncio.to_thread(self._tools)
         if ask.caller is not None:  # not the owner: nothing that reaches into the machine
             tools = [tool for tool in tools if tool.name in FOR_EVERYONE]
         aside = False
