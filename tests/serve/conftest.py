@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.tools.tool import Toolbox
 from hermes.config import Auxiliary, Config
 from hermes.serve.api.app import api_app
 from hermes.serve.api.requests import ApiLimits
@@ -96,7 +97,7 @@ def serve(loop: Loop, make_db: Callable[..., Any], hermes_home: Path) -> Iterato
             model=model,
             home=hermes_home,
             token=token,
-            tools=None if tools is None else lambda: list(tools),
+            tools=Toolbox(config).tools if tools is None else lambda: list(tools),
             limits=ApiLimits(**{"first_retry": 0.01, **(limits or {})}),
             **more,
         )

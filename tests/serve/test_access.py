@@ -17,7 +17,7 @@ import pytest
 from hermes.agent.offline.assistant import ExtractiveModel
 from hermes.config import Config
 from hermes.errors import ConfigError
-from hermes.serve.api import requests
+from hermes.serve import http_messages
 from hermes.serve.api.app import api_app
 from hermes.serve.http import is_loopback
 from tests.support.wire import Wire, said
@@ -71,11 +71,11 @@ def test_without_a_token_nothing_listens_beyond_this_machine(make_db: Any, herme
     model = ExtractiveModel(db)
     for token in (None, "", "  "):
         with pytest.raises(ConfigError, match="api_server.token"):
-            api_app(db, config, model=model, home=hermes_home, token=token)
-    assert api_app(db, config, model=model, home=hermes_home, token="t" * 16)
+            api_app(db, config, model=model, home=hermes_home, tools=list, token=token)
+    assert api_app(db, config, model=model, home=hermes_home, tools=list, token="t" * 16)
     with pytest.raises(ConfigError, match="15 characters"):
-        api_app(db, config, model=model, home=hermes_home, token="t" * 15)
-    assert api_app(db, config, model=model, home=hermes_home, token=None, insecure=True)
+        api_app(db, config, model=model, home=hermes_home, tools=list, token="t" * 15)
+    assert api_app(db, config, model=model, home=hermes_home, tools=list, token=None, insecure=True)
 
 
 def test_without_a_token_a_web_page_gets_nothing(serve: Any) -> None:
@@ -167,7 +167,7 @@ def test_a_request_that_is_too_large_or_too_slow_is_refused(serve: Any) -> None:
 
 def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte now and then kept a connection, and what is read of the request, for two minutes."""
-    monkeypatch.setattr(requests, "HEAD_START", 0.3)
+    monkeypatch.setattr(http_messages, "HEAD_START", 0.3)
     with Wire([said("Hi.")]) as wire:
         served = serve(wire)
         with socket.create_connection(("127.0.0.1", served.server.port), timeout=0.05) as slow:
@@ -185,10 +185,10 @@ def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPa
 async def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     from starlette.requests import Request
 
-    from hermes.serve.api.requests import ApiError
+    from hermes.serve.http_messages import ApiError
     from hermes.serve.web.conversation_view import told_in
 
-    monkeypatch.setattr(requests, "HEAD_START", 0.2)
+    monkeypatch.setattr(http_messages, "HEAD_START", 0.2)
     monkeypatch.setattr(
         "hermes.serve.web.conversation_view.visitor_of", lambda request: SimpleNamespace(read_only=False)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -215,3 +216,22 @@ def test_a_question_of_a_sub_agent_belongs_to_the_call_that_began_it(
     (started,) = [one for _, one in editor.updates if one.session_update == "tool_call"]
     assert question.tool_call_id == started.tool_call_id and started.kind == "think"
     assert "rm x" in question.content[0].content.text
+
+
+async def test_a_plan_of_another_program_is_shown_as_a_plan(server: ModelServer, home: Path, tmp_path: Path) -> None:
+    todos = [{"content": "read", "status": "completed"}, {"content": "write", "status": "in_progress"}, "no step"]
+    steps = [{"step": "read", "status": "completed"}, {"step": "write", "status": "some day"}]
+    made = {"TodoWrite": {"todos": todos}, "update_plan": {"plan": steps}, "todo_write": {"todos": "not a list"}}
+    with SessionDB(home / "state.db") as db:
+        db.create_session("imported", "claude-code")
+        calls = [
+            {"id": name, "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+            for name, given in made.items()
+        ]
+        db.append_message("imported", "assistant", "", tool_calls=calls)
+    editor = await loaded(home, tmp_path, "imported")
+    plans = [one for _, one in editor.updates if one.session_update == "plan"]
+    assert [[(entry.content, entry.status) for entry in plan.entries] for plan in plans] == [
+        [("read", "completed"), ("write", "in_progress")],
+        [("read", "completed"), ("write", "pending")],
+    ]

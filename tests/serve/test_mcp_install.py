@@ -244,6 +244,13 @@ files = st.builds(
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]')
 
 
+def test_a_comment_that_opens_the_section_keeps_its_space(tmp_path: Path) -> None:
+    (path := tmp_path / "settings.json").write_text(text := '{"mcpServers": { /* mine */ "other": {}}}')
+    file = SettingsFile(path, "mcpServers", "hermes")
+    file.write(file.text_with({"command": "hermes"}))
+    assert SettingsFile(path, "mcpServers", "hermes").text_with(None) == text
+
+
 @settings(max_examples=size(40, 300), deadline=None)
 @given(st.data())
 def test_any_file_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:

@@ -332,6 +332,11 @@ def test_tidy_a_conversation(browser: Browser, page: Page, home: Path) -> None:
     browser.wait("document.querySelector('.head .tag')?.innerText.includes('#later')")
     browser.click(".head button", "Pin")
     browser.wait("document.querySelector('h1').innerText.startsWith('★')")
+    beside = "document.getElementById(one).getBoundingClientRect()"  # what confirms it does not lie over the prompt box
+    browser.wait("document.getElementById('toast').innerText.startsWith('Pinned')")
+    assert browser.value(
+        f"(([toast, box]) => toast.top >= box.bottom || toast.bottom <= box.top)(['toast', 'talk'].map(one => {beside}))"
+    )
     browser.click(".head button", "Archive")
     browser.click(".head button", "Unarchive")
     browser.wait("[...document.querySelectorAll('.head button')].some(one => one.innerText === 'Archive')")

@@ -112,7 +112,7 @@ def test_the_blocks_of_a_text_are_one_element_each(text: str) -> None:
             self.depth += tag not in ("br", "hr", "img", "input")
 
         def handle_endtag(self, tag: str) -> None:
-            self.depth -= 1
+            self.depth -= tag not in ("br", "hr", "img", "input")
 
         def handle_data(self, data: str) -> None:
             assert self.depth or not data.strip(), data

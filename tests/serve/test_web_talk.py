@@ -186,7 +186,7 @@ def test_a_conversation_is_not_trashed_while_a_reply_is_written(home: Path, page
     begun = page.do("/api/talk", text="long=2000 slow=60").json()
     for action in ("trash", "redo"):
         refused = page.do(f"/api/do/{action}/{begun['session']}")
-        assert refused.status_code == 409 and "answering" in refused.json()["error"]
+        assert refused.status_code == 409 and "this page is answering" in refused.json()["error"]
     assert page.get(f"/api/session/{begun['session']}")["id"] == begun["session"]
     page.do(f"/api/stop/{begun['turn']}")
     assert list(page.turn(begun["turn"]))[-1]["kind"] == "done"

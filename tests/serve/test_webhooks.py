@@ -24,7 +24,8 @@ from hermes.config import parse_config
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.gateway.events import Chat, as_json
 from hermes.gateway.platforms.webhook import Webhook
-from hermes.serve.webhooks import LONGEST, SCHEMES, BadSignature, prompt_for, verify
+from hermes.serve.http_messages import ApiError
+from hermes.serve.webhooks import LONGEST, SCHEMES, prompt_for, verify
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.serve.hooks import SECRET, STANDARD_SECRET, Hooked, signed
 from tests.support.gateway import Clock, received
@@ -304,8 +305,9 @@ def test_a_gitlab_delivery_is_known_by_its_id(hooked: Any) -> None:
     scheme=st.sampled_from(sorted(SCHEMES)),
 )  # fmt: skip
 def test_no_header_made_up_without_the_secret_is_believed(headers: dict[str, str], body: bytes, scheme: str) -> None:
-    with pytest.raises(BadSignature):
+    with pytest.raises(ApiError) as caught:
         verify(headers, body, SECRET, time.time(), scheme=scheme)
+    assert caught.value.status == 401
 
 
 # ------------------------------------------------------------------------------------------------ bad deliveries

@@ -163,7 +163,8 @@ def _without_json(text: str, section: str, name: str) -> str:
         comma = bare.find(",", before, start)
         return text[: max(comma, 0)] + text[comma + 1 : start].rstrip() + text[end:]
     kept = text[:start].rstrip()
-    return kept + text[_skipped(text, after) if len(kept) == start else after :]
+    space = 1 if len(kept) == start and text.startswith(" ", after) else 0  # on one line, a space followed the entry
+    return kept + text[after + space :]
 
 
 # ------------------------------------------------------------------------------------------------ TOML

@@ -196,11 +196,10 @@ def serve_http(app: Any, listening: socket.socket, connections: int = 256) -> No
     """Serve an application on a socket until Ctrl-C, with at most so many connections at once."""
     import uvicorn
 
-    from hermes.serve.http import Door, Limits, protocol_behind
+    from hermes.serve.http import Limits, guarded_protocol
 
-    door = Door(Limits(connections, connections // 2), "{}:{}".format(*listening.getsockname()[:2]))
     settings = uvicorn.Config(
-        app, http=protocol_behind(door), log_level="warning", access_log=False, proxy_headers=False, server_header=False,
-        timeout_graceful_shutdown=2,
+        app, http=guarded_protocol(Limits(connections)), log_level="warning", access_log=False, proxy_headers=False,
+        server_header=False, timeout_graceful_shutdown=2,
     )  # fmt: skip
     uvicorn.Server(settings).run(sockets=[listening])

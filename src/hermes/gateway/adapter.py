@@ -75,9 +75,6 @@ class Listening:
     host: str = "127.0.0.1"
     port: int = 0  # any free one
     public_url: str | None = None  # how the internet reaches it, through a proxy with TLS
-    max_connections: int = 256
-    max_per_address: int = 128
-    header_seconds: float = 10.0
 
 
 class Link(Protocol):

@@ -292,7 +292,7 @@ class ApiServer(Adapter):
     async def connect(self, link: Link) -> None:
         """Begin to listen."""
         from hermes.serve.api.app import api_app
-        from hermes.serve.http import HttpServer, Limits
+        from hermes.serve.http import HttpServer
 
         gateway, settings = self._gateway, self._config.api_server
         app = api_app(
@@ -300,7 +300,7 @@ class ApiServer(Adapter):
             token=settings.token, tools=gateway.agents.toolbox.tools,
         )  # fmt: skip
         host = settings.host
-        server = HttpServer(app, host, settings.port, died=link.lost, limits=Limits(), crowded=link.troubled)
+        server = HttpServer(app, host, settings.port, died=link.lost)
         port = await server.start()
         self._server = server
         link.connected(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")

@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes.errors import ConfigError
-from hermes.serve.api.requests import ApiError
 from hermes.serve.http import is_loopback
+from hermes.serve.http_messages import ApiError
 
 CALLER = "hermes.caller"
 _OPEN = frozenset({"/health"})  # reveals only that the server runs

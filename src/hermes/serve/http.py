@@ -3,11 +3,8 @@
 uvicorn serves. Its signal handlers are not installed (the program handles signals itself), nor is its access
 log: addresses may contain private data. An address that can't be bound is an error of ours, not an exit.
 
-Limits on a server's connections: how many are open, and for how long one may be silent.
-
 Every connection takes a file descriptor, and the whole process shares those: the store, the model and the other platforms
-need some too. So each server has a limit, each address has a limit within it, all servers together leave a reserve, and a
-connection that has not sent a whole request in time is closed.
+need some too. So a server has a limit, and a connection that has not sent a whole request in time is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import logging
 import resource
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,7 +27,7 @@ from starlette.types import ASGIApp
 from hermes.errors import ConfigError, PlatformUnreachable
 
 _log = logging.getLogger("hermes.serve")
-_NOTE_SECONDS = 5.0  # at most one report about refusals in this time
+_NOTE_SECONDS = 5.0  # at most one warning about refused connections in this time
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,96 +35,45 @@ class Limits:
     """The limits of one server."""
 
     connections: int = 256
-    per_address: int = 128
     header_seconds: float = 10.0  # for a request line and its headers, from the moment they could begin
 
-
-def descriptors_left_for_servers() -> int:
-    """How many connections all servers of this process may hold: half of its file descriptors."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 20 if soft == resource.RLIM_INFINITY else max(8, soft // 2)
-
-
-_everywhere = 0  # connections of all servers of this process; servers run on one event loop each, in one thread
+    def most_connections(self) -> int:
+        """The connections that fit: an eighth of the process's file descriptors, which it shares with other servers."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return self.connections if soft == resource.RLIM_INFINITY else min(self.connections, max(4, soft // 8))
 
 
-class Door:
-    """Counts the connections of one server. `told` is called, every few seconds, when some were refused."""
-
-    def __init__(self, limits: Limits, where: str, told: Callable[[str], None] | None = None) -> None:
-        self.limits, self._where, self._told = limits, where, told
-        self._open: Counter[str] = Counter()
-        self._refused = 0
-        self._told_at = float("-inf")
-
-    @property
-    def _most(self) -> int:
-        """The limit for this server: two servers may run at once, and each leaves the other its descriptors."""
-        return min(self.limits.connections, max(4, descriptors_left_for_servers() // 2))
-
-    def enter(self, address: str) -> bool:
-        """Count one more connection from an address, if it is within the limits; `leave` ends it."""
-        global _everywhere
-        full = self._open.total() >= self._most or _everywhere >= descriptors_left_for_servers()
-        if full or self._open[address] >= self.limits.per_address:
-            self._refuse(address, full)
-            return False
-        self._open[address] += 1
-        _everywhere += 1
-        return True
-
-    def leave(self, address: str) -> None:
-        """Uncount a connection."""
-        global _everywhere
-        _everywhere -= 1
-        self._open[address] -= 1
-        if self._open[address] <= 0:
-            del self._open[address]
-
-    def _refuse(self, address: str, full: bool) -> None:
-        self._refused += 1
-        now = time.monotonic()
-        if now - self._told_at < _NOTE_SECONDS:
-            return
-        self._told_at = now
-        limit = self._most if full else f"{self.limits.per_address} from one address"
-        what = f"{self._open.total()} connections are open on {self._where}, {self._open[address]} from {address}"
-        told = f"{what}, at most {limit}: {self._refused} were refused"
-        _log.warning("%s", told)
-        if self._told is not None:
-            self._told(told)
-
-
-def protocol_behind(door: Door) -> type[asyncio.Protocol]:
-    """uvicorn's protocol for a server with this door."""
+def guarded_protocol(limits: Limits) -> type[asyncio.Protocol]:
+    """uvicorn's protocol for a server with these limits."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    warned_at = float("-inf")
+
+    def warn(connections: int) -> None:
+        nonlocal warned_at
+        if time.monotonic() - warned_at >= _NOTE_SECONDS:
+            warned_at = time.monotonic()
+            _log.warning("connections are refused: %d are open, and no more are allowed", connections)
 
     class Guarded(H11Protocol):
         """Closes a connection beyond the limits, or one that has not sent its request headers in time."""
 
-        _address: str | None = None  # of a counted connection
         _refused = False
         _waiting: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            peer = transport.get_extra_info("peername")
-            address = str(peer[0]) if isinstance(peer, tuple) else "nowhere"
-            if not door.enter(address):
+            if len(self.connections) >= limits.most_connections():
+                warn(len(self.connections))
                 self._refused = True
                 transport.abort()
                 return
-            self._address = address
             super().connection_made(transport)
             self._wait()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            if self._refused:
-                return
-            self._done_waiting()
-            if self._address is not None:
-                door.leave(self._address)
-                self._address = None
-            super().connection_lost(exc)
+            if not self._refused:
+                self._done_waiting()
+                super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
             if self._refused:
@@ -142,16 +87,12 @@ def protocol_behind(door: Door) -> type[asyncio.Protocol]:
                 self._done_waiting()
 
         def _wait(self) -> None:
-            self._waiting = self.loop.call_later(door.limits.header_seconds, self._too_slow)
+            self._waiting = self.loop.call_later(limits.header_seconds, self.transport.abort)
 
         def _done_waiting(self) -> None:
             if self._waiting is not None:
                 self._waiting.cancel()
                 self._waiting = None
-
-        def _too_slow(self) -> None:
-            self._waiting = None
-            self.transport.abort()
 
     return Guarded
 
@@ -177,20 +118,14 @@ def is_loopback(host: str) -> bool:
 
 
 class HttpServer:
-    """An application on a host and port.
-
-    `died` is called when the server ends without having been stopped, `crowded` when connections were refused.
-    """
+    """An application on a host and port. `died` is called when the server ends without having been stopped."""
 
     def __init__(
         self, app: ASGIApp, host: str, port: int, *, died: Callable[[Exception], None] | None = None,
-        limits: Limits | None = None, crowded: Callable[[str], None] | None = None,
+        limits: Limits | None = None,
     ) -> None:  # fmt: skip
-        self.host = host
-        self.port = port
-        self._app = app
-        self._died, self._crowded = died, crowded
-        self._limits = limits or Limits()
+        self.host, self.port = host, port
+        self._app, self._died, self._limits = app, died, limits or Limits()
         self._server: _QuietServer | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -201,10 +136,9 @@ class HttpServer:
         """
         sockets = _bound(self.host, self.port)
         self.port = sockets[0].getsockname()[1]
-        door = Door(self._limits, f"{self.host}:{self.port}", self._crowded)
         config = uvicorn.Config(
-            self._app, http=protocol_behind(door), ws="none", lifespan="on", loop="none", log_config=None, access_log=False,
-            server_header=False, date_header=True, proxy_headers=False, backlog=_AT_ONCE, timeout_keep_alive=_IDLE,
+            self._app, http=guarded_protocol(self._limits), ws="none", lifespan="on", loop="none", log_config=None,
+            access_log=False, server_header=False, proxy_headers=False, backlog=_AT_ONCE, timeout_keep_alive=_IDLE,
         )  # fmt: skip
         self._server = _QuietServer(config)
         self._task = asyncio.create_task(self._run(self._server, sockets), name=f"http-{self.port}")

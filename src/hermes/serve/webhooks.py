@@ -30,7 +30,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -42,8 +42,8 @@ from starlette.routing import Route as HttpRoute
 
 from hermes.agent.recall.history_text import CLOSE, OPEN, between_marks, defused
 from hermes.errors import ConfigError
-from hermes.serve.api.requests import ApiError, parse_json, read_body, unforeseen
 from hermes.serve.authorization import check_reach, from_elsewhere
+from hermes.serve.http_messages import ApiError, parse_json, read_body, unforeseen
 from hermes.texts import shortened
 
 DEFAULT_SCHEME = "github"
@@ -51,15 +51,19 @@ TOLERANCE = 300.0  # seconds a signed time may be off
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _STAMP_IN_ID = re.compile(r"\.\d{9,}(?:\.|$)")
 _LONGEST_ID = 200
+Check = Callable[
+    [Mapping[str, str], bytes, str, float], str
+]  # of the headers, the body, the secret and the time: its id
 _NAMES = ("webhook-id", "svix-id", "x-github-delivery", "idempotency-key", "x-gitlab-event-uuid")
 
 
-class BadSignature(Exception):
-    """An invalid delivery, and why."""
+def bad_signature(why: str) -> ApiError:
+    """The error for a delivery that is not to be believed."""
+    return ApiError(401, why)
 
 
 def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float, *, scheme: str) -> str:
-    """Verify a delivery by this scheme (a key of SCHEMES) alone; BadSignature when anything is wrong.
+    """Verify a delivery by this scheme (a key of SCHEMES) alone; ApiError 401 when anything is wrong.
 
     Returns its id, which is the same whenever the same one is sent, and can't be forged. Header names are in lower case.
     """
@@ -67,7 +71,7 @@ def verify(headers: Mapping[str, str], body: bytes, secret: str, now: float, *, 
     if not any(name in headers for name in wanted):
         other = next((name for name, (found, _) in SCHEMES.items() if any(one in headers for one in found)), None)
         hint = f": it looks like scheme: {other}, and the route has scheme: {scheme}" if other else ""
-        raise BadSignature(f"the delivery has no {wanted[0]}{hint}")
+        raise bad_signature(f"the delivery has no {wanted[0]}{hint}")
     return check(headers, body, secret, now)
 
 
@@ -80,22 +84,18 @@ def _mac(secret: bytes, signed: bytes) -> bytes:
     return hmac.new(secret, signed, hashlib.sha256).digest()
 
 
-def _github(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
-    return _digest(headers["x-hub-signature-256"], body, secret)
+def _by_digest(header: str) -> Check:
+    """The check of a header with sha256=<hex> over the body."""
 
+    def check(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
+        kind, _, shown = headers[header].strip().partition("=")
+        if kind != "sha256" or not _HEX.fullmatch(shown):
+            raise bad_signature("the signature must read sha256=<64 hexadecimal digits>")
+        if not hmac.compare_digest(bytes.fromhex(shown), _mac(secret.encode(), body)):
+            raise bad_signature("the signature does not fit")
+        return by_bytes(body)
 
-def _x_signature(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
-    return _digest(headers["x-signature"], body, secret)
-
-
-def _digest(value: str, body: bytes, secret: str) -> str:
-    """sha256=<hex> over the body."""
-    kind, _, shown = value.strip().partition("=")
-    if kind != "sha256" or not _HEX.fullmatch(shown):
-        raise BadSignature("the signature must read sha256=<64 hexadecimal digits>")
-    if not hmac.compare_digest(bytes.fromhex(shown), _mac(secret.encode(), body)):
-        raise BadSignature("the signature does not fit")
-    return by_bytes(body)
+    return check
 
 
 # ------------------------------------------------------------------------------------------------ Standard Webhooks
@@ -108,9 +108,9 @@ def _standard(headers: Mapping[str, str], body: bytes, secret: str, now: float) 
     names = _STANDARD if _STANDARD[2] in headers else _SVIX
     delivery, stamp, shown = (headers.get(name, "") for name in names)
     if not delivery or len(delivery) > _LONGEST_ID:
-        raise BadSignature(f"{names[0]} is missing or too long")
+        raise bad_signature(f"{names[0]} is missing or too long")
     if _STAMP_IN_ID.search(delivery):  # an id and a time, cut elsewhere: the signature does not say where the id ends
-        raise BadSignature(f"{names[0]} contains a time")
+        raise bad_signature(f"{names[0]} contains a time")
     _in_time(stamp, now)
     expected = _mac(_standard_key(secret), f"{delivery}.{stamp}.".encode("latin-1", "replace") + body)
     good = False
@@ -118,7 +118,7 @@ def _standard(headers: Mapping[str, str], body: bytes, secret: str, now: float) 
         version, _, encoded = one.partition(",")
         good |= version == "v1" and hmac.compare_digest(_decoded(encoded), expected)
     if not good:
-        raise BadSignature("the signature does not fit")
+        raise bad_signature("the signature does not fit")
     return delivery
 
 
@@ -137,9 +137,9 @@ def _decoded(text: str) -> bytes:
 
 def _in_time(stamp: str, now: float) -> None:
     if not stamp.isascii() or not stamp.isdigit() or len(stamp) > 12:
-        raise BadSignature("the time of the delivery is not a number of seconds")
+        raise bad_signature("the time of the delivery is not a number of seconds")
     if abs(now - int(stamp)) > TOLERANCE:
-        raise BadSignature("the delivery is too old, or its sender's clock is wrong")
+        raise bad_signature("the delivery is too old, or its sender's clock is wrong")
 
 
 # ------------------------------------------------------------------------------------------------ Stripe, GitLab
@@ -155,24 +155,24 @@ def _stripe(headers: Mapping[str, str], body: bytes, secret: str, now: float) ->
     for key, _, shown in pairs:
         good |= key == "v1" and bool(_HEX.fullmatch(shown)) and hmac.compare_digest(bytes.fromhex(shown), expected)
     if not good:
-        raise BadSignature("the signature does not fit")
+        raise bad_signature("the signature does not fit")
     return by_bytes(body)  # a retry has another time, and the same event in it
 
 
 def _gitlab(headers: Mapping[str, str], body: bytes, secret: str, now: float) -> str:
     if not hmac.compare_digest(headers["x-gitlab-token"].encode("latin-1", "replace"), secret.encode()):
-        raise BadSignature("the token does not fit")
+        raise bad_signature("the token does not fit")
     named = headers.get("idempotency-key") or headers.get("x-gitlab-event-uuid") or ""
     return f"gitlab-{named}" if 0 < len(named) <= _LONGEST_ID else by_bytes(body)
 
 
 # The schemes of `webhooks.routes.<name>.scheme`: the headers of which one must be there, and the check.
-SCHEMES: dict[str, tuple[tuple[str, ...], Callable[[Mapping[str, str], bytes, str, float], str]]] = {
-    "github": (("x-hub-signature-256",), _github),
+SCHEMES: dict[str, tuple[tuple[str, ...], Check]] = {
+    "github": (("x-hub-signature-256",), _by_digest("x-hub-signature-256")),
     "gitlab": (("x-gitlab-token",), _gitlab),
     "standard": ((_STANDARD[2], _SVIX[2]), _standard),
     "stripe": (("stripe-signature",), _stripe),
-    "x-signature": (("x-signature",), _x_signature),
+    "x-signature": (("x-signature",), _by_digest("x-signature")),
 }
 
 
@@ -210,6 +210,7 @@ class Arrived:
     sent_as: str | None = None  # the sender's own id for it
 
 
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 Keep = Callable[[Arrived], Awaitable[None]]
 
 
@@ -252,7 +253,7 @@ def webhook_app(
     routes: Mapping[str, WebhookRoute],
     keep: Keep,
     *,
-    log: logging.Logger | logging.LoggerAdapter[logging.Logger],
+    log: Log,
     strangers: bool = False,
     slowest: float = SLOWEST,
 ) -> Starlette:
@@ -273,38 +274,33 @@ async def _health(request: Request) -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
+@dataclass(slots=True)
 class _Hooks:
-    def __init__(
-        self,
-        routes: Mapping[str, WebhookRoute],
-        keep: Keep,
-        log: logging.Logger | logging.LoggerAdapter[logging.Logger],
-        strangers: bool,
-        slowest: float,
-    ) -> None:
-        self._routes, self._keep, self._log, self._strangers = routes, keep, log, strangers
-        self._slowest = slowest
-        self._seen: OrderedDict[str, None] = OrderedDict()
+    routes: Mapping[str, WebhookRoute]
+    keep: Keep
+    log: Log
+    strangers: bool
+    slowest: float
+    seen: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     async def arrive(self, request: Request) -> JSONResponse:
         """One delivery."""
-        route = self._routes.get(request.path_params["name"])
+        route = self.routes.get(request.path_params["name"])
         if route is None:
             return _answer(404, "unknown webhook")
         try:
-            body = await read_body(request, LARGEST, self._slowest)
+            body = await read_body(request, LARGEST, self.slowest)
             delivery = self._believed(route, request.headers, body)
             return await self._taken(route, delivery, request.headers, body)
-        except BadSignature as refused:
-            self._log.warning("webhook %s: refused a delivery: %s", route.name, refused)
-            return _answer(401, str(refused))
         except ApiError as problem:
+            if problem.status == 401:
+                self.log.warning("webhook %s: refused a delivery: %s", route.name, problem.message)
             return _answer(problem.status, problem.message)
 
     def _believed(self, route: WebhookRoute, headers: Headers, body: bytes) -> str:
         if route.secret is not None:
             return verify(headers, body, route.secret, time.time(), scheme=route.scheme)
-        problem = None if self._strangers else from_elsewhere(headers)
+        problem = None if self.strangers else from_elsewhere(headers)
         if problem is not None:
             raise problem
         return unsigned(headers)
@@ -312,17 +308,17 @@ class _Hooks:
     async def _taken(self, route: WebhookRoute, delivery: str, headers: Headers, body: bytes) -> JSONResponse:
         payload = await asyncio.to_thread(_payload, headers, body)
         event_id = f"{route.name}:{delivery}"
-        if event_id in self._seen:
+        if event_id in self.seen:
             return JSONResponse({"status": "duplicate"})
         text = await asyncio.to_thread(prompt_for, route.name, route.prompt, payload, headers)
         try:
-            await self._keep(Arrived(route, event_id, text, headers.get("x-github-delivery")))
+            await self.keep(Arrived(route, event_id, text, headers.get("x-github-delivery")))
         except Exception as error:  # it is not stored: the sender must send it again
             unforeseen(error)
             return _answer(503, "the delivery could not be stored; send it again", {"Retry-After": "5"})
-        self._seen[event_id] = None
-        if len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
+        self.seen[event_id] = None
+        if len(self.seen) > _REMEMBERED:
+            self.seen.popitem(last=False)
         return JSONResponse({"status": "accepted"}, status_code=202)
 
 

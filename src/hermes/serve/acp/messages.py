@@ -54,6 +54,12 @@ _KINDS = {
     }.items()
     for name in names.split()
 }
+_PLANS = {
+    "todowrite": "todos",
+    "todo_write": "todos",
+    "write_todos": "todos",
+    "update_plan": "plan",
+}  # the argument with the steps
 _GIST = ("command", "query", "path", "file_path", "pattern", "task", "name", "action")  # what a title says of a call
 _MOVED = re.compile(r"; now in (/[^\]\n]*)\]\Z")  # the end of a terminal's result
 
@@ -75,6 +81,8 @@ class Display:
             case ToolStarted():
                 self._running[event.call_id] = event
                 yield acp.start_tool_call(event.call_id, status="in_progress", **self._about(event))
+                if plan := _plan(event):
+                    yield acp.update_plan(plan)
             case ToolProgress():
                 yield acp.update_tool_call(event.call_id, status="in_progress", content=_text(event.text))
             case ToolFinished():
@@ -144,6 +152,17 @@ class Display:
             at = [_location(change.path, next((number for number, (old, new) in lines if old != new), None))]
         ended: schema.ToolCallStatus = "completed" if event.ok else "failed"
         return acp.update_tool_call(event.call_id, status=ended, content=content, locations=at)
+
+
+def _plan(call: ToolStarted) -> list[schema.PlanEntry]:
+    """The steps of a call that states a plan; empty for any other call."""
+    steps = call.arguments.get(_PLANS.get(call.name.lower(), ""))
+    entries = []
+    for step in steps if isinstance(steps, list) else ():
+        if isinstance(step, dict) and isinstance(text := step.get("content") or step.get("step"), str):
+            status = step.get("status")
+            entries.append(acp.plan_entry(text, status=status if status in ("in_progress", "completed") else "pending"))
+    return entries
 
 
 def _location(path: Path, line: Any = None) -> schema.ToolCallLocation:

@@ -18,28 +18,19 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from hermes.agent.models.model import Model
-from hermes.agent.tools.tool import Toolbox
 from hermes.agent.turn import StreamEvent
 from hermes.errors import HermesError
 from hermes.serve.api import completions, responses
-from hermes.serve.api.conversations import ServedConversations
-from hermes.serve.api.requests import (
-    STANDARD,
-    ApiError,
-    ApiLimits,
-    ApiRequest,
-    api_error_of,
-    parse_json,
-    read_body,
-    unforeseen,
-)
+from hermes.serve.api.requests import STANDARD, ApiLimits, ApiRequest
+from hermes.serve.api.turns import ServedTurn, ServedTurns
 from hermes.serve.authorization import CALLER, Guard, check_api
-from hermes.serve.event_stream import AsciiJson, EventStream, with_pings
 from hermes.serve.http import is_loopback
+from hermes.serve.http_messages import ApiError, AsciiJson, api_error_of, parse_json, read_body, with_pings
 from hermes.serve.models import Models
 
 if TYPE_CHECKING:
@@ -59,17 +50,23 @@ def api_app(
     model: Model,
     home: Path,
     token: str | None,
+    tools: Callable[[], list[Tool]],
     insecure: bool = False,
-    tools: Callable[[], list[Tool]] | None = None,
     limits: ApiLimits = STANDARD,
 ) -> Starlette:
     """The application, for HttpServer(app, config.api_server.host, config.api_server.port).
 
-    ConfigError when others could reach it without a token. `tools` gives the agent's tools (called once, in a thread);
-    None stands for the built-in ones and those of the MCP servers.
+    ConfigError when others could reach it without a token. `tools` gives the agent's tools; it is called in threads.
     """
     secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
-    api = _ApiRoutes(db, config, model, home, tools, limits)
+    turns = ServedTurns(db, config, home, tools, limits)
+    api = _ApiRoutes(Models(model), turns, limits)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await turns.close()
+
     return Starlette(
         routes=[
             Route("/health", api.health, methods=["GET"]),
@@ -79,44 +76,14 @@ def api_app(
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
         middleware=[Middleware(Guard, secrets=secrets, strangers=not is_loopback(config.api_server.host))],
-        exception_handlers={ApiError: _told, HermesError: _told, HTTPException: _plain, Exception: _unforeseen},
-        lifespan=api.lifespan,
+        exception_handlers={ApiError: _failed, HermesError: _failed, HTTPException: _plain, Exception: _failed},
+        lifespan=lifespan,
     )
 
 
 class _ApiRoutes:
-    """The routes. What needs an event loop is created when the server starts."""
-
-    def __init__(
-        self, db: SessionDB, config: Config, model: Model, home: Path, tools: Callable[[], list[Tool]] | None, limits: ApiLimits
-    ) -> None:  # fmt: skip
-        self._db, self._config, self._model, self._home = db, config, model, home
-        self._given, self._limits, self._since = tools, limits, int(time.time())
-        self._turns: ServedConversations
-        self._models: Models
-
-    @asynccontextmanager
-    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """Runs from the start of the server to its end."""
-        toolbox = Toolbox(self._config) if self._given is None else None
-        made: asyncio.Future[list[Tool]] | None = None
-
-        async def tools() -> list[Tool]:
-            nonlocal made  # the first request creates them, concurrent ones wait for it
-            if made is None:
-                made = asyncio.ensure_future(asyncio.to_thread(toolbox.tools if toolbox else self._given or list))
-            return await asyncio.shield(made)
-
-        self._models = Models(self._model)
-        self._turns = await asyncio.to_thread(
-            ServedConversations, self._db, self._config, self._home, tools, self._limits
-        )
-        try:
-            yield
-        finally:
-            await self._turns.close()
-            if toolbox is not None:
-                toolbox.close()
+    def __init__(self, models: Models, turns: ServedTurns, limits: ApiLimits) -> None:
+        self._models, self._turns, self._limits, self._since = models, turns, limits, int(time.time())
 
     async def health(self, request: Request) -> Response:
         """Report that the server runs."""
@@ -139,7 +106,7 @@ class _ApiRoutes:
 
     async def _model_of(self, name: str) -> Model:
         """The model that a caller names; ApiError 404 when there is none."""
-        model = self._model if name == MAIN else await self._models.find(name)
+        model = self._models.main if name == MAIN else await self._models.find(name)
         if model is None:
             said = f"The model {name!r} does not exist here; /v1/models lists those that do."
             raise ApiError(404, said, code="model_not_found", param="model")
@@ -186,6 +153,21 @@ class _ApiRoutes:
                 raise
 
         return await _unless_gone(request, work())
+
+
+class EventStream(StreamingResponse):
+    """A streamed response. When it ends, for whatever reason, so does the turn."""
+
+    def __init__(self, pieces: AsyncIterator[str], turn: ServedTurn, headers: dict[str, str]) -> None:
+        lasting = {**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(pieces, media_type="text/event-stream", headers=lasting)
+        self._turn = turn
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._turn.stop()
 
 
 async def _chained(
@@ -241,17 +223,11 @@ def _named(session_id: str) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------ errors
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _failed(request: Request, error: Exception) -> Response:
     return api_error_of(error).response()
 
 
 async def _plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        return ApiError(404, f"there is no route {request.method} {request.url.path[:200]}").response()
-    return ApiError(error.status_code, error.detail).response()
-
-
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    """Starlette raises the error again after this, for the server's log; the caller gets this response."""
-    return unforeseen(error).response()
+    said = f"there is no route {request.method} {request.url.path[:200]}" if error.status_code == 404 else error.detail
+    return ApiError(error.status_code, said).response()

@@ -5,25 +5,24 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text, Thought
 from hermes.serve.api.requests import (
-    ApiError,
     ApiRequest,
     FunctionTool,
     Shape,
-    api_error_of,
+    TextContent,
+    UserContent,
     callers_tools,
-    media_part,
-    part_text,
-    plain_text,
+    chat_content,
+    text_of,
 )
-from hermes.serve.api.turn import Outcome, ServedTurn, Used
-from hermes.serve.event_stream import DONE, data
-
-_SYSTEM = ("system", "developer")
+from hermes.serve.api.turns import Outcome, ServedTurn, Used
+from hermes.serve.http_messages import DONE, ApiError, api_error_of, data
 
 
 class Function(Shape):
@@ -36,16 +35,30 @@ class CompletionCall(Shape):
     function: Function
 
 
-class CompletionMessage(Shape):
-    role: str
-    content: str | list[dict[str, Any]] | None = None
+class SystemMessage(Shape, tag_field="role", tag="system"):
+    content: TextContent | None = None
+
+
+class DeveloperMessage(SystemMessage, tag="developer"):
+    pass
+
+
+class UserMessage(Shape, tag_field="role", tag="user"):
+    content: UserContent
+
+
+class AssistantMessage(Shape, tag_field="role", tag="assistant"):
+    content: TextContent | None = None
     tool_calls: list[CompletionCall] | None = None
-    tool_call_id: str | None = None
 
 
-class ChatTool(Shape):
-    type: str
-    function: FunctionTool | None = None
+class ToolMessage(Shape, tag_field="role", tag="tool"):
+    tool_call_id: str
+    content: TextContent | None = None
+
+
+class ChatTool(Shape, tag="function"):
+    function: FunctionTool
 
 
 class StreamOptions(Shape):
@@ -56,84 +69,48 @@ class ChatRequest(Shape):
     """The fields that matter here; sampling parameters and the like are accepted and ignored."""
 
     model: str
-    messages: list[CompletionMessage]
+    messages: list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: list[ChatTool] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    n: int | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=1)] | None = None  # one reply at a time
     user: str | None = None
 
 
 def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ChatRequest]:
     """Parse a request; ApiError 400 for an invalid one."""
     request = ChatRequest.of(body)
-    if request.n is not None and request.n != 1:
-        raise ApiError(400, "one reply at a time: n must be 1", param="n")
     instructions: list[str] = []
     messages: list[Message] = []
     for number, message in enumerate(request.messages):
-        where = f"messages[{number}]"
-        if message.role in _SYSTEM:
-            instructions.append(plain_text(message.content or "", f"{where}.content"))
+        if isinstance(message, SystemMessage):
+            instructions.append(text_of(message.content or ""))
         else:
-            messages.append(_message(message, where))
-    given = [(tool.type, tool.function) for tool in request.tools or ()]
-    tools = callers_tools(request.tool_choice, given, "function.name")
+            messages.append(_message(message, f"messages[{number}].content"))
     ask = ApiRequest(
         messages, request.model, instructions="\n\n".join(text for text in instructions if text.strip()) or None,
-        tools=tools, session_id=session_id, user=request.user,
+        tools=callers_tools(request.tool_choice, [tool.function for tool in request.tools or ()]),
+        session_id=session_id, user=request.user,
     )  # fmt: skip
     return ask, request
 
 
-def _message(message: CompletionMessage, where: str) -> Message:
-    content = message.content
-    if isinstance(content, list):
-        content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
-    if message.role == "user":
-        if content is None:
-            raise ApiError(400, "a user message needs content", param=f"{where}.content")
-        return {"role": "user", "content": content}
-    if message.role == "assistant":
-        if content is None and not message.tool_calls:
-            raise ApiError(400, "an assistant message needs content or tool_calls", param=f"{where}.content")
-        result: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if content is None else plain_text(content, f"{where}.content"),
-        }
-        if message.tool_calls:
-            result["tool_calls"] = [
-                _call(call.id, call.function.name, call.function.arguments) for call in message.tool_calls
-            ]
-        return result
-    if message.role == "tool":
-        if message.tool_call_id is None:
-            raise ApiError(400, "the result of a tool needs its tool_call_id", param=f"{where}.tool_call_id")
-        return {
-            "role": "tool",
-            "tool_call_id": message.tool_call_id,
-            "content": plain_text(content or "", f"{where}.content"),
-        }
-    raise ApiError(
-        400,
-        f"unknown role {message.role[:40]!r}: use system, developer, user, assistant or tool",
-        param=f"{where}.role",
-    )
-
-
-def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _part(part: dict[str, Any], where: str) -> dict[str, Any]:
-    kind = part.get("type")
-    if kind in ("text", "refusal"):
-        return {
-            "type": "text",
-            "text": part["refusal"] if isinstance(part.get("refusal"), str) else part_text(part, where),
-        }
-    return media_part(kind, part.get(kind) if isinstance(kind, str) else None, where)
+def _message(message: UserMessage | AssistantMessage | ToolMessage, where: str) -> Message:
+    if isinstance(message, UserMessage):
+        return {"role": "user", "content": chat_content(message.content, where)}
+    text = None if message.content is None else text_of(message.content)
+    if isinstance(message, ToolMessage):
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": text or ""}
+    if text is None and not message.tool_calls:
+        raise ApiError(400, "an assistant message needs content or tool_calls", param=where)
+    result: dict[str, Any] = {"role": "assistant", "content": text}
+    if message.tool_calls:
+        result["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
+            for call in message.tool_calls
+        ]  # fmt: skip
+    return result
 
 
 # ------------------------------------------------------------------------------------------------ answers

@@ -2,119 +2,24 @@
 
 Both of OpenAI's protocols (chat completions, responses) become this one shape. Chat programs send the whole conversation each
 time; it is recognised by its digest, message by message.
-
-The limits say what the server takes from its callers, and how long it waits.
-
-Errors as OpenAI's clients understand them: a status and {"error": {"message", "type", "param", "code"}}.
-
-An error of ours is sent with its own text, with secrets masked; an unexpected exception is sent as a number to look for in
-the log, never with its details.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import logging
-import math
 import re
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
 
 from hermes.agent.models.model import Message
 from hermes.agent.prompt_messages import unfit_address
 from hermes.agent.tools.tool import Context, Tool
-from hermes.errors import (
-    ContextTooLong,
-    InvalidInput,
-    MissingExtra,
-    ModelError,
-    RateLimited,
-    SessionNotFound,
-    StoreBusy,
-    StoreError,
-    ToolError,
-)
-from hermes.store.redact import redact
-
-_log = logging.getLogger("hermes.serve")
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-
-
-class ApiError(Exception):
-    """A request that fails, and the error its sender gets."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str | None = None,
-        param: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
-        self.retry_after = retry_after
-
-    def body(self) -> dict[str, Any]:
-        """Its JSON body."""
-        kind = _TYPES.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
-
-    def response(self) -> JSONResponse:
-        """Its HTTP response."""
-        headers = {}
-        if self.status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        if self.retry_after is not None:
-            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
-        return JSONResponse(self.body(), status_code=self.status, headers=headers)
-
-
-def api_error_of(error: BaseException) -> ApiError:
-    """The API error for an exception."""
-    if isinstance(error, ApiError):
-        return error
-    text = redact(" ".join(str(error).split()))[:1000] or type(error).__name__
-    if isinstance(error, ContextTooLong):
-        return ApiError(400, text, code="context_length_exceeded", param="messages")
-    if isinstance(error, RateLimited) and (error.status or 0) >= 500:
-        return ApiError(502, text, code="model_error", retry_after=error.retry_after)
-    if isinstance(error, RateLimited):
-        return ApiError(429, text, code="rate_limit_exceeded", retry_after=error.retry_after)
-    if isinstance(error, ModelError):
-        return ApiError(502, text, code="model_error")
-    if isinstance(error, SessionNotFound):
-        return ApiError(404, text, code="session_not_found")
-    if isinstance(error, InvalidInput):
-        return ApiError(400, text)
-    if isinstance(error, MissingExtra):
-        return ApiError(500, text, code="missing_extra")
-    if isinstance(error, StoreBusy):
-        return ApiError(503, "the store is busy; try again", code="store_busy", retry_after=1)
-    if isinstance(error, StoreError):
-        return ApiError(503, f"the store can't be used; see {_logged(error)} in the server's log", code="store_error")
-    return unforeseen(error)
-
-
-def unforeseen(error: BaseException) -> ApiError:
-    """An internal error: its details go to the log, a number to the caller."""
-    return ApiError(500, f"an internal error occurred; see {_logged(error)} in the server's log", code="internal_error")
-
-
-def _logged(error: BaseException) -> str:
-    """Log an error; returns the number it has there."""
-    number = secrets.token_hex(4)
-    _log.error("request failed (%s)", number, exc_info=error)
-    return number
+from hermes.errors import ToolError
+from hermes.serve.http_messages import ApiError
 
 
 @dataclass(slots=True)
@@ -170,29 +75,6 @@ class ApiRequest:
         return content
 
 
-# The fields of a part that are passed on to the model.
-_PART_FIELDS = {
-    "image_url": ("url", "detail"), "video_url": ("url",), "input_audio": ("data", "format"),
-    "file": ("file_data", "filename", "file_id"),
-}  # fmt: skip
-
-
-def media_part(kind: Any, given: Any, where: str) -> dict[str, Any]:
-    """A picture, a recording, a video or a file of a caller's message, in the form of chat completions; ApiError 400 if unfit.
-
-    The model's server opens the addresses in it: those of this machine's network are not for callers to choose.
-    """
-    if not isinstance(given, dict) or kind not in _PART_FIELDS:
-        raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
-    fields = {name: given[name] for name in _PART_FIELDS[kind] if isinstance(given.get(name), str)}
-    if kind.endswith("_url") and "url" not in fields:
-        raise ApiError(400, f"{kind} needs its url", param=f"{where}.{kind}.url")
-    if unfit_address(fields) is not None:
-        why = "send the data itself (a data: URL), or an http(s) address with a public host name"
-        raise ApiError(400, f"this address can't be used: {why}", param=where)
-    return {"type": kind, kind: fields}
-
-
 def digests(messages: Sequence[Message], context: str = "") -> list[str]:
     """A digest of the conversation after each message: equal for equal conversations with the same context (`told`).
 
@@ -226,72 +108,12 @@ def _text_and_rest(content: Any) -> tuple[str, list[str]]:
     return "\n".join(words).replace("\r\n", "\n").strip(), others
 
 
-# ----------------------------------------------------------------------------------------------------
-# Reading what a request brings: not more than allowed, not for longer than allowed, only JSON, and of the shape it
-# should have; complaints name the place (`messages[2].content`).
-
-HEAD_START, LEAST_RATE = 10.0, 5_000  # seconds, and bytes a second after them
-_DEEPEST = 100  # levels of lists and objects in a request
-_PATIENCE = 4  # times the limit: a client that still sends when we disconnect may never read the error
-
-
-async def read_body(request: Request, limit: int, seconds: float) -> bytes:
-    """The bytes of a request; ApiError 413 when there are more than `limit`, 408 when they take too long.
-
-    A body that dribbles is cut long before `seconds`: after HEAD_START it must have brought LEAST_RATE bytes a second.
-    """
-    try:
-        announced = int(request.headers.get("content-length") or 0)
-    except ValueError:
-        announced = 0
-    if announced > limit and "expect" in request.headers:
-        raise _too_large(limit)  # the client asked before sending (Expect: 100-continue)
-    parts: list[bytes] = []
-    size = 0
-    begun = asyncio.get_running_loop().time()
-    try:
-        async with asyncio.timeout(min(seconds, HEAD_START)) as end:
-            async for part in request.stream():
-                size += len(part)
-                end.reschedule(begun + min(seconds, HEAD_START + size / LEAST_RATE))
-                if size > _PATIENCE * limit:
-                    break
-                if size <= limit and announced <= limit:
-                    parts.append(part)
-    except TimeoutError:
-        raise ApiError(408, "the request arrives too slowly", code="request_timeout") from None
-    except ClientDisconnect:
-        raise ApiError(400, "the request was interrupted") from None
-    if size > limit or announced > limit:
-        raise _too_large(limit)
-    return b"".join(parts)
-
-
-def _too_large(limit: int) -> ApiError:
-    most = f"{limit // 1_000_000} MB" if limit >= 1_000_000 else f"{limit:,} bytes"
-    return ApiError(413, f"the request is larger than {most}", code="request_too_large")
-
-
-def parse_json(data: bytes) -> Any:
-    """Parse JSON; ApiError 400 when it is invalid, or nested so deeply that writing it again would exhaust the stack."""
-    try:
-        parsed = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise ApiError(400, f"the body of the request is not valid JSON ({error})", code="invalid_json") from None
-    level = [parsed] if isinstance(parsed, (dict, list)) else []
-    for _ in range(_DEEPEST):
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for held in inner for one in held if isinstance(one, (dict, list))]
-        if not level:
-            return parsed
-    raise ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
-
+# ------------------------------------------------------------------------------------------------ shapes
 
 _PLACE = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-class Shape(msgspec.Struct, kw_only=True):
+class Shape(msgspec.Struct, kw_only=True, omit_defaults=True):
     """An object in a request. Unknown fields are accepted and ignored."""
 
     @classmethod
@@ -312,48 +134,137 @@ class Shape(msgspec.Struct, kw_only=True):
             raise ApiError(400, said, param=param or None, code="invalid_type") from None
 
 
-def part_text(part: dict[str, Any], where: str) -> str:
-    """The text of a part that must have one."""
-    text = part.get("text")
-    if not isinstance(text, str):
-        raise ApiError(400, "a part of this type needs a text", param=f"{where}.text")
-    return text
+# The parts of a message's content, in both protocols. Each becomes a part of a chat completion, with the known fields alone.
 
 
-def plain_text(content: Any, where: str) -> str:
-    """The text of a field that may only contain text: a string, or a list of parts."""
+class Part(Shape):
+    def as_chat(self) -> dict[str, Any]:
+        """The part in the form of chat completions."""
+        part: dict[str, Any] = msgspec.to_builtins(self)
+        return part
+
+
+class TextPart(Part, tag="text"):
+    text: str
+
+    def as_chat(self) -> dict[str, Any]:
+        return {"type": "text", "text": self.text}
+
+
+class InputText(TextPart, tag="input_text"):
+    pass
+
+
+class OutputText(TextPart, tag="output_text"):
+    pass
+
+
+class Refusal(Part, tag="refusal"):
+    refusal: str
+
+    def as_chat(self) -> dict[str, Any]:
+        return {"type": "text", "text": self.refusal}
+
+
+class Address(Shape):
+    url: str
+    detail: str | None = None
+
+
+class Recording(Shape):
+    data: str | None = None
+    format: str | None = None
+
+
+class File(Shape):
+    file_data: str | None = None
+    filename: str | None = None
+    file_id: str | None = None
+
+
+class PicturePart(Part, tag="image_url"):
+    image_url: Address
+
+
+class VideoPart(Part, tag="video_url"):
+    video_url: Address
+
+
+class RecordingPart(Part, tag="input_audio"):
+    input_audio: Recording
+
+
+class FilePart(Part, tag="file"):
+    file: File
+
+
+class InputPicture(Part, tag="input_image"):
+    image_url: str
+    detail: str | None = None
+
+    def as_chat(self) -> dict[str, Any]:
+        return PicturePart(image_url=Address(url=self.image_url, detail=self.detail)).as_chat()
+
+
+class InputFile(Part, tag="input_file"):
+    file_data: str
+    filename: str | None = None
+
+    def as_chat(self) -> dict[str, Any]:
+        return FilePart(file=File(file_data=self.file_data, filename=self.filename)).as_chat()
+
+
+TextContent = str | list[TextPart | InputText | OutputText | Refusal]
+UserContent = (
+    str
+    | list[
+        TextPart
+        | InputText
+        | OutputText
+        | Refusal
+        | PicturePart
+        | VideoPart
+        | RecordingPart
+        | FilePart
+        | InputPicture
+        | InputFile
+    ]
+)
+
+
+def text_of(content: TextContent) -> str:
+    """A text, or those of its parts on lines of their own."""
+    return content if isinstance(content, str) else "\n".join(part.as_chat()["text"] for part in content)
+
+
+def chat_content(content: UserContent, where: str) -> str | list[dict[str, Any]]:
+    """The content of a user's message in the form of chat completions; `where` it is in the request, for errors.
+
+    The model's server opens the addresses in it: those of this machine's network are not for callers to choose.
+    """
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
-        raise ApiError(400, "a text or a list of parts is needed", param=where)
-    words = []
-    for number, part in enumerate(content):
-        refusal = part.get("refusal") if isinstance(part, dict) else None
-        known = part if isinstance(part, dict) else {}
-        words.append(refusal if isinstance(refusal, str) else part_text(known, f"{where}[{number}]"))
-    return "\n".join(words)
+    parts = [part.as_chat() for part in content]
+    for number, part in enumerate(parts):
+        if unfit_address(part) is not None:
+            why = "send the data itself (a data: URL), or an http(s) address with a public host name"
+            raise ApiError(400, f"this address can't be used: {why}", param=f"{where}[{number}]")
+    return parts
 
 
-class FunctionTool(Shape, kw_only=True):
+class FunctionTool(Shape):
     """A tool that the caller runs."""
 
-    name: str | None = None
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-def callers_tools(choice: Any, given: Iterable[tuple[str, FunctionTool | None]], field: str) -> list[Tool]:
-    """The caller's tools, each given with its type; `field` is where a tool has its name, for error messages."""
-    made = []
-    for number, (kind, tool) in enumerate(given if choice != "none" else ()):
-        if kind != "function" or tool is None or tool.name is None:
-            raise ApiError(400, "tools must be of the type function, with a name", param=f"tools[{number}].type")
-        if not _TOOL_NAME.fullmatch(tool.name):
-            said = f"invalid tool name {tool.name[:80]!r}: use letters, digits, _, - and ."
-            raise ApiError(400, said, param=f"tools[{number}].{field}")
-        parameters = tool.parameters or {"type": "object", "properties": {}}
-        made.append(Tool(tool.name, tool.description or "", parameters, _elsewhere))
-    return made
+def callers_tools(choice: Any, given: Iterable[FunctionTool]) -> list[Tool]:
+    """The caller's tools, if they may be used."""
+    nothing = {"type": "object", "properties": {}}
+    tools = () if choice == "none" else given
+    return [Tool(tool.name, tool.description or "", tool.parameters or nothing, _elsewhere) for tool in tools]
 
 
 def _elsewhere(context: Context, arguments: dict[str, Any]) -> str:

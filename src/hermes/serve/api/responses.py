@@ -6,38 +6,56 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Literal
 
 from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text
 from hermes.serve.api.requests import (
-    ApiError,
     ApiRequest,
     FunctionTool,
     Shape,
-    api_error_of,
+    TextContent,
+    UserContent,
     callers_tools,
-    media_part,
-    part_text,
-    plain_text,
+    chat_content,
+    text_of,
 )
 from hermes.serve.api.sessions import RequestSessions
-from hermes.serve.api.turn import Outcome, ServedTurn, Used
-from hermes.serve.event_stream import data
+from hermes.serve.api.turns import Outcome, ServedTurn, Used
+from hermes.serve.http_messages import ApiError, api_error_of, data
 
-_UNKNOWN = ("conversation", "prompt")  # state stored at OpenAI, which this server does not have
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class ResponseTool(FunctionTool, kw_only=True):
-    type: str
+class MessageItem(Shape, tag="message"):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: UserContent
+
+
+class CallItem(Shape, tag="function_call"):
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ResultItem(Shape, tag="function_call_output"):
+    call_id: str
+    output: TextContent
+
+
+class ReasoningItem(Shape, tag="reasoning"):
+    """The model's reasoning, which is only for its endpoint."""
+
+
+class ResponseTool(FunctionTool, tag="function"):
+    pass
 
 
 class ResponseRequest(Shape):
     """The fields that matter here; sampling parameters and the like are accepted and ignored."""
 
     model: str
-    input: str | list[dict[str, Any]]
+    input: str | list[MessageItem | CallItem | ResultItem | ReasoningItem]
     instructions: str | None = None
     previous_response_id: str | None = None
     stream: bool | None = None
@@ -47,95 +65,61 @@ class ResponseRequest(Shape):
     tool_choice: str | dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
     user: str | None = None
+    max_output_tokens: int | None = None
+    conversation: Any = None
+    prompt: Any = None
 
 
 def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest]:
     """Parse a request; ApiError 400 for an invalid one."""
+    given = body.get("input") if isinstance(body, dict) else None
+    for item in given if isinstance(given, list) else ():
+        if isinstance(item, dict):
+            item.setdefault("type", "message")
     request = ResponseRequest.of(body)
-    for name in _UNKNOWN:
-        if body.get(name) is not None:
+    for name in ("conversation", "prompt", "background"):  # kept or run at OpenAI
+        if getattr(request, name):
             raise ApiError(400, f"{name} is not supported; previous_response_id continues a response", param=name)
-    if request.background:
-        raise ApiError(400, "background responses are not supported", param="background")
     instructions = [request.instructions] if request.instructions else []
+    items = [MessageItem(role="user", content=request.input)] if isinstance(request.input, str) else request.input
     messages: list[Message] = []
-    items = [{"role": "user", "content": request.input}] if isinstance(request.input, str) else request.input
     for number, item in enumerate(items):
-        _take(item, f"input[{number}]", messages, instructions)
-    tools = callers_tools(request.tool_choice, [(tool.type, tool) for tool in request.tools or ()], "name")
+        if isinstance(item, MessageItem):
+            _take_message(item, f"input[{number}].content", messages, instructions)
+        elif isinstance(item, CallItem):
+            _take_call(item, messages)
+        elif isinstance(item, ResultItem):
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output)})
     ask = ApiRequest(
-        messages, request.model, instructions="\n\n".join(instructions) or None, tools=tools,
-        session_id=session_id, previous=request.previous_response_id, where="input", user=request.user,
+        messages, request.model, instructions="\n\n".join(instructions) or None,
+        tools=callers_tools(request.tool_choice, request.tools or ()), session_id=session_id,
+        previous=request.previous_response_id, where="input", user=request.user,
     )  # fmt: skip
     return ask, request
 
 
-# ------------------------------------------------------------------------------------------------ items
-
-
-def _take(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
-    """An item of the input as a chat message."""
-    kind = item.get("type") or "message"
-    if kind == "message":
-        _take_message(item, where, messages, instructions)
-    elif kind == "function_call":
-        _take_call(item, where, messages)
-    elif kind == "function_call_output":
-        call_id = _field(item, "call_id", where)
-        messages.append(
-            {"role": "tool", "tool_call_id": call_id, "content": plain_text(item.get("output"), f"{where}.output")}
-        )
-    elif kind != "reasoning":  # the model's reasoning is only for its endpoint
-        raise ApiError(400, f"unsupported item: {str(kind)[:40]!r}", param=f"{where}.type")
-
-
-def _take_message(item: dict[str, Any], where: str, messages: list[Message], instructions: list[str]) -> None:
-    role, content = item.get("role"), item.get("content")
-    if role in ("system", "developer"):
-        instructions.append(plain_text(content, f"{where}.content"))
-    elif role == "assistant":
-        messages.append({"role": "assistant", "content": plain_text(content, f"{where}.content")})
-    elif role == "user":
-        if isinstance(content, list):
-            content = [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
-        elif not isinstance(content, str):
-            raise ApiError(400, "content must be a text or a list of parts", param=f"{where}.content")
+def _take_message(item: MessageItem, where: str, messages: list[Message], instructions: list[str]) -> None:
+    content = chat_content(item.content, where)
+    if item.role == "user":
         messages.append({"role": "user", "content": content})
+        return
+    if isinstance(content, list):
+        if any(part["type"] != "text" for part in content):
+            raise ApiError(400, f"a message of {item.role} may only have texts", param=where)
+        content = "\n".join(part["text"] for part in content)
+    if item.role == "assistant":
+        messages.append({"role": "assistant", "content": content})
     else:
-        raise ApiError(
-            400, f"unknown role {str(role)[:40]!r}: use system, developer, user or assistant", param=f"{where}.role"
-        )
+        instructions.append(content)
 
 
-def _take_call(item: dict[str, Any], where: str, messages: list[Message]) -> None:
+def _take_call(item: CallItem, messages: list[Message]) -> None:
     """A call the model made: part of the assistant message before it."""
-    function = {"name": _field(item, "name", where), "arguments": _field(item, "arguments", where)}
-    call = {"id": _field(item, "call_id", where), "type": "function", "function": function}
+    call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
     said = messages[-1]
     messages[-1] = {**said, "tool_calls": [*said.get("tool_calls", ()), call]}
-
-
-def _field(item: dict[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str):
-        raise ApiError(400, f"{name} is missing or not a text", param=f"{where}.{name}")
-    return value
-
-
-def _part(part: Any, where: str) -> dict[str, Any]:
-    """A part of the user's message, in the form of chat completions."""
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind in ("input_text", "text", "output_text"):
-        return {"type": "text", "text": part_text(part, where)}
-    if kind == "input_image" and isinstance(part.get("image_url"), str):
-        return media_part("image_url", {"url": part["image_url"], "detail": part.get("detail")}, where)
-    if kind == "input_audio":
-        return media_part("input_audio", part.get("input_audio"), where)
-    if kind == "input_file" and isinstance(part.get("file_data"), str):
-        return media_part("file", {"file_data": part["file_data"], "filename": part.get("filename")}, where)
-    raise ApiError(400, f"unsupported part of a message: {str(kind)[:40]!r}", param=f"{where}.type")
 
 
 # ------------------------------------------------------------------------------------------------ answers

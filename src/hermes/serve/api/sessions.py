@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.conversations import new_session_id
 from hermes.agent.models.model import Message, Model
 from hermes.agent.system_prompt import system_prompt
 from hermes.agent.turn_session import Also
-from hermes.serve.api.requests import ApiError, ApiRequest
+from hermes.serve.api.requests import ApiRequest
+from hermes.serve.http_messages import ApiError
 from hermes.store.api.session_db import Transactions
 from hermes.store.gateway.gateway_db import GatewayDB
 
@@ -117,12 +117,14 @@ class RequestSessions:
 
     # ------------------------------------------------------------------------------------------ creating
 
-    def open(self, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str], cwd: Path) -> str:
-        """The session in which a request is answered, with all earlier messages stored."""
+    def open(
+        self, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str], cwd: Path, new_id: str
+    ) -> None:
+        """Store all earlier messages, in the session in which a request is answered: `new_id` where it begins here."""
         db = self._db
         session_id = place.session_id
         if session_id is None:
-            session_id = new_session_id(gateway=True)
+            session_id = new_id
             about = {"kind": model.kind, "provider": model.provider, "base_url": model.base_url}
             home = home_of(self._home, ask.caller)
             prompt = system_prompt(self._config, home, cwd, tools=set(tools) if model.calls_tools else set())
@@ -132,7 +134,7 @@ class RequestSessions:
                 model_config={key: value for key, value in about.items() if value is not None},
             )  # fmt: skip
         elif place.after is not None:
-            session_id = db.branch_session(session_id, new_session_id(gateway=True), at_message=place.after)
+            session_id = db.branch_session(session_id, new_id, at_message=place.after)
         if place.session_id is not None:
             self._instruct(session_id, ask.instructions)
         for message in place.missing:
@@ -140,7 +142,6 @@ class RequestSessions:
         if not place.asked:
             for result in ask.results:
                 self.store(session_id, result)
-        return session_id
 
     def _instruct(self, session_id: str, instructions: str | None) -> None:
         """Put the caller's current instructions into the session's prompt; without any, the old ones stay."""

@@ -19,8 +19,7 @@ from starlette.routing import Route
 
 from hermes.agent.attached_files import AttachedFile
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
-from hermes.serve.api.requests import ApiError
-from hermes.serve.event_stream import AsciiJson
+from hermes.serve.http_messages import ApiError, AsciiJson
 from hermes.serve.web.conversation_view import ConversationChanges, ConversationView, told_in
 from hermes.serve.web.finding import PageLists, number
 from hermes.serve.web.talking import PageTurn, Said, Talks
@@ -45,7 +44,7 @@ def app(
     """The whole page, behind its access rules; `visitor` is who comes by the link or the password."""
     zone = zone_of(config.timezone)
     finding, talks = PageLists(db, zone), Talks(db, config)
-    reading, changing = ConversationView(db, finding, talks, zone), ConversationChanges(db)
+    reading, changing = ConversationView(db, finding, talks, zone), ConversationChanges(db, talks)
     talking, watching = _TalkRoutes(db, config, talks, reading), PageWatch(db, talks)
 
     @asynccontextmanager

@@ -17,10 +17,10 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from hermes.agent.attached_files import separated
 from hermes.agent.conversations import new_session_id
 from hermes.errors import SessionNotFound
-from hermes.serve.api.requests import parse_json, read_body
-from hermes.serve.event_stream import AsciiJson
+from hermes.serve.http_messages import AsciiJson, parse_json, read_body
 from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
+from hermes.serve.web.talking import answering_here
 from hermes.serve.web.visitors import Visitor, visitor_of
 from hermes.store.coordination.leases import holder_name, is_gone, is_ours, session_lease, source_of
 from hermes.texts import content_text, encodable, one_line
@@ -269,8 +269,8 @@ async def told_in(request: Request, files: int = 0) -> dict[str, Any]:
 class ConversationChanges:
     """Title, tags, pin, archive, trash, branch, and bringing back what was undone."""
 
-    def __init__(self, db: SessionDB) -> None:
-        self._db = db
+    def __init__(self, db: SessionDB, talks: Talks) -> None:
+        self._db, self._talks = db, talks
 
     async def do(self, request: Request) -> Response:
         """Change a session: title, tag, untag, pin, unpin, archive, unarchive, trash, restore, branch, redo."""
@@ -307,7 +307,9 @@ class ConversationChanges:
         return done
 
     def _alone(self, session_id: str, change: Callable[[], Any]) -> Any:
-        """Make a change that would pull the conversation away from a turn; SessionBusy while one runs."""
+        """Make a change that would pull the conversation away from a turn; refused while one runs."""
+        if self._talks.running_in(session_id) is not None:
+            raise answering_here()
         tip = self._db.get_compression_tip(session_id)
         token = self._db.take_turn(tip, holder_name("web"), _SLOWEST)
         try:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from hermes.agent.recall.history_text import NEAREST
 from hermes.commands.session_choice import message_counts
-from hermes.serve.event_stream import AsciiJson
+from hermes.serve.http_messages import AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.visitors import visitor_of
 from hermes.texts import one_line

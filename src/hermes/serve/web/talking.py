@@ -37,6 +37,7 @@ from hermes.agent.turn import (
 )
 from hermes.agent.turn_session import Also
 from hermes.errors import HermesError, InvalidInput, SessionBusy
+from hermes.serve.http_messages import ApiError
 from hermes.serve.models import Models
 from hermes.serve.web.message_html import written
 from hermes.store.api.session_db import Transactions
@@ -180,7 +181,7 @@ class Talks:
             tip = await asyncio.to_thread(self._db.get_compression_tip, session_id)
             name = await asyncio.to_thread(self._name, tip)
         if name in self._running:
-            raise SessionBusy(tip, "this page")
+            raise answering_here()
         page = self._running[name] = PageTurn(tip, by)
         try:
             if said.model:
@@ -333,6 +334,11 @@ class Talks:
     def _agent(self, session_id: str) -> Agent:
         cwd = folder_of(self._db, session_id)
         return Agent(self._db, self._config, self._model_for(session_id), session_id=session_id, source=SOURCE, cwd=cwd)
+
+
+def answering_here() -> ApiError:
+    """The error for what has to wait for the page's own turn."""
+    return ApiError(409, "this page is answering in this conversation; wait for it, or stop it")
 
 
 def _let_go(agent: Agent) -> None:

@@ -29,9 +29,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hermes.errors import ConfigError
-from hermes.serve.api.requests import ApiError, read_body
 from hermes.serve.authorization import SHORTEST, check_reach, from_elsewhere
-from hermes.serve.event_stream import AsciiJson
+from hermes.serve.http_messages import ApiError, AsciiJson, read_body
 
 if TYPE_CHECKING:
     from hermes.config.settings_schema import WebSettings

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from hermes.errors import HermesError
-from hermes.serve.event_stream import data, with_pings
+from hermes.serve.http_messages import data, with_pings
 from hermes.serve.web.finding import HEADLINE
 from hermes.serve.web.visitors import visitor_of
 

@@ -25,8 +25,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from hermes.errors import ConfigError
-from hermes.serve.api.requests import ApiError, read_body
-from hermes.serve.http import HttpServer, Limits, is_loopback
+from hermes.serve.http import HttpServer, is_loopback
+from hermes.serve.http_messages import ApiError, read_body
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -222,8 +222,7 @@ class _SharedPort:
         self._over = False
         self._since = time.monotonic()
         app = Starlette(routes=[Route("/health", _health, methods=["GET"]), Mount("/", self._delivered)])
-        limits = Limits(place.max_connections, place.max_per_address, place.header_seconds)
-        self._http = HttpServer(app, place.host, place.port, limits=limits, died=self._died, crowded=self._crowded)
+        self._http = HttpServer(app, place.host, place.port, died=self._died)
 
     @property
     def port(self) -> int:
@@ -265,10 +264,6 @@ class _SharedPort:
         self._end()
         for one in self._registrations:
             one.link.lost(error)
-
-    def _crowded(self, text: str) -> None:
-        for one in self._registrations:
-            one.link.troubled(text)
 
     async def _delivered(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

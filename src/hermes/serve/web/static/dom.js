@@ -70,8 +70,8 @@ export function confirmed(text, undo = null, seconds = 8) {
   wait();
 }
 export function liftToast() { // above the prompt box, and what is asked there
-  const talk = document.getElementById("talk");
-  toast.style.bottom = talk ? `${talk.offsetHeight + 8}px` : "";
+  const box = document.getElementById("talk")?.getBoundingClientRect(), isBelow = box && innerHeight - box.bottom > 90;
+  toast.style.bottom = box && !isBelow ? `${innerHeight - box.top + 8}px` : "";
 }
 export function hush() { clearTimeout(quiet); toast.replaceChildren(); }
 export function failed(error) { confirmed("Error: " + error.message, null, 12); }

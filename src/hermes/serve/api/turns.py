@@ -1,4 +1,8 @@
-"""One turn for a caller of the API, and the agent that runs it.
+"""The turns of the API's callers: those of one session one after the other, those of different sessions in parallel.
+
+A request during a turn of the same session waits for it, in order of arrival; a full queue is answered with 429. An agent stays
+for a little while after its turn, so that the next message finds it (and its background processes); the session's lease is
+released at once, so that another server, or a terminal, may continue the conversation.
 
 If the caller disconnects, the turn stops; the reply so far is kept. The turn is over when its thread is, and not a moment
 before, so that the next one of the same session finds everything stored.
@@ -11,23 +15,33 @@ conversation from there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.loop import Agent
-from hermes.agent.models.model import Reply
-from hermes.agent.tools.tool import Tool
+from hermes.agent.models.model import Model, Reply
+from hermes.agent.tools.tool import FOR_EVERYONE, Tool
 from hermes.agent.turn import Done, Event, Events, Followed, StreamEvent, Text, ToolStarted, stream_turn
 from hermes.agent.turn_session import Also
-from hermes.serve.api.sessions import last_id
+from hermes.errors import HermesError
+from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, home_of, last_id, user_of
+from hermes.serve.http_messages import ApiError
+from hermes.store.coordination.leases import source_of
 
 if TYPE_CHECKING:
-    from hermes.serve.api.requests import ApiRequest
-    from hermes.serve.api.sessions import RequestSessions
+    from hermes.config import Config
+    from hermes.serve.api.requests import ApiLimits, ApiRequest
     from hermes.store.api.session_db import SessionDB
 
+MOST_AT_ONCE = 200  # running and waiting turns, of all sessions
+WAIT = 600.0  # seconds to wait for a turn on another server: callers wait no longer, either
+PAUSE = 0.1  # seconds between two checks whether it has ended
 _BETWEEN = "\n\n"  # between the text before and after a tool call
 
 
@@ -213,3 +227,142 @@ class _Handed(Exception):
 def _name(call: Mapping[str, Any]) -> str:
     function = call.get("function")
     return str(function.get("name") or "") if isinstance(function, Mapping) else ""
+
+
+class _Refusal(Enum):
+    """Why a request did not get the conversation that it continues."""
+
+    MOVED = "it has continued: the request belongs elsewhere"
+    BUSY = "another program uses it"
+    ANSWERING = "another API server answers in it"
+
+
+class ServedTurns:
+    """Begins turns. Created and used on one event loop; `close` waits until everything is closed."""
+
+    def __init__(
+        self, db: SessionDB, config: Config, home: Path, tools: Callable[[], list[Tool]], limits: ApiLimits
+    ) -> None:
+        self.places = RequestSessions(db, config, home)
+        self._db, self._config, self._home, self._tools, self._limits = db, config, home, tools, limits
+        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=limits.idle)
+        self._running: set[ServedTurn] = set()
+        self._closed = False
+
+    async def begin(self, ask: ApiRequest, model: Model) -> ServedTurn:
+        """Begin the turn of a request, as soon as its session is free.
+
+        A request that names a session waits until that is free. A recognised one does not: a session that is in use has
+        continued since, and the request goes on in a branch beside it.
+        """
+        if self._closed:
+            raise ApiError(503, "the server is stopping", code="stopping", retry_after=5)
+        if self._conversations.users() >= MOST_AT_ONCE:
+            raise ApiError(429, "the server is busy with many requests", code="rate_limit_exceeded", retry_after=2)
+        tools = await asyncio.to_thread(self._tools)
+        if ask.caller is not None:  # not the owner: nothing that reaches into the machine
+            tools = [tool for tool in tools if tool.name in FOR_EVERYONE]
+        aside = False
+        while True:
+            name, place = await asyncio.to_thread(self._find, ask, aside)
+            waiting = self._conversations.users(name)
+            if waiting and ask.session_id is None:
+                aside = True
+                continue
+            if waiting > self._limits.queue:
+                raise ApiError(
+                    429, "too many requests wait for this session", code="rate_limit_exceeded", retry_after=2
+                )
+            await self._conversations.enter(name)
+            taken: ServedAgent | _Refusal = _Refusal.MOVED
+            try:
+                taken = await self._take(name, place, ask, model, [tool.name for tool in tools])
+            finally:
+                if isinstance(taken, _Refusal):
+                    self._conversations.leave(name)
+            if isinstance(taken, ServedAgent):
+                return self._started(name, taken, ask, tools, again=place.asked)
+            if taken is not _Refusal.MOVED and ask.session_id is not None:
+                said = f"session {ask.session_id} is open in another program; close it there first"
+                raise ApiError(409, said, code="session_busy")
+            aside = taken is not _Refusal.MOVED
+
+    async def _take(
+        self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
+    ) -> ServedAgent | _Refusal:
+        """The conversation's agent; one that a request names waits for a turn that runs on another server."""
+        end = asyncio.get_running_loop().time() + WAIT
+        while True:
+            taken = await asyncio.to_thread(self._taken, name, place, ask, model, tools)
+            may_wait = ask.session_id is not None and asyncio.get_running_loop().time() < end
+            if taken is not _Refusal.ANSWERING or not may_wait:
+                return taken
+            await asyncio.sleep(PAUSE)
+
+    # ------------------------------------------------------------------------------------------ in threads
+
+    def _find(self, ask: ApiRequest, aside: bool) -> tuple[str, RecordPosition]:
+        """The place of a request, and the name of its conversation."""
+        place = self.places.find(ask, aside=aside)
+        name = self.places.chain(str(place.session_id)) if place.goes_on else new_session_id(gateway=True)
+        return name, place
+
+    def _taken(
+        self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
+    ) -> ServedAgent | _Refusal:
+        """The agent of a new session, or of an existing one that it holds; all messages before the new one are stored then."""
+        if not place.goes_on:
+            self.places.open(place, ask, model, tools, Path.cwd(), name)
+            return self._agent(name, name, model, ask.caller)
+        # Without an earlier try, an unanswered message is that of a request at the same time, in a branch.
+        before, place = place, self.places.find(ask, tried=place.asked)
+        session_id = str(place.session_id)
+        if not place.goes_on or place.asked != before.asked or self.places.chain(session_id) != name:
+            return _Refusal.MOVED
+        agent = self._agent(name, session_id, model, ask.caller)
+        if not agent.hold() or agent.answering() is not None:
+            turn = self._db.turn_holder(session_id)
+            is_servers = self._db.session_holder(session_id) is None if turn is None else source_of(turn) == SOURCE
+            return _Refusal.ANSWERING if is_servers else _Refusal.BUSY
+        self.places.open(place, ask, model, tools, agent.cwd, name)
+        return agent
+
+    def _agent(self, name: str, session_id: str, model: Model, caller: str | None) -> ServedAgent:
+        def make() -> ServedAgent:
+            agent = ServedAgent(
+                self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
+                cwd=folder_of(self._db, session_id),
+            )  # fmt: skip
+            agent.first_wait = self._limits.first_retry
+            return agent
+
+        agent = self._conversations.take(name, None, make)
+        agent.model = model
+        agent.session_id = session_id
+        agent.context.user = user_of(caller)
+        agent.context.home = home_of(self._home, caller)
+        return agent
+
+    # ------------------------------------------------------------------------------------------ running
+
+    def _started(
+        self, name: str, agent: ServedAgent, ask: ApiRequest, tools: Sequence[Tool], *, again: bool
+    ) -> ServedTurn:
+        def over() -> None:
+            if not agent.background_running():
+                with suppress(HermesError):  # the lease expires by itself
+                    agent.let_go()
+            self._running.discard(turn)
+            self._conversations.leave(name)
+
+        turn = ServedTurn(self._db, self.places, agent, ask, tools, over, again=again)
+        self._running.add(turn)
+        turn.start()
+        return turn
+
+    async def close(self, seconds: float = 3.0) -> None:
+        """Stop every turn, wait until the replies so far are stored, and close all agents."""
+        self._closed = True
+        for turn in list(self._running):
+            turn.stop()
+        await asyncio.to_thread(self._conversations.close, seconds)
