@@ -17,7 +17,7 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import utf16_units
+from hermes.gateway.adapter import Listening, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.telegram.adapter import Telegram
 from hermes.serve.http import Limits
@@ -260,14 +260,11 @@ async def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
 # --------------------------------------------------------------------------------------------------------- webhooks
 
 
-def webhook(lab: Lab, **more: Any) -> Telegram:
-    port = free_port()
-    given = {
-        "webhook_url": f"http://127.0.0.1:{port}/telegram",
-        "webhook_port": port,
-        "webhook_secret": "s3cret-word-of-ours",
-    }
-    return telegram(lab, **{**given, **more})
+def webhook(lab: Lab, port: int | None = None, webhook_secret: str | None = "s3cret-word-of-ours") -> Telegram:
+    port = port or free_port()
+    adapter = telegram(lab, webhook_url=f"http://127.0.0.1:{port}/telegram", webhook_secret=webhook_secret)
+    adapter.webhook_place = Listening(port=port)
+    return adapter
 
 
 def knock(adapter: Telegram, body: bytes, **headers: str) -> int:
@@ -355,7 +352,7 @@ def test_a_port_that_is_taken_is_worth_another_try(lab: Lab) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(PlatformUnreachable):
-            asyncio.run(webhook(lab, webhook_port=taken.getsockname()[1]).connect(Recorder()))
+            asyncio.run(webhook(lab, taken.getsockname()[1]).connect(Recorder()))
 
 
 def test_secrets_are_marked_as_such() -> None:
@@ -394,7 +391,7 @@ async def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
         return status
 
     adapter = webhook(lab)
-    port = int(adapter.values["webhook_port"])
+    port = adapter.webhook_place.port
     async with connected(adapter) as link:
         many = range(Limits().per_address + 5)
         crowd = [await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 10) for _ in many]
