@@ -29,7 +29,6 @@ from hermes.gateway.platforms.teams.client import (
     is_allowed,
 )
 from hermes.gateway.platforms.teams.incoming import understood
-from hermes.gateway.runner import Gateway
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import teams as lab_module
