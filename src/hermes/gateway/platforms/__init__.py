@@ -30,7 +30,7 @@ BUILT_IN: dict[str, tuple[str, str, str | None]] = {
     "feishu": ("hermes.gateway.platforms.feishu.adapter", "Feishu", "feishu"),
     "dingtalk": ("hermes.gateway.platforms.dingtalk", "DingTalk", "dingtalk"),
     "wecom": ("hermes.gateway.platforms.wecom.adapter", "WeCom", "wecom"),
-    "weixin": ("hermes.gateway.platforms.weixin.adapter", "Weixin", "weixin"),
+    "weixin": ("hermes.gateway.platforms.weixin", "Weixin", "weixin"),
     "bluebubbles": ("hermes.gateway.platforms.bluebubbles", "BlueBubbles", "bluebubbles"),
     "qqbot": ("hermes.gateway.platforms.qqbot", "QQBot", "qqbot"),
     "teams": ("hermes.gateway.platforms.teams.adapter", "Teams", "teams"),
