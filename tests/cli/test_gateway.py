@@ -211,7 +211,7 @@ def test_the_servers_run_beside_the_platforms(lab: Lab, model: Echo, hermes_home
         ({"platforms": {"telegramm": {"token": "x"}}}, ["telegramm", "did you mean telegram"]),
         ({"platforms": {"telegram": {"tokn": "x"}}}, ["platforms.telegram.tokn", "did you mean token"]),
         ({"platforms": {"telegram": {}}}, ["platforms.telegram.token is missing", "TELEGRAM_BOT_TOKEN", "setup telegram"]),
-        ({"platforms": {"telegram": {"token": "x", "webhook_port": "abc"}}}, ["webhook_port", "a whole number"]),
+        ({"platforms": {"email": {"address": "a@b.example", "password": "x", "imap_host": "h", "smtp_host": "h", "imap_port": "abc"}}}, ["imap_port", "a whole number"]),
         ({"platforms": {"telegram": {"token": "x", "webhook_url": "https://a.example"}}}, ["webhook_secret"]),
         ({"platforms": {"telegram": {"token": "x", "allowed_users": ["*"]}}}, ["allow_all: true"]),
         ({"api_server": {"enabled": True, "host": "0.0.0.0"}}, ["token", "--insecure"]),

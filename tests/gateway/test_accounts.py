@@ -205,7 +205,7 @@ def test_accounts_inherit_the_platforms_keys_and_have_their_own(tmp_path: Path) 
 
 
 def test_an_accounts_variables_end_with_its_name(tmp_path: Path) -> None:
-    from hermes.gateway.platforms.signal.adapter import Signal
+    from hermes.gateway.platforms.signal import Signal
 
     text = "platforms: {signal: {accounts: {default: {}, my-work: {}}}}"
     variables = {"SIGNAL_ACCOUNT": "+1", "SIGNAL_ACCOUNT_MY_WORK": "+2", "SIGNAL_ALLOWED_USERS_MY_WORK": "x,y"}

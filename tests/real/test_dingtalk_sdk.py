@@ -18,7 +18,7 @@ import pytest
 
 from hermes.gateway.events import DM, Attachment, Chat, OutgoingFile
 from hermes.gateway.events import GROUP as IN_GROUP
-from hermes.gateway.platforms.dingtalk.adapter import DingTalk, card
+from hermes.gateway.platforms.dingtalk import DingTalk, card
 from tests.support.labs.base import until
 from tests.support.labs.dingtalk import CLIENT, GROUP, SECRET, TOPIC, Lab
 from tests.support.labs.recording import connected

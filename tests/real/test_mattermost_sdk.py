@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hermes.gateway.events import CHANNEL, DM, Chat, OutgoingFile
-from hermes.gateway.platforms.mattermost.adapter import Mattermost
+from hermes.gateway.platforms.mattermost import Mattermost
 from tests.support.labs.base import until
 from tests.support.labs.mattermost import BOT, TOKEN, Lab
 from tests.support.labs.recording import connected

@@ -18,8 +18,7 @@ import httpx
 import pytest
 
 from hermes.errors import PlatformRefused
-from hermes.gateway.platforms.signal.adapter import Signal
-from hermes.gateway.platforms.signal.client import Daemon
+from hermes.gateway.platforms.signal import Daemon, Signal
 from tests.support.environments import environment, npm
 from tests.support.labs import signal as stub
 from tests.support.labs.recording import Recorder

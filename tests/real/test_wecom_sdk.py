@@ -19,7 +19,7 @@ import pytest
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import DM, Chat, OutgoingFile
 from hermes.gateway.platforms.wecom.adapter import WeCom
-from hermes.gateway.platforms.wecom.client import is_signed, key_of, opened
+from hermes.gateway.platforms.wecom.app import is_signed, key_of, opened
 from tests.support.labs import wecom_app
 from tests.support.labs.recording import connected
 from tests.support.labs.wecom import BOT, GROUP, SECRET, Lab

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hermes.gateway.events import Chat, OutgoingFile
-from hermes.gateway.platforms.weixin.adapter import Weixin
+from hermes.gateway.platforms.weixin import Weixin
 from tests.support.labs.recording import connected
 from tests.support.labs.weixin import TOKEN, Lab
 from tests.support.vendor_sdk import SdkError, VendorSdk

@@ -138,7 +138,7 @@ class Gateway:
         self.services = Services(
             db, store, config, home, clock, threading.Event(), access, self.agents, router, outbox, index, timings
         )
-        self._holding = Holding(store, list(router.adapters), self._hold, self._is_idle, self._store_gone)
+        self._holding = Holding(store, list(router.adapters), self._hold, self._store_gone)
         self.turns = Turns(lambda talk, item: self._replies.work(talk, item), lambda item: self.inbox.done(item))
         self.inbox = Inbox(self.services, self.turns, self._holding, RateLimit(config.gateway.brake.per_minute))
         self.inbox.note_trouble = lambda platform, text: self.connections[platform].troubled(text)
@@ -198,10 +198,6 @@ class Gateway:
             if not held.lost.is_set():  # else the state is that of the gateway that has it
                 connection.tell("stopped")
             await connection.told()
-
-    def _is_idle(self, name: str) -> bool:
-        """Whether nothing is received, answered or sent on a connection."""
-        return self.inbox.is_idle(name) and self.connections[name].delivery.is_idle
 
     async def _unfinished(self, name: str) -> tuple[list[Received], list[Outgoing]]:
         while True:

@@ -1,19 +1,16 @@
 """Holding: which connections this gateway has, of all gateways on one store.
 
 A connection (a bot token, a mailbox, a port) is held by one gateway through a lease, and that gateway does all of its work:
-it receives, answers and sends. Several gateways divide the connections between them: the one with the fewest takes a free one,
-and one with many gives up a connection on which nothing happens. Those of a dead one are taken over when its leases expire, or
-at once when it stopped in order or was a process of this machine. A gateway that was stopped for too
-long finds its leases taken: the store refuses what it writes, it sends nothing, and it stands by.
+it receives, answers and sends. Other gateways stand by: they take what is free. The connections of a dead one are free when its
+leases expire, or at once when it stopped in order or was a process of this machine. A gateway that was stopped for too long
+finds its leases taken: the store refuses what it writes, it sends nothing, and it stands by.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 
 SECONDS = "HERMES_GATEWAY_SECONDS"  # the variable with the seconds after which a gateway that gives no sign is dead
 LOOK, LOOK_ALONE = 1.0, 5.0  # seconds between two looks for connections that are free
-GRACE = 3  # looks for which a free connection is left to a gateway with fewer
 CERTAIN = 0.8  # the part of a lease's time in which it certainly belongs to its holder: clocks differ a little
 _log = logging.getLogger("hermes.gateway")
 
@@ -77,20 +73,18 @@ class Held(Lease):
 class Holding:
     """Takes connections and gives them up. Methods run on the event loop unless they say otherwise.
 
-    `hold(name, held)` does the work of a connection until it is cancelled; `is_idle(name)` says whether nothing happens there;
-    `gone` is called when the store's file was deleted or replaced.
+    `hold(name, held)` does the work of a connection until it is cancelled; `gone` is called when the store's file was deleted or
+    replaced.
     """
 
     def __init__(
         self, store: GatewayDB, names: list[str], hold: Callable[[str, Held], Coroutine[Any, Any, None]],
-        is_idle: Callable[[str], bool], gone: Callable[[StoreGone], None],
+        gone: Callable[[StoreGone], None],
     ) -> None:  # fmt: skip
-        self._store, self._names, self._hold, self._is_idle, self._gone = store, names, hold, is_idle, gone
+        self._store, self._names, self._hold, self._gone = store, names, hold, gone
         self._holder, self._ttl = holder_name("gateway"), patience()
         self._pause = min(LOOK if store.db.is_shared else LOOK_ALONE, self._ttl / 6)
         self._held: dict[str, Held] = {}
-        self._keeping: dict[str, asyncio.Task[Any]] = {}
-        self._free: dict[str, int] = {}  # connections that nobody holds, and for how many looks
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def get(self, name: str) -> Held | None:
@@ -124,9 +118,7 @@ class Holding:
         """Hold the lease that says that this gateway runs, again and again if it was lost."""
         while True:
             try:
-                fence = await asyncio.to_thread(
-                    self._store.write, connections.join, self._holder, self._names, self._ttl
-                )
+                fence = await asyncio.to_thread(self._store.write, connections.join, self._holder, self._ttl)
             except HermesError as error:
                 _log.warning("could not record that this gateway runs: %s", error)
                 fence = None
@@ -140,22 +132,11 @@ class Holding:
             await asyncio.sleep(self._pause)
 
     async def _look(self) -> None:
-        others, holders = await asyncio.to_thread(self._store.read, _others)
-        others.pop(self._holder, None)
-        counts = Counter(holders.values())
+        holders = await asyncio.to_thread(self._store.read, connections.held)
         for name in self._names:
-            fewest = min((counts[one] for one, names in others.items() if name in names), default=math.inf)
-            if name in self._held:
-                if fewest < len(self._held) - 1 and self._is_idle(name):
-                    _log.info("%s is left to another gateway, which has fewer connections", name)
-                    self._keeping[name].cancel()
-                    return  # one at a time
-            elif name in holders and holders[name] != self._holder and not is_gone(holders[name]):
-                self._free.pop(name, None)
-            else:
-                self._free[name] = self._free.get(name, 0) + 1
-                if fewest >= len(self._held) or self._free[name] > GRACE:
-                    await self._take(name)
+            holder = holders.get(name, self._holder)
+            if name not in self._held and (holder == self._holder or is_gone(holder)):
+                await self._take(name)
 
     async def _take(self, name: str) -> None:
         taken = await asyncio.to_thread(self._store.write, connections.take, name, self._holder, self._ttl)
@@ -167,8 +148,7 @@ class Holding:
             _log.warning("%s takes no more care of %s; taking over (%d leases freed)", dead, name, number)
         held = Held(self._store, (connections.connection_lease(name), token), self._ttl, self._gone)
         self._held[name] = held
-        self._free.pop(name, None)
-        self._keeping[name] = start(self._keep(name, held), self._tasks)
+        start(self._keep(name, held), self._tasks)
 
     async def _keep(self, name: str, held: Held) -> None:
         """Do a connection's work until its lease is lost, or this is cancelled."""
@@ -189,7 +169,3 @@ class Holding:
             await asyncio.to_thread(self._store.db.release_lease, *held.fence)
         except HermesError as error:  # it expires
             _log.info("a lease could not be released: %s", error)
-
-
-def _others(tx: Any) -> tuple[dict[str, list[str]], dict[str, str]]:
-    return connections.gateways(tx), connections.held(tx)

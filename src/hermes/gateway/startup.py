@@ -179,8 +179,7 @@ def running(db: SessionDB) -> list[Running]:
 
 
 def _alive(tx: Tx) -> list[Running]:
-    names = sorted(connections.gateways(tx))
-    return list(dict.fromkeys(_running(name) for name in names if not is_gone(name)))
+    return list(dict.fromkeys(_running(name) for name in connections.gateways(tx) if not is_gone(name)))
 
 
 def connected_by(db: SessionDB, platform: str) -> Running | None:
@@ -211,7 +210,7 @@ def announced(db: SessionDB) -> Iterator[None]:
             who = f"process {others[0].process} on {others[0].host}"
             raise HermesError(f"a gateway is already running ({who}); `hermes gateway stop` stops it")
         connections.free_all(tx, 0.0)  # what an earlier gateway of this file held is free at once
-        fence = connections.join(tx, 0.0, name, [], patience())
+        fence = connections.join(tx, 0.0, name, patience())
     assert fence is not None  # no other process has this name
     try:
         with kept(Lease(db, fence, patience())):

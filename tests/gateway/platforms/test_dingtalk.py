@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms._shared.http import AccessToken
-from hermes.gateway.platforms.dingtalk.adapter import DingTalk, is_plain, length, markdown, title_of
-from hermes.gateway.platforms.dingtalk.incoming import event_of, message_of
+from hermes.gateway.platforms.dingtalk import DingTalk, event_of, is_plain, length, markdown, message_of, title_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 
 from hermes.errors import PlatformRefused
 from hermes.gateway.events import CHANNEL, Chat, Event, Revision
-from hermes.gateway.platforms.mattermost.adapter import Mattermost, length, quiet
-from hermes.gateway.platforms.mattermost.incoming import PostReader, post_of
+from hermes.gateway.platforms.mattermost import Mattermost, PostReader, length, post_of, quiet
 from hermes.store.gateway import inbox, outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
@@ -63,22 +61,6 @@ def test_what_was_posted_while_nobody_listened_is_answered_once(lab: Lab, model:
         lab.cut_off(False)
         until(lambda: len(lab.shown()) == 4)
     assert lab.shown() == [f"echo: {text}" for text in ("before", "while it was down", "also this", "during a cut")]
-
-
-def test_more_than_a_thousand_missed_posts_of_a_channel_are_all_read(lab: Lab, tmp_path: Path) -> None:
-    async def listen(done: Callable[[Recorder], bool]) -> list[str]:
-        async with connected(Mattermost(lab.settings, tmp_path)) as link:
-            await link.until(lambda: done(link))
-            return link.texts
-
-    lab.say("first")
-    asyncio.run(listen(lambda link: (tmp_path / "mattermost.json").exists()))
-    missed = [f"missed {number}" for number in range(1205)]
-    for text in missed:
-        lab._made(lab.user_id("alice"), lab.chat_id("dm"), text)
-    lab.drop(forget=True)
-    found = asyncio.run(listen(lambda link: missed[-1] in link.texts))
-    assert [text for text in found if text != "first"] == missed
 
 
 def test_history_from_before_the_bot_is_not_answered(lab: Lab, model: Echo) -> None:

@@ -16,8 +16,8 @@ from hypothesis import given
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.signal import adapter as signal_adapter
-from hermes.gateway.platforms.signal.adapter import Signal, styled
+from hermes.gateway.platforms import signal as signal_adapter
+from hermes.gateway.platforms.signal import Signal, styled
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.signal import ACCOUNT, ACCOUNT_UUID, GROUP, LONGEST_TEXT, Lab, problems_of

@@ -29,7 +29,6 @@ from hermes.gateway.platforms.teams.client import (
     is_allowed,
 )
 from hermes.gateway.platforms.teams.incoming import understood
-from hermes.gateway.runner import Gateway
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import teams as lab_module
@@ -75,36 +74,28 @@ async def test_unsigned_and_symmetric_tokens_are_refused() -> None:
     keys = PublishedKeys(lambda: _given([published()]))
     content = {"iss": "https://api.botframework.com", "aud": APP_ID, "nbf": 0, "exp": 2_000_000_000}
     good = signed(content)
-    assert await claims(f"Bearer {good}", APP_ID, keys, 1_900_000_000) == content
-    assert await claims(f"bearer {good}", APP_ID, keys, 1_900_000_000) == content
+    assert await claims(f"Bearer {good}", APP_ID, keys) == content
+    assert await claims(f"bearer {good}", APP_ID, keys) == content
     for algorithm in ("none", "HS256", "RS512", None):
-        assert await claims(f"Bearer {signed(content, alg=algorithm)}", APP_ID, keys, 1_900_000_000) is None
+        assert await claims(f"Bearer {signed(content, alg=algorithm)}", APP_ID, keys) is None
     bare = ".".join([*good.split(".")[:2], ""])
-    assert await claims(f"Bearer {bare}", APP_ID, keys, 1_900_000_000) is None
-    assert await claims(f"Bearer {good}", APP_ID, keys, 2_000_000_301) is None
+    assert await claims(f"Bearer {bare}", APP_ID, keys) is None
+    now = int(time.time())
+    for late, accepted in ((-200, True), (-400, False)):
+        assert (await claims(f"Bearer {signed({**content, 'exp': now + late})}", APP_ID, keys) is not None) is accepted
     for number, more in enumerate(({"endorsements": ["webchat"]}, {"endorsements": None}, {"kty": "EC"}, {"n": "!"})):
         unfit = PublishedKeys(lambda more=more: _given([published(**more)]))  # type: ignore[misc]
-        assert await claims(f"Bearer {good}", APP_ID, unfit, 1_900_000_000) is None, number
+        assert await claims(f"Bearer {good}", APP_ID, unfit) is None, number
 
 
 async def _given(keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return keys
 
 
-async def test_tokens_are_read_as_another_library_reads_them() -> None:
-    jwt = pytest.importorskip("jwt")
-    content = {"iss": "https://api.botframework.com", "aud": APP_ID, "nbf": 1, "exp": 4_000_000_000}
-    key = lab_module.signing_key(0)
-    foreign = jwt.encode(content, key, algorithm="RS256", headers={"kid": "key0"})
-    keys = PublishedKeys(lambda: _given([published()]))
-    assert await claims(f"Bearer {foreign}", APP_ID, keys, 1_900_000_000) == content
-    assert jwt.decode(signed(content), key.public_key(), algorithms=["RS256"], audience=APP_ID) == content
-
-
 @given(st.text(max_size=60) | st.binary(max_size=40).map(lambda data: "Bearer " + ".".join([data.hex()] * 3)))
 def test_whatever_stands_in_the_header_is_refused(header: str) -> None:
     async def scenario() -> None:
-        assert await claims(header, APP_ID, PublishedKeys(lambda: _given([published()])), 1.0) is None
+        assert await claims(header, APP_ID, PublishedKeys(lambda: _given([published()]))) is None
 
     asyncio.run(scenario())
 
@@ -368,27 +359,17 @@ def test_whatever_is_posted_is_read_or_skipped(more: dict[str, Any], kind: str) 
     assert found is None or isinstance(found, Event | Revision)
 
 
-def test_a_message_that_is_restored_after_its_deletion_is_in_the_record_again(lab: Lab, model: Echo) -> None:
-    def said(gateway: Gateway) -> list[str]:
-        (row,) = gateway.db.list_sessions_rich(source="teams")
-        return [str(one["content"]) for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
-
+def test_a_deleted_message_stays_deleted_when_its_deletion_is_undone(lab: Lab, model: Echo) -> None:
     with running(lab, model) as gateway:
         number = lab.say("the albatross")
         until(lambda: lab.shown() == ["echo: the albatross"])
-        lab.restore(number)  # its deletion was never delivered: nothing changes
         lab.take_back(number)
-        until(lambda: said(gateway) == [])
-    with running(lab, model) as gateway:
         lab.restore(number)
-        until(lambda: said(gateway) == ["the albatross"])
-        lab.change(number, "the bittern")
-        until(lambda: said(gateway) == ["the bittern"])
-        lab.take_back(number)
-        until(lambda: said(gateway) == [])
-        lab.restore(number)
-        until(lambda: said(gateway) == ["the bittern"])
-        assert gateway.db.check() == []
+        lab.say("the bittern")
+        until(lambda: lab.shown() == ["echo: the albatross", "echo: the bittern"])
+        (row,) = gateway.db.list_sessions_rich(source="teams")
+        said = [one["content"] for one in gateway.db.get_messages(row["id"]) if one["role"] == "user"]
+        assert said == ["the bittern"]
 
 
 def test_a_login_without_encryption_is_refused(tmp_path: Path) -> None:

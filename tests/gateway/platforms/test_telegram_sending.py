@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import socket
 import urllib.error
@@ -16,9 +17,10 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import utf16_units
+from hermes.gateway.adapter import Listening, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.telegram.adapter import Telegram
+from hermes.serve.http import Limits
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import GROUP, TOPIC, Lab
 from tests.support.ports import free_port
@@ -258,14 +260,11 @@ async def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
 # --------------------------------------------------------------------------------------------------------- webhooks
 
 
-def webhook(lab: Lab, **more: Any) -> Telegram:
-    port = free_port()
-    given = {
-        "webhook_url": f"http://127.0.0.1:{port}/telegram",
-        "webhook_port": port,
-        "webhook_secret": "s3cret-word-of-ours",
-    }
-    return telegram(lab, **{**given, **more})
+def webhook(lab: Lab, port: int | None = None, webhook_secret: str | None = "s3cret-word-of-ours") -> Telegram:
+    port = port or free_port()
+    adapter = telegram(lab, webhook_url=f"http://127.0.0.1:{port}/telegram", webhook_secret=webhook_secret)
+    adapter.webhook_place = Listening(port=port)
+    return adapter
 
 
 def knock(adapter: Telegram, body: bytes, **headers: str) -> int:
@@ -353,7 +352,7 @@ def test_a_port_that_is_taken_is_worth_another_try(lab: Lab) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(PlatformUnreachable):
-            asyncio.run(webhook(lab, webhook_port=taken.getsockname()[1]).connect(Recorder()))
+            asyncio.run(webhook(lab, taken.getsockname()[1]).connect(Recorder()))
 
 
 def test_secrets_are_marked_as_such() -> None:
@@ -363,6 +362,48 @@ def test_secrets_are_marked_as_such() -> None:
 
 
 # ---------------------------------------------------------------------------------------------- a crowd at the webhook
+
+
+async def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
+    update = json.dumps({"update_id": 1, "message": {"message_id": 1, "date": 1, "chat": {"id": 1001, "type": "private"},
+                         "from": {"id": 1001, "is_bot": False, "first_name": "Eve"}, "text": "let me in"}}).encode()  # fmt: skip
+    right = {"X-Telegram-Bot-Api-Secret-Token": "s3cret-word-of-ours", "Content-Type": "application/json"}
+
+    def closed(one: socket.socket) -> bool:
+        try:
+            return one.recv(1) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    gone: set[socket.socket] = set()
+
+    def refused(crowd: list[socket.socket]) -> int:
+        gone.update(one for one in crowd if one not in gone and closed(one))
+        return len(gone)
+
+    def from_elsewhere(port: int) -> int:
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=("127.0.0.2", 0))
+        client.request("POST", "/telegram", update, right)
+        status = client.getresponse().status
+        client.close()
+        return status
+
+    adapter = webhook(lab)
+    port = adapter.webhook_place.port
+    async with connected(adapter) as link:
+        many = range(Limits().per_address + 5)
+        crowd = [await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 10) for _ in many]
+        try:
+            for one in crowd:
+                one.setblocking(False)
+            await link.until(lambda: refused(crowd) == 5, "not refused")
+            assert await asyncio.to_thread(from_elsewhere, port) == 200
+            assert link.texts == ["let me in"]
+        finally:
+            for one in crowd:
+                one.close()
 
 
 async def test_a_file_goes_out_by_its_kind_and_as_a_document_where_telegram_can_not_show_it(lab: Lab) -> None:

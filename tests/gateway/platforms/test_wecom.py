@@ -21,11 +21,18 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.wecom.adapter import WeCom
-from hermes.gateway.platforms.wecom.bot import _file_name
-from hermes.gateway.platforms.wecom.client import decrypted, is_signed, key_of, opened, signature
-from hermes.gateway.platforms.wecom.incoming import app_event, bot_event, encrypted_part, fields_of
-from hermes.gateway.platforms.wecom.outgoing import LONGEST_APP, app_message, bot_markdown, length
+from hermes.gateway.platforms.wecom.adapter import WeCom, length
+from hermes.gateway.platforms.wecom.app import (
+    LONGEST,
+    app_event,
+    encrypted_part,
+    fields_of,
+    is_signed,
+    opened,
+    plain,
+    signature,
+)
+from hermes.gateway.platforms.wecom.bot import _file_name, bot_event, bot_markdown, decrypted, key_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess
@@ -215,16 +222,12 @@ def test_a_wrong_login_is_named_and_not_shown(app: wecom_app.Lab, tmp_path: Path
     assert asyncio.run(WeCom(app.settings, tmp_path).check()) == "ww0123456789abcdef/1000002"
 
 
-async def test_formatted_replies_are_markdown_and_others_text(app: wecom_app.Lab, tmp_path: Path) -> None:
-    async with connected(WeCom(app.settings, tmp_path)):
-        pass
-    plain = WeCom({**app.settings, "markdown": False}, tmp_path)
-    for adapter in (WeCom(app.settings, tmp_path), plain):
-        async with connected(adapter):
-            await adapter.send(ALICE, "**bold** and [a link](https://x.org)", nonce="n")
-            await adapter.send(ALICE, "plain", nonce="n")
-    assert app.kinds == ["markdown", "text", "text", "text"]
-    assert app.shown() == ["**bold** and [a link](https://x.org)", "plain", "bold and a link (https://x.org)", "plain"]
+async def test_replies_of_an_app_are_plain_text(app: wecom_app.Lab, tmp_path: Path) -> None:
+    adapter = WeCom(app.settings, tmp_path)
+    async with connected(adapter):
+        await adapter.send(ALICE, "# **bold** and [a link](https://x.org)", nonce="n")
+    assert app.kinds == ["text"]
+    assert app.shown() == ["bold and a link (https://x.org)"]
 
 
 # ------------------------------------------------------------------------------------------------ a bot's WebSocket
@@ -610,25 +613,13 @@ def test_a_bots_markdown_fetches_nothing_and_mentions_no_one(text: str, shown: s
     assert bot_markdown(text) == shown
 
 
-@pytest.mark.parametrize(
-    ("text", "sent"),
-    [("2 * 3 = 6", ("text", "2 * 3 = 6")), ("**bold** `code`", ("markdown", "**bold** `code`")),
-     ("# Title\n- one\n- two", ("markdown", "**Title**\n- one\n- two")), ("_quiet_", ("text", "quiet")),
-     ("[x](javascript:alert)", ("text", "x (javascript:alert)")), ("**a\nb**", ("markdown", "a\nb"))],
-)  # fmt: skip
-def test_an_apps_messages(text: str, sent: tuple[str, str]) -> None:
-    assert app_message(text, allow_markdown=True) == sent
-
-
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_lengths(one: str, other: str) -> None:
     assert length(one + other) == length(one) + length(other)
     assert len(bot_markdown(one).encode("utf-8", "surrogatepass")) <= length(one)
 
 
-@given(st.text(alphabet=st.sampled_from("ab *_`#-|[]()\n1.>é"), min_size=1, max_size=200), st.booleans())
-def test_an_apps_message_fits(text: str, allowed: bool) -> None:
+@given(st.text(alphabet=st.sampled_from("ab *_`#-|[]()\n1.>é"), min_size=1, max_size=200))
+def test_an_apps_message_fits(text: str) -> None:
     whole = (text * (1900 // len(text.encode()) + 1)).encode()[:1900].decode(errors="ignore")
-    kind, content = app_message(whole, allow_markdown=allowed)
-    assert kind in ("text", "markdown")
-    assert len(content.encode()) <= LONGEST_APP
+    assert len(plain(whole).encode()) <= LONGEST

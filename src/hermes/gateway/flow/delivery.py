@@ -133,11 +133,6 @@ class Delivery:
         """The ids of the parts that were posted."""
         return {*self._queued, *self._finished}
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is being sent or waits."""
-        return not self._tasks
-
     def on_connected(self) -> None:
         """The connection is established: everything that waits for it continues at once."""
         self.connected.set()

@@ -239,10 +239,6 @@ class Inbox:
             if isinstance(talk.running, Request) and talk.running.event.chat.connection == platform:
                 talk.running.stop.want()
 
-    def is_idle(self, platform: str) -> bool:
-        """Whether no event of a connection is being stored or answered, or waits."""
-        return not self._tasks and not any(one.event.chat.connection == platform for one in self._taken.values())
-
     def answered(self, inbox_id: int) -> None:
         """Note that a reply is about to be sent; from any thread."""
         self._limit.done(inbox_id)

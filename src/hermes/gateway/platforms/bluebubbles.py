@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -23,6 +22,7 @@ import httpx
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
+from hermes.gateway.flow.turns import wait_first
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, checked_address, error_text
 from hermes.gateway.platforms._shared.receipt import (
@@ -157,9 +157,7 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
         retries = Retries(link, identity)
         with loss_reported(link, "BlueBubbles", "messages could not be asked for"):
             while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self.look_again):
-                        await self._news.wait()
+                await wait_first(self._news, self.look_again)
                 self._news.clear()
                 try:
                     await self._catch_up(link, api)

@@ -1,8 +1,9 @@
 """SMS and MMS through Twilio: its webhook brings messages, its REST API sends them.
 
 https://www.twilio.com/docs/messaging
-A message whose webhook did not reach us is read from Twilio's list, after the start and every ten minutes.
-A person who writes STOP is not written to again until they write START, as the law of many countries wants it.
+The webhook's request says that there are new messages: they are read from Twilio's list, in the order in which they were sent.
+So are those whose webhook did not reach us, after the start and every ten minutes. Twilio itself stops writing to a person who
+writes STOP, until they write START, as the law of many countries wants it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ import asyncio
 import base64
 import hashlib
 import hmac
-import json
 import mimetypes
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -25,20 +24,20 @@ from urllib.parse import parse_qsl, urlsplit
 import httpx
 import msgspec
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, SendRefused, SlowDown
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, Sender
+from hermes.gateway.flow.turns import wait_first
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, address_parts, attachment, error_text, is_at, json_object
 from hermes.gateway.platforms._shared.receipt import MarkFile, dicts_of, keep, text_of
-from hermes.gateway.platforms._shared.tasks import ApiAdapter
-from hermes.whole_files import write_whole
+from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, loss_reported
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse
 
-STOP = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "OPTOUT", "REVOKE"})
-START = frozenset({"START", "UNSTOP", "YES"})
+# the words that Twilio itself handles
+HANDLED = frozenset({"STOP", "STOPALL", "UNSUBSCRIBE", "CANCEL", "END", "QUIT", "OPTOUT", "REVOKE", "START", "UNSTOP"})
 MOST_SEGMENTS = 10  # a carrier refuses longer messages
 # signs that would make a message one of fewer characters, as others that look alike
 _PLAINER = str.maketrans("“”„‘’–—•\u00a0\t", '"""\'\'---  ') | {ord("…"): ".."}
@@ -48,9 +47,8 @@ _UNSUBSCRIBED = 21610  # Twilio's code: the person has written STOP
 _ADDRESS = re.compile(r"(https?://)?([^/?#]*?)(:\d+)?([/?#].*)?", re.DOTALL)
 _SID = re.compile(r"[A-Z]{2}[0-9a-fA-F]{32}")
 OVERLAP = timedelta(minutes=15)  # read again each time: a message is listed a while after its date
-_FIRST = timedelta(minutes=5)  # before the very first start: another gateway on the same store may have ended just now
 _PAGE = 1000  # Twilio's largest
-_SETTLED = 1000
+_BRIEF = 10.0  # seconds until a list that could not be read is asked for again
 _MEDIA_HOSTS = (".twilio.com", ".twiliocdn.com", ".amazonaws.com")
 
 
@@ -91,15 +89,13 @@ class Sms(ApiAdapter["_TwilioApi"]):
     # A part of this length takes ten segments at most, in either alphabet.
     capabilities = Capabilities(longest=MOST_SEGMENTS * 67, measure=utf16_units, media=True)
     look_again = 600.0  # seconds between two looks at Twilio's list
-    patience = 5.0  # seconds that a new message waits for those sent before it; Twilio waits 15 for our answer
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._file = home / "sms_opted_out.json"
-        self._opted_out: set[str] | None = None
-        self._backlog: Backlog | None = None
-        self._caught_up = asyncio.Event()
-        self._pushed: dict[str, dict[str, str]] = {}  # messages of webhook requests that wait for the catch-up, by id
+        self._mark = MarkFile(home / "sms.json", self.text("account_sid"), _State)
+        self._news = asyncio.Event()
+        self._pushed: dict[str, dict[str, str]] = {}  # the webhook's messages, by id, until they are stored
+        self._done: Recent[str, bool] = Recent()  # the ids of messages that are stored, or are not for the agent
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -134,20 +130,13 @@ class Sms(ApiAdapter["_TwilioApi"]):
     async def begin(self, link: Link, api: _TwilioApi) -> None:
         """Log in and register the webhook."""
         identity = await self.check()
-        self._caught_up.clear()
 
         async def delivered(call: PlatformRequest) -> PlatformResponse:
             from hermes.gateway.platforms._shared.listener import PlatformResponse
 
             fields = dict(_fields(call))
-            sid = fields.get("MessageSid", "")
-            self._pushed[sid] = fields
-            # Those that were sent before it come first. Until it is stored, Twilio's list has it.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.patience):
-                    await self._caught_up.wait()
-                if self._pushed.pop(sid, None) is not None:
-                    await self._delivered(link, fields)
+            self._pushed[fields.get("MessageSid", "")] = fields  # until it is stored, Twilio's list has it
+            self._news.set()
             return PlatformResponse(body=_EMPTY, mime="text/xml")
 
         self.closing(await self.listen(link, delivered, signed=self._is_twilio, seconds=10))
@@ -167,106 +156,59 @@ class Sms(ApiAdapter["_TwilioApi"]):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _look_after(self, link: Link, api: _TwilioApi) -> None:
-        """Hand over what Twilio has received and could not deliver, or the store did not take: now, and again and again."""
-        pause = 1.0
-        while True:
-            try:
-                await self._catch_up(link, api)
+        """Hand over new messages when Twilio has called, and now and then those of which it could not tell."""
+        with loss_reported(link, self.title):
+            while True:
                 pause = self.look_again
-            except PlatformRefused as error:
-                link.lost(error)
-                return
-            except HermesError as error:
-                pause = min(max(pause * 2, getattr(error, "retry_after", 0.0)), self.look_again)
-                link.log.warning("messages that were missed can't be read: %s; trying again in %g s", error, pause)
-            except Exception as error:
-                pause = self.look_again
-                link.log.error("messages that were missed can't be read (%s)", type(error).__name__)
-            self._caught_up.set()
-            await asyncio.sleep(pause)
+                self._news.clear()
+                try:
+                    await self._catch_up(link, api)
+                except (PlatformUnreachable, SlowDown, SendRefused) as error:
+                    pause = min(pause, max(_BRIEF, getattr(error, "retry_after", 0.0)))
+                    link.log.warning("the list of messages can't be read: %s; trying again in %g s", error, pause)
+                while self._pushed:  # these are not in the list yet
+                    await self._hand_over(link, self._pushed.pop(next(iter(self._pushed))))
+                await wait_first(self._news, pause)
 
     async def _catch_up(self, link: Link, api: _TwilioApi) -> None:
-        try:
-            now = await twilio_time(api, self._path)
-            backlog = self._read_so_far
-            number, service = self.text("phone_number"), self.text("messaging_service_sid")
-            for fields, sent in await received(api, self._path, backlog.since(now), number=number, service=service):
-                # Only the webhook says that Twilio has handled a word itself (OptOutType).
-                await self._delivered(link, self._pushed.get(fields["MessageSid"], fields), sent)
-            backlog.read_until(now)
-        finally:
-            while self._pushed:
-                await self._delivered(link, self._pushed.pop(next(iter(self._pushed))))
-
-    @property
-    def _read_so_far(self) -> Backlog:
-        if self._backlog is None:
-            self._backlog = Backlog(self._file.with_name("sms.json"), self.text("account_sid"))
-        return self._backlog
+        """Hand over what the list has since the newest message that we have; at the first start, of the last minutes."""
+        state = self._mark.state
+        if state.until is None:
+            state.until = await twilio_time(api, self._path)
+            self._mark.write()
+        number, service = self.text("phone_number"), self.text("messaging_service_sid")
+        for fields, sent in await received(api, self._path, state.until - OVERLAP, number=number, service=service):
+            # Only the webhook says that Twilio has handled a word itself (OptOutType).
+            await self._hand_over(link, self._pushed.pop(fields["MessageSid"], fields), sent)
+            if sent > state.until:
+                state.until = sent
+                self._mark.write()
 
     def _is_twilio(self, call: PlatformRequest) -> bool:
         given = call.headers.get("X-Twilio-Signature", "")
         wanted = [signature(self.text("auth_token"), url, _fields(call)) for url in addresses(call.url)]
         return any(hmac.compare_digest(given.encode(), one.encode()) for one in wanted)
 
-    async def _delivered(self, link: Link, fields: dict[str, str], sent_at: float | None = None) -> None:
-        """Hand over a message; STOP and START change whom we write to, and are not for the agent."""
+    async def _hand_over(self, link: Link, fields: dict[str, str], sent: datetime | None = None) -> None:
+        """Hand over a message, unless Twilio has handled it: STOP, START and the like."""
         who, number = fields.get("From", ""), fields.get("MessageSid") or fields.get("SmsSid", "")
         # Twilio signs names and values without a border between them: only the form of an id shows where it ends.
         if not who or not _SID.fullmatch(number) or fields.get("AccountSid") != self.text("account_sid"):
             return
-        if self._read_so_far.is_settled(number):
+        if number in self._done:
             return
-        if self._is_about_sending(link, who, fields):
-            self._read_so_far.settle(number)
-            return
-        await keep(
-            link,
-            Event(
+        if fields.get("OptOutType") or fields.get("Body", "").strip().upper() in HANDLED:
+            link.log.info("%s has written a word that Twilio handles", who)
+        else:
+            event = Event(
                 id=number, chat=Chat(platform=self.platform, chat_id=who, name=who),
                 # Twilio signed the request, but numbers can be forged on the way to it: the owner decides.
                 sender=Sender(user_id=who, name=who, proven=bool(self.setting("trust_numbers"))),
-                text=fields.get("Body", ""), attachments=_media(fields), message_id=number, sent_at=sent_at,
-            ),
-        )  # fmt: skip
-
-    def _is_about_sending(self, link: Link, who: str, fields: dict[str, str]) -> bool:
-        """Whether a message is not for the agent: it ends or begins what we send, or its sender wants nothing sent."""
-        word = fields.get("Body", "").strip().upper()
-        told = fields.get("OptOutType", "").upper()
-        if told == "STOP" or (not told and word in STOP):
-            self._opt(who, out=True)
-            link.log.info("%s has opted out", who)
-            return True
-        back = who in self._refusing()
-        if told == "START" or (back and word in START):
-            self._opt(who, out=False)
-            link.log.info("%s has opted in again", who)
-            return True
-        if told:  # HELP: Twilio has answered it
-            return True
-        if back:  # a person who writes wants an answer: only sending was stopped, and Twilio refuses it anyway
-            link.log.info("a message of %s is not answered: they have opted out", who)
-        return back
-
-    def _refusing(self) -> set[str]:
-        if self._opted_out is None:
-            try:
-                self._opted_out = set(map(str, json.loads(self._file.read_text("utf-8"))))
-            except FileNotFoundError:
-                self._opted_out = set()
-            except (OSError, ValueError) as error:
-                raise PlatformRefused(
-                    f"{self._file} can't be read; it lists the people who have opted out: {error}"
-                ) from None
-        return self._opted_out
-
-    def _opt(self, who: str, *, out: bool) -> None:
-        """Record it on the disk before the request is acknowledged."""
-        changed = self._refusing() | {who} if out else self._refusing() - {who}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self._file, json.dumps(sorted(changed)))
-        self._opted_out = changed
+                text=fields.get("Body", ""), attachments=_media(fields), message_id=number,
+                sent_at=None if sent is None else sent.timestamp(),
+            )  # fmt: skip
+            await keep(link, event)
+        self._done.put(number, True)
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a picture or file. Twilio's own host gets our login, the host it redirects to does not."""
@@ -281,22 +223,12 @@ class Sms(ApiAdapter["_TwilioApi"]):
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
         """Send a message; its SID."""
-        if chat.chat_id in self._refusing():
-            raise SendRefused(f"{chat.chat_id} has opted out (STOP)")
         body = (markup.marked(text, _LAYOUT).text or text).translate(_PLAINER)
         form = {"To": chat.chat_id, "Body": body}
         service = self.text("messaging_service_sid")
         form |= {"MessagingServiceSid": service} if service else {"From": self.text("phone_number")}
-        try:
-            answer = await self.api.request("POST", f"{self._path}/Messages.json", data=form)
-        except Unsubscribed as error:
-            self._opt(chat.chat_id, out=True)
-            raise SendRefused(str(error)) from None
+        answer = await self.api.request("POST", f"{self._path}/Messages.json", data=form)
         return str(answer.json()["sid"])
-
-
-class Unsubscribed(SendRefused):
-    """The person has written STOP to this number."""
 
 
 class _TwilioApi(HttpApi):
@@ -306,7 +238,7 @@ class _TwilioApi(HttpApi):
         if answer.status_code == 401:
             return PlatformRefused("Twilio does not accept account_sid and auth_token")
         if found.get("code") == _UNSUBSCRIBED:
-            return Unsubscribed("they have opted out (STOP)")
+            return SendRefused("they have opted out (STOP)")
         if found.get("code") == 20429:
             return SlowDown("Twilio asks us to wait", 5.0)
         return SendRefused(f"Twilio refuses: {error_text(found.get('message') or f'HTTP {answer.status_code}')}")
@@ -337,42 +269,12 @@ def _media(fields: dict[str, str]) -> tuple[Attachment, ...]:
 # -------------------------------------------------------------------------------- messages whose webhook did not reach us
 #
 # Twilio does not deliver a message again, but lists those it has received
-# (https://www.twilio.com/docs/messaging/api/message-resource#read-multiple-message-resources). A small file has the moment up to
-# which all were read, by Twilio's clock, and the messages that were handled without being stored (STOP, START): the store
-# recognises all others by their SID.
+# (https://www.twilio.com/docs/messaging/api/message-resource#read-multiple-message-resources). A small file has the date of the
+# newest one that is stored, by Twilio's clock; the store recognises by its SID what is read twice.
 
 
 class _State(msgspec.Struct):
     until: datetime | None = None
-    settled: list[str] = []
-
-
-class Backlog:
-    """How far the list was read, and what is not for the agent, in a file of its own."""
-
-    def __init__(self, file: Path, account: str) -> None:
-        self._mark = MarkFile(file, account, _State)
-
-    def since(self, now: datetime) -> datetime:
-        """The date of the oldest message to ask for."""
-        until = self._mark.state.until
-        return now - _FIRST if until is None else until - OVERLAP
-
-    def read_until(self, moment: datetime) -> None:
-        """Everything that Twilio had received by then is stored."""
-        state = self._mark.state
-        if state.until is None or moment > state.until:
-            state.until = moment
-            self._mark.write()
-
-    def settle(self, sid: str) -> None:
-        """A message was handled and is not for the agent: a later list does not bring it again."""
-        self._mark.state.settled = [*self._mark.state.settled, sid][-_SETTLED:]
-        self._mark.write()
-
-    def is_settled(self, sid: str) -> bool:
-        """Whether a message was handled, and not stored."""
-        return sid in self._mark.state.settled
 
 
 async def twilio_time(api: HttpApi, path: str) -> datetime:
@@ -382,7 +284,7 @@ async def twilio_time(api: HttpApi, path: str) -> datetime:
 
 async def received(
     api: HttpApi, path: str, since: datetime, *, number: str, service: str
-) -> list[tuple[dict[str, str], float]]:
+) -> list[tuple[dict[str, str], datetime]]:
     """List what people have sent to `number`, or to a number of the messaging service `service`, since then, the oldest first.
 
     Each as the fields of the webhook's request, and when it was sent.
@@ -403,7 +305,7 @@ async def received(
         address = following if following.startswith(f"{path}/Messages.json?") else None
     found.reverse()  # the newest is the first in the list
     found.sort(key=lambda one: one[0])
-    return [(await _listed_fields(api, path, message), sent.timestamp()) for sent, message in found]
+    return [(await _listed_fields(api, path, message), sent) for sent, message in found]
 
 
 def _is_ours(message: Mapping[str, Any], number: str, service: str) -> bool:

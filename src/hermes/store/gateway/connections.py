@@ -1,13 +1,10 @@
 """Connections: a platform's bot, mailbox or port is connected by one gateway at a time, which does all of its work.
 
 The lease `job:connection:<name>` says which one; its token fences everything that gateway stores for the connection. Each
-running gateway also holds `job:gateway:<holder>`, whose reason names the connections it is configured for, so that several can
-divide them.
+running gateway also holds `job:gateway:<holder>`.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from hermes.store.coordination import leases
 from hermes.store.engines.base import Tx
@@ -21,16 +18,16 @@ def connection_lease(name: str) -> str:
     return f"{_CONNECTION}{name}"
 
 
-def join(tx: Tx, now: float, holder: str, names: Sequence[str], ttl: float) -> tuple[str, int] | None:
-    """Take the lease that shows that a gateway runs, and which connections it is configured for; its name and token."""
+def join(tx: Tx, now: float, holder: str, ttl: float) -> tuple[str, int] | None:
+    """Take the lease that shows that a gateway runs; its name and token."""
     lease = f"{_GATEWAY}{holder}"
-    token = leases.acquire(tx, lease, holder, ttl, "\n".join(names))
+    token = leases.acquire(tx, lease, holder, ttl)
     return None if token is None else (lease, token)
 
 
-def gateways(tx: Tx) -> dict[str, list[str]]:
-    """The holder names of the gateways that run, each with the connections it is configured for."""
-    return {holder: (names or "").split("\n") for holder, names in leases.holders(tx, _GATEWAY).values()}
+def gateways(tx: Tx) -> list[str]:
+    """The holder names of the gateways that run."""
+    return sorted(holder for holder, _ in leases.holders(tx, _GATEWAY).values())
 
 
 def held(tx: Tx) -> dict[str, str]:

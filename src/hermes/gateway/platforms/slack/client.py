@@ -97,7 +97,6 @@ def kind(error: BaseException) -> str:
 # is edited before that time is over, and then finished replies come first.
 
 A_MINUTE = 36  # edits of streamed replies; 14 of Slack's 50 are left for finished ones
-AT_ONCE = 4  # edits without a pause after a quiet time; few, as it is unknown when Slack's minutes begin
 
 
 class EditLimit:
@@ -105,34 +104,23 @@ class EditLimit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left, self._at = float(AT_ONCE), clock()
-        self._closed_until = 0.0
+        self._next = self._closed_until = 0.0  # when a streamed reply may be edited, and any
 
     def wait(self) -> float:
         """Seconds before a streamed reply may be edited; 0: now."""
-        now = self._refill()
-        missing = max(0.0, 1.0 - self._left) * 60 / A_MINUTE
-        return max(missing, self._closed_until - now, 0.0)
+        return max(0.0, self._next - self._clock())
 
     def take(self) -> None:
         """Count an edit that is about to be made; SlowDown while Slack refuses edits."""
-        now = self._refill()
+        now = self._clock()
         if now < self._closed_until:
             raise SlowDown("Slack asks us to wait before the next edit", self._closed_until - now)
-        self._left -= 1.0
+        self._next = max(self._next, now) + 60 / A_MINUTE
 
     def refused(self, seconds: float) -> None:
-        """Slack refuses edits for so long; streamed replies begin after that with an empty budget."""
-        now = self._refill()
-        self._closed_until = max(self._closed_until, now + seconds)
-        self._left, self._at = min(self._left, 0.0), self._closed_until
-
-    def _refill(self) -> float:
-        now = self._clock()
-        if now > self._at:
-            self._left = min(float(AT_ONCE), self._left + (now - self._at) * A_MINUTE / 60)
-            self._at = now
-        return now
+        """Slack refuses edits for so long; after that finished replies come first."""
+        self._closed_until = max(self._closed_until, self._clock() + seconds)
+        self._next = self._closed_until + 60 / A_MINUTE
 
 
 # ----------------------------------------------------------------------------------------------------

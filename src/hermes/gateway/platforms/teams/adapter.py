@@ -6,7 +6,6 @@ https://learn.microsoft.com/microsoftteams/platform/bots/
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ import msgspec
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Revision, deleted
+from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms._shared.receipt import (
     Keeper,
     MarkFile,
@@ -41,20 +40,18 @@ from hermes.gateway.platforms.teams.client import (
     info,
     is_allowed,
 )
-from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, is_restored, understood
+from hermes.gateway.platforms.teams.incoming import chat_of, conversation_of, understood
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms._shared.listener import PlatformRequest
 
 _METADATA = "https://login.botframework.com/v1/.well-known/openidconfiguration"
 _LOGIN = "https://login.microsoftonline.com"
-_MOST = 5_000  # conversations whose service is remembered, and messages that were deleted
+_MOST = 5_000  # conversations whose service is remembered
 
 
 class _State(msgspec.Struct):
     services: dict[str, str] = {}  # the service of each conversation, for messages that answer none
-    # by the id of a message's first event: the id in the record, and whether it is deleted
-    deletions: dict[str, tuple[str, bool]] = {}
 
 
 LONGEST = 26_000  # of the 28 KB of a message, counted by `length`
@@ -154,7 +151,7 @@ class Teams(ApiAdapter[Connector]):
     async def _is_genuine(self, keys: PublishedKeys, call: PlatformRequest) -> bool:
         """Whether the Bot Framework sent it: by its token first, and then by the service that token and activity name."""
         sent = call.headers.get("Authorization", "")
-        proved = await claims(sent, self.text("app_id"), keys, time.time(), self.text("issuer"))
+        proved = await claims(sent, self.text("app_id"), keys, self.text("issuer"))
         if proved is None:
             return False
         activity = parsed(call.body)
@@ -179,28 +176,7 @@ class Teams(ApiAdapter[Connector]):
         if isinstance(what, Event):
             await self._keeper.keep(link, what)
         elif what is not None:
-            await self._revised(link, what, restored=is_restored(activity))
-
-    async def _revised(self, link: Link, what: Revision, *, restored: bool) -> None:
-        """Hand over an edit or a deletion. A message that was deleted and restored is a message of its own in the record:
-        what was deleted there stays deleted, on every machine it was copied to."""
-        name = what.revises
-        now, gone = self._mark.state.deletions.get(name, (name, False))
-        if restored and what.event is not None and gone:
-            event = msgspec.structs.replace(what.event, id=f"{name}:{what.id}")
-            await self._keeper.keep(link, event)
-            self._note(name, event.id, gone=False)
-        elif what.event is None:
-            await keep(link, deleted(now))
-            self._note(name, now, gone=True)
-        else:
-            event = msgspec.structs.replace(what.event, id=now)
-            await keep(link, msgspec.structs.replace(what, revises=now, event=event))
-
-    def _note(self, name: str, now: str, *, gone: bool) -> None:
-        """Write down that a message was deleted, or restored under another id; later edits and deletions concern that one."""
-        put_last(self._mark.state.deletions, name, (now, gone), _MOST)
-        self._mark.changed()
+            await keep(link, what)
 
     def _remember(self, chat_id: str, service: str) -> None:
         """Write down where a conversation is served, if that is new."""

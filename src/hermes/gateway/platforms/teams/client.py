@@ -17,11 +17,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
+import jwt
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import DM, Chat, OutgoingFile
 from hermes.gateway.platforms._shared.http import AccessToken, HttpApi, TokenRefused, error_text, json_object, seconds
-from hermes.gateway.platforms._shared.receipt import dict_of, parsed, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, text_of
 
 ISSUER = "https://api.botframework.com"
 CHANNEL = "msteams"
@@ -56,57 +57,19 @@ class PublishedKeys:
         return self._keys.get(name)
 
 
-async def claims(
-    authorization: str, app_id: str, keys: PublishedKeys, now: float, issuer: str = ISSUER
-) -> dict[str, Any] | None:
+async def claims(authorization: str, app_id: str, keys: PublishedKeys, issuer: str = ISSUER) -> dict[str, Any] | None:
     """The claims of a genuine token of this issuer; None for all others."""
     kind, _, token = authorization.partition(" ")
-    parts = token.strip().split(".")
-    if kind.lower() != "bearer" or len(parts) != 3:
-        return None
-    header, content = _decoded(parts[0]), _decoded(parts[1])
-    if header.get("alg") != "RS256" or content.get("iss") != issuer or content.get("aud") != app_id:
-        return None
-    begins, ends = _number(content.get("nbf", 0)), _number(content.get("exp"))
-    if begins is None or ends is None or not begins - SKEW <= now <= ends + SKEW:
-        return None
-    key = await keys.get(str(header.get("kid")))
-    endorsements = key.get("endorsements") if key is not None else None
-    if key is None or not isinstance(endorsements, list) or CHANNEL not in endorsements:
-        return None
-    return content if _is_signed(key, f"{parts[0]}.{parts[1]}", parts[2]) else None
-
-
-def _is_signed(key: dict[str, Any], text: str, signature: str) -> bool:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
-    from cryptography.hazmat.primitives.hashes import SHA256
-
     try:
-        exponent, modulus = (int.from_bytes(_bytes(str(key[one])), "big") for one in ("e", "n"))
-        public = RSAPublicNumbers(exponent, modulus).public_key()
-        public.verify(_bytes(signature), text.encode(), PKCS1v15(), SHA256())
-    except (InvalidSignature, ValueError, KeyError):
-        return False
-    return True
-
-
-def _decoded(part: str) -> dict[str, Any]:
-    try:
-        return parsed(_bytes(part))
-    except ValueError:
-        return {}
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-
-
-def _number(value: Any) -> float | None:
-    return (
-        float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53 else None
-    )
+        key = await keys.get(str(jwt.get_unverified_header(token.strip()).get("kid")))
+        if kind.lower() != "bearer" or key is None or CHANNEL not in (key.get("endorsements") or ()):
+            return None
+        return jwt.decode(
+            token.strip(), jwt.PyJWK(key, "RS256"), algorithms=["RS256"], audience=app_id, issuer=issuer, leeway=SKEW,
+            options={"require": ["exp"]},
+        )  # fmt: skip
+    except (jwt.PyJWTError, ValueError):
+        return None
 
 
 SERVICE_HOSTS = ("smba.trafficmanager.net", ".botframework.com", ".teams.microsoft.com", ".teams.microsoft.us")

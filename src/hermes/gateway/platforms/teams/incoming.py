@@ -55,16 +55,13 @@ def understood(activity: dict[str, Any], context: dict[str, Any]) -> Event | Rev
     event_id = f"{chat.chat_id}:{message_id}"
     if kind == "messageDelete":
         return deleted(event_id)
+    if dict_of(activity.get("channelData")).get("eventType") == "undeleteMessage":
+        return None  # what was deleted stays deleted, on every machine it was copied to
     event = _event(activity, chat, message_id, event_id, context)
     if event is None or kind == "message":
         return event
     at = text_of(activity.get("timestamp")) or text_of(activity.get("localTimestamp"))
     return Revision(id=f"edit:{event_id}:{at}", revises=event_id, event=event)
-
-
-def is_restored(activity: dict[str, Any]) -> bool:
-    """Whether an edit is that a deleted message was restored ("Undo" in Teams)."""
-    return dict_of(activity.get("channelData")).get("eventType") == "undeleteMessage"
 
 
 def _event(

@@ -31,7 +31,7 @@ from telegram.constants import ChatAction
 from telegram.error import BadRequest, ChatMigrated, InvalidToken
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Adapter, Capabilities, Link, Listening, ReplyContext, Setting, utf16_units
+from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, Choice, Event, OutgoingFile
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import check_size
@@ -43,7 +43,7 @@ from hermes.gateway.platforms.telegram.client import (
     open_bot,
     our_errors,
 )
-from hermes.gateway.platforms.telegram.incoming import PLATFORM, Albums, event_of, thread_of, topic_of
+from hermes.gateway.platforms.telegram.incoming import PLATFORM, event_of, thread_of, topic_of
 
 LONGEST = 4096  # UTF-16 units of a message, without its entities
 _KINDS = {
@@ -117,15 +117,6 @@ class Telegram(Adapter):
             "webhook_url", "a public https address, if Telegram is to deliver messages by webhook instead of polling"
         ),
         Setting("webhook_secret", "letters and digits by which the webhook recognises Telegram", secret=True),
-        Setting(
-            "webhook_host",
-            "the address to listen on for the webhook (127.0.0.1; with gateway.listen.public_url: gateway.listen.host)",
-        ),
-        Setting(
-            "webhook_port",
-            "the port to listen on for the webhook (8443; with gateway.listen.public_url: gateway.listen.port)",
-            kind=int,
-        ),
     )  # fmt: skip
     capabilities = Capabilities(
         longest=LONGEST, measure=utf16_units, edits=True, typing=True, quotes=True, tells_edits=True, threads=True,
@@ -142,7 +133,6 @@ class Telegram(Adapter):
         self._commands: dict[str, str] = {}  # name in Telegram's menu → ours
         self._moved: dict[str, int] = {}  # chats that became supergroups, with their new ids
         self._forums: set[str] = set()  # groups with topics
-        self._albums = Albums()
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -190,20 +180,10 @@ class Telegram(Adapter):
                 link.log.exception("Telegram: skipping message %d, which can't be read", messages[0].message_id)
                 return None
 
-        self._albums.read = read
         if secret is None:
-            return PollingReceiver(
-                bot, link, identity, self._albums, failures=self.poll_failures, album_pause=self.album_pause
-            )
+            return PollingReceiver(bot, link, identity, read, failures=self.poll_failures, album_pause=self.album_pause)
         url = self.text("webhook_url")
-        return WebhookReceiver(bot, link, self._albums, url=url, secret=secret, place=self._place())
-
-    def _place(self) -> Listening:
-        """The webhook's listener: its own host and port, if they are set, else that of all platforms."""
-        host, port = self.text("webhook_host"), self.setting("webhook_port")
-        if not host and port is None and self.webhook_place.public_url:
-            return self.webhook_place
-        return replace(self.webhook_place, host=host or "127.0.0.1", port=8443 if port is None else int(port))
+        return WebhookReceiver(bot, link, read, url=url, secret=secret, listen=self.listen)
 
     def _webhook_secret(self) -> str | None:
         """The secret of the webhook, which proves that a sender is Telegram; None where messages are polled."""

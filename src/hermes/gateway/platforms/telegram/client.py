@@ -16,7 +16,7 @@ import hmac
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -45,7 +45,7 @@ from hermes.gateway.platforms._shared.http import TooLarge, bounded_answer, conn
 from hermes.gateway.platforms._shared.receipt import dropped
 from hermes.gateway.platforms._shared.tasks import Retries, Tasks
 from hermes.gateway.platforms.telegram.incoming import (
-    Albums,
+    Reading,
     conversations,
     edits,
     migration,
@@ -55,7 +55,6 @@ from hermes.gateway.platforms.telegram.incoming import (
 from hermes.install_line import SOCKS, pip_line
 
 if TYPE_CHECKING:
-    from hermes.gateway.adapter import Listening
     from hermes.gateway.platforms._shared.listener import PlatformRequest, Registration
 
 
@@ -181,13 +180,16 @@ FAILURES = 5  # in a row, before the connection counts as lost
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"
 
 
+Listen = Callable[..., Awaitable["Registration"]]  # Adapter.listen
+
+
 class PollingReceiver:
     """Polls for messages until it is stopped, or until too many polls in a row have failed (`Link.lost`)."""
 
     def __init__(
-        self, bot: Bot, link: Link, identity: str, albums: Albums, *, failures: int, album_pause: float
+        self, bot: Bot, link: Link, identity: str, read: Reading, *, failures: int, album_pause: float
     ) -> None:
-        self._bot, self._link, self._identity, self._albums = bot, link, identity, albums
+        self._bot, self._link, self._identity, self._read = bot, link, identity, read
         self._failures, self._album_pause = failures, album_pause
         self._offset: int | None = None  # the first update that is not stored yet
         self._tasks = Tasks()
@@ -242,12 +244,12 @@ class PollingReceiver:
         return updates
 
     async def _keep(self, updates: Sequence[Update]) -> None:
-        await _take(self._link, self._albums, updates)
+        await _take(self._link, self._read, updates)
         for update in updates:
             self._offset = max(self._offset or 0, update.update_id + 1)
 
 
-async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
+async def _take(link: Link, read: Reading, updates: Sequence[Update]) -> None:
     """Have the gateway store the updates, in order."""
     for query in presses(updates):
         event = press_event(query)
@@ -259,11 +261,11 @@ async def _take(link: Link, albums: Albums, updates: Sequence[Update]) -> None:
         if moved is not None:
             await link.moved(*moved)
             continue
-        event = albums.event(messages)
+        event = read(messages)
         if event is not None:
             await link.received(event)
     for name, message in edits(updates):
-        event = albums.edited(message)
+        event = read([message])
         if event is not None:
             await link.revised(Revision(id=name, revises=event.id, event=event))
 
@@ -295,21 +297,15 @@ def _open_album(updates: Sequence[Update]) -> int | None:
 class WebhookReceiver:
     """Listens on a port of this machine for the updates Telegram sends to the public address in front of it."""
 
-    def __init__(
-        self, bot: Bot, link: Link, albums: Albums, *, url: str, secret: str, place: Listening
-    ) -> None:  # fmt: skip
-        self._bot, self._link, self._albums = bot, link, albums
-        self._url, self._secret, self._place = url, secret, place
+    def __init__(self, bot: Bot, link: Link, read: Reading, *, url: str, secret: str, listen: Listen) -> None:
+        self._bot, self._link, self._read = bot, link, read
+        self._url, self._secret, self._listen = url, secret, listen
         self._registration: Registration | None = None
         self._one_by_one = asyncio.Lock()
 
     async def start(self) -> None:
-        from hermes.gateway.platforms._shared.listener import listen
-
         path = urlsplit(self._url).path or "/"
-        self._registration = await listen(
-            self._place, path, verify=self._is_telegram, handler=self._delivered, link=self._link
-        )
+        self._registration = await self._listen(self._link, self._delivered, path=path, verify=self._is_telegram)
         with our_errors(login=True):
             await self._bot.set_webhook(self._url, secret_token=self._secret, allowed_updates=KINDS)
 
@@ -331,5 +327,5 @@ class WebhookReceiver:
         # Telegram delivers the messages of a chat one after the other, each when the one before it was accepted; so the
         # rest of an album can't be waited for here, and each of its pictures is an event of its own.
         async with self._one_by_one:
-            await _take(self._link, self._albums, [update])
+            await _take(self._link, self._read, [update])
         return 200

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from telegram import (
     CallbackQuery,
     Message,
@@ -24,7 +23,6 @@ from telegram import (
 
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, Forwarded, Sender
 from hermes.gateway.platforms._shared.http import attachment_kind
-from hermes.gateway.platforms._shared.tasks import Recent
 
 Reading = Callable[[Sequence[Message]], Event | None]
 
@@ -72,33 +70,6 @@ def conversations(updates: Iterable[Update]) -> list[list[Message]]:
         if name is not None:
             albums[name] = found[-1]
     return found
-
-
-class Albums:
-    """The albums this process has seen: an edit concerns one message of an album, and the event is all of them."""
-
-    def __init__(self) -> None:
-        self.read: Reading = lambda messages: None  # makes an event of one message or one album
-        self._known: Recent[tuple[int, int], tuple[str, dict[int, str]]] = Recent(1_000)
-
-    def event(self, messages: Sequence[Message]) -> Event | None:
-        """The event of one message or one album."""
-        event = self.read(messages)
-        if event is not None and len(messages) > 1:
-            parts = [(one.message_id, self.read([one])) for one in messages]
-            texts = {number: "" if part is None else part.text for number, part in parts}
-            for number in texts:
-                self._known.put((messages[0].chat.id, number), (event.id, texts))
-        return event
-
-    def edited(self, message: Message) -> Event | None:
-        """The event of an edited message; for a message of an album, that of the whole album."""
-        event, album = self.read([message]), self._known.get((message.chat.id, message.message_id))
-        if event is None or album is None:
-            return event
-        name, texts = album
-        texts[message.message_id] = event.text
-        return msgspec.structs.replace(event, id=name, text="\n".join(text for text in texts.values() if text))
 
 
 def edits(updates: Iterable[Update]) -> list[tuple[str, Message]]:

@@ -1,42 +1,59 @@
 """An AI bot: it reads and writes by one WebSocket.
 
+https://developer.work.weixin.qq.com/document/path/101463
 A message is answered once by its request id, on the connection it came by: by a stream, whose text is replaced until it is
 finished. Further parts, files, and replies after a new connection are pushed to the chat, and can't be changed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import binascii
 import hashlib
+import json
+import mimetypes
 import re
+import secrets
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from hermes.errors import PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Link, ReplyContext
-from hermes.gateway.events import GROUP, Attachment, Chat, Event, OutgoingFile
-from hermes.gateway.platforms._shared.http import HttpApi, address_parts
-from hermes.gateway.platforms._shared.receipt import Keeper
-from hermes.gateway.platforms._shared.tasks import Recent, Retries, Tasks, loss_reported
-from hermes.gateway.platforms.wecom.client import EVENT, MESSAGE, BotSocket, decrypted, key_of
-from hermes.gateway.platforms.wecom.incoming import REQUEST, bot_event, to_whom
-from hermes.gateway.platforms.wecom.outgoing import bot_markdown
+import aiohttp
 
+from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext
+from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
+from hermes.gateway.platforms._shared.http import HttpApi, address_parts, attachment, connection_trouble, error_text
+from hermes.gateway.platforms._shared.receipt import LOG, Log, dict_of, moment_of, read_object, text_of
+from hermes.gateway.platforms._shared.tasks import Recent, Retries, loss_reported
+from hermes.gateway.platforms._shared.websocket import WebSocketClient
+from hermes.gateway.platforms.wecom.adapter import WeCom, length
+
+REQUEST = "req_id"  # what a reply context has
+KINDS = {"image": "image", "voice": "audio", "video": "video", "file": "file", "shortvideo": "video"}
+_MENTION = re.compile(r"^\s*@\S+(\s+|$)")
+_BOT = Capabilities(longest=20_000, measure=length, media=True, files=True, mention_needed=True)  # 20,480 bytes at most
 _STREAM = "stream:"  # how the ids of answers begin
 _FIRST_PAUSE, _LONGEST_PAUSE, _REMEMBERED = 60.0, 1800.0, 7200.0  # seconds, for another program with the same bot
 _CHUNK = 512 * 1024  # bytes of a part of an upload
 _STORES = (".qq.com", ".qpic.cn", ".myqcloud.com", ".wework.cn")  # where files are
 
 
-class Bot:
+class Bot(WeCom[HttpApi]):
     """The connection of a bot."""
 
-    def __init__(self, url: str, bot_id: str, secret: str, keeper: Keeper) -> None:
-        self._url, self._bot_id, self._secret, self._keeper = url, bot_id, secret, keeper
+    capabilities = _BOT
+    needed = ("secret",)
+
+    def __init__(self, values: Mapping[str, Any], home: Path) -> None:
+        super().__init__(values, home)
+        self._bot_id = self.text("bot_id")
         self._socket: BotSocket | None = None
-        self._http: HttpApi | None = None
-        self._tasks = Tasks()
         self._open: Recent[str, bool] = Recent()  # requests of this connection that were not answered
         self._streams: Recent[str, str] = Recent()  # answers that still grow: the request of each
         self._endings: list[float] = []  # when other programs with this bot ended our connection
@@ -44,17 +61,22 @@ class Bot:
 
     async def check(self) -> str:
         """Log in and say which bot we are. WeCom ends the bot's other connection."""
-        socket = BotSocket(self._url, self._bot_id, self._secret)
+        socket = self._new_socket()
         try:
             await socket.open()
         finally:
             await socket.close()
         return self._bot_id
 
-    async def connect(self, link: Link, listen: object) -> None:
+    def make_api(self) -> HttpApi:
+        """A client for the files that people send."""
+        return HttpApi("WeCom", "", timeout=60)
+
+    async def begin(self, link: Link, api: HttpApi) -> None:
         """Subscribe and begin to receive."""
-        self._http = HttpApi("WeCom", "", timeout=60)
-        socket = await self._opened(link)
+        if self.cursor.strip():  # without one the end of a growing reply is not known
+            self.capabilities = replace(_BOT, edits=True)  # type: ignore[misc]
+        socket = await self._connected(link)
         link.connected(self._bot_id)
         self._tasks.start(self._receive(link, socket), name="wecom")
 
@@ -62,18 +84,18 @@ class Bot:
         """Stop receiving and close everything."""
         await self._tasks.stop()
         socket, self._socket = self._socket, None
-        http, self._http = self._http, None
         if socket is not None:
             await socket.close()
             while not socket.frames.empty():  # WeCom does not send them again
                 if (frame := socket.frames.get_nowait()) is not None and (event := _message(frame)) is not None:
                     self._keeper.expect(event)
-        await self._keeper.save()
-        if http is not None:
-            await http.close()
+        await super().disconnect()
 
-    async def _opened(self, link: Link) -> BotSocket:
-        socket = BotSocket(self._url, self._bot_id, self._secret, link.log)
+    def _new_socket(self, log: Log = LOG) -> BotSocket:
+        return BotSocket(self.text("websocket_url"), self._bot_id, self.text("secret"), log)
+
+    async def _connected(self, link: Link) -> BotSocket:
+        socket = self._new_socket(link.log)
         await socket.open()
         self._socket, self._open, self._streams = socket, Recent(), Recent()
         return socket
@@ -89,7 +111,7 @@ class Bot:
                     await self._happened(link, frame)
                 await socket.close()
                 await retries.failed(PlatformUnreachable("WeCom has closed the connection"))
-                socket = await retries.opened(lambda: self._opened(link))
+                socket = await retries.opened(lambda: self._connected(link))
 
     def _displaced(self) -> float:
         """The seconds before we connect again: two programs that always do so at once end each other's connection for ever.
@@ -122,9 +144,11 @@ class Bot:
 
     # ------------------------------------------------------------------------------------------ sending
 
-    async def send(self, chat: Chat, text: str, *, nonce: str, context: ReplyContext | None, growing: bool) -> str:
+    async def send(
+        self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
+    ) -> str:
         """Answer by the request id if it can still be used, else push the message. SendRefused if that should grow."""
-        content = bot_markdown(text)
+        content, growing = bot_markdown(text), self.is_growing(text)
         request = str((context or {}).get(REQUEST) or "")
         if request and self._open.get(request):
             self._open.drop(request)  # a second answer would replace the first one
@@ -142,14 +166,14 @@ class Bot:
             raise SendRefused("WeCom lets only the first answer to a message grow")
         return await self._pushed(chat, {"msgtype": "markdown", "markdown": {"content": content}})
 
-    async def edit(self, message_id: str, text: str, *, growing: bool) -> None:
+    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of an answer that still grows. SendRefused for others, and when WeCom has ended it."""
         stream = message_id.removeprefix(_STREAM)
         request = self._streams.get(stream)
         if request is None:
             raise SendRefused("this message of WeCom can't be changed any more")
         try:
-            await self._answered(request, stream, bot_markdown(text), growing)
+            await self._answered(request, stream, bot_markdown(text), self.is_growing(text))
         except SendRefused:
             self._streams.drop(stream)
             raise
@@ -162,7 +186,9 @@ class Bot:
         else:
             self._streams.drop(stream)
 
-    async def send_file(self, chat: Chat, file: OutgoingFile) -> str:
+    async def send_file(
+        self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
+    ) -> str:
         """Upload a file in parts, and push it."""
         kind = media_kind(file)
         chunks = [file.data[place : place + _CHUNK] for place in range(0, len(file.data), _CHUNK)]
@@ -188,9 +214,7 @@ class Bot:
     async def fetch(self, attachment: Attachment) -> bytes:
         """Download a file, which is encrypted with a key of its own. Its address is good for five minutes."""
         address, key = str(attachment.reference.get("url")), str(attachment.reference.get("key") or "")
-        if self._http is None:
-            raise PlatformUnreachable("not connected to WeCom")
-        answer = await self._http.download(address, what="the file", trusted=self._is_store)
+        answer = await self.api.download(address, what="the file", trusted=self._is_store)
         data, name = answer.content, _file_name(answer.headers.get("Content-Disposition", ""))
         if name:
             self._names.put(address, name)
@@ -204,7 +228,7 @@ class Bot:
         return self._names.get(str(attachment.reference.get("url")))
 
     def _is_store(self, address: str) -> bool:
-        parts, own = address_parts(address), address_parts(self._url)
+        parts, own = address_parts(address), address_parts(self.text("websocket_url"))
         if own.scheme == "ws" and parts.scheme == "http" and parts.netloc == own.netloc:
             return True
         return parts.scheme == "https" and f".{parts.hostname}".endswith(_STORES)
@@ -238,3 +262,248 @@ def _part(answer: dict[str, Any], name: str) -> str:
     if not isinstance(found, str) or not found:
         raise PlatformUnreachable("WeCom did not take the file")
     return found
+
+
+# ------------------------------------------------------------------------------------------ the connection
+#
+# Requests and their answers share an id; messages are pushed in between.
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f]")
+_PATIENCE = 15.0  # seconds for an answer
+_HEARTBEAT = 30.0
+_PAUSE = 3.0  # a chat takes thirty messages in a minute
+_LIMITS = frozenset({45009, 45033, 45047, 846607})
+_BUSY = frozenset({-1, 6000})
+MESSAGE, EVENT = "aibot_msg_callback", "aibot_event_callback"
+
+Frames = asyncio.Queue[dict[str, Any] | None]
+
+
+class BotSocket(WebSocketClient):
+    """One connection. `frames` gets what is pushed, and None when the connection has ended."""
+
+    def __init__(self, url: str, bot_id: str, secret: str, log: Log = LOG) -> None:
+        super().__init__("WeCom", log)
+        self._url, self._bot_id, self._secret = url, bot_id, secret
+        self.frames: Frames = asyncio.Queue()
+        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Connect and subscribe. PlatformRefused where the bot's id or secret is wrong."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                socket = await self.connect(self._url, heartbeat=_HEARTBEAT)
+            self._tasks.append(asyncio.create_task(self._read(socket)))
+            try:
+                await self.request("aibot_subscribe", {"bot_id": self._bot_id, "secret": self._secret})
+            except SendRefused as error:
+                raise PlatformRefused(f"WeCom does not accept bot_id and secret: {error}") from None
+            self._tasks.append(asyncio.create_task(self._beat()))
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, HermesError) or not isinstance(error, Exception):
+                raise
+            raise PlatformUnreachable(f"WeCom's WebSocket can't be reached: {connection_trouble(error)}") from None
+
+    async def request(
+        self, command: str, body: dict[str, Any] | None = None, req_id: str | None = None
+    ) -> dict[str, Any]:
+        """The answer to a request; the error that its errcode means."""
+        socket = self._socket
+        if socket is None or socket.closed:
+            raise PlatformUnreachable("not connected to WeCom")
+        name = req_id or f"{command}_{secrets.token_hex(12)}"
+        frame: dict[str, Any] = {"cmd": command, "headers": {"req_id": name}}
+        if body is not None:
+            frame["body"] = body
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[name] = answer
+        try:
+            await socket.send_str(json.dumps(frame, ensure_ascii=False))
+            async with asyncio.timeout(_PATIENCE):
+                found = await answer
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            raise PlatformUnreachable("WeCom gave no answer", maybe_sent=True) from None
+        finally:
+            if self._answers.get(name) is answer:
+                del self._answers[name]
+        code = found.get("errcode", 0)
+        if code != 0:
+            raise self._failure(code if isinstance(code, int) else None, found.get("errmsg"))
+        return found
+
+    def _failure(self, code: int | None, told: Any) -> PlatformError:
+        if code in _LIMITS:
+            return SlowDown("WeCom asks us to wait", _PAUSE)
+        if code in _BUSY:
+            return PlatformUnreachable("WeCom is busy")
+        return SendRefused(f"WeCom refuses: {error_text(told or f'errcode {code}', self._secret)}")
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        try:
+            async for message in socket:
+                if message.type is aiohttp.WSMsgType.TEXT:
+                    frame = read_object(message.data, "WeCom", self.log, parse=_parsed)
+                    if frame is not None:
+                        self._arrived(frame)
+        finally:
+            for answer in self._answers.values():
+                if not answer.done():
+                    lost = PlatformUnreachable("the connection to WeCom broke", maybe_sent=True)
+                    answer.set_exception(lost)
+            self.frames.put_nowait(None)
+
+    def _arrived(self, frame: dict[str, Any]) -> None:
+        if frame.get("cmd"):
+            self.frames.put_nowait(frame)
+            return
+        headers = frame.get("headers")
+        name = headers.get("req_id") if isinstance(headers, dict) else None
+        answer = self._answers.get(name) if isinstance(name, str) else None
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    async def _beat(self) -> None:
+        """WeCom ends a connection without heartbeats; one without answers is dead."""
+        while self._socket is not None and not self._socket.closed:
+            await asyncio.sleep(_HEARTBEAT)
+            try:
+                await self.request("ping")
+            except PlatformError:
+                with suppress(Exception):
+                    if self._socket is not None:
+                        await self._socket.close()
+                return
+
+    async def close(self) -> None:
+        """Disconnect. May be called twice."""
+        tasks, self._tasks = [one for one in self._tasks if one is not asyncio.current_task()], []
+        await super().close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _parsed(text: str) -> Any:
+    """A frame. WeCom does not escape control characters in people's texts, which makes them invalid JSON to a strict parser."""
+    try:
+        return json.loads(text, strict=False)
+    except ValueError:
+        return json.loads(_CONTROL.sub("", text))
+
+
+# ------------------------------------------------------------------------------------------ messages
+
+
+def bot_event(frame: dict[str, Any]) -> Event | None:
+    """The message of a pushed frame; None where it has no id, chat or author."""
+    body, headers = dict_of(frame.get("body")), dict_of(frame.get("headers"))
+    author = dict_of(body.get("from"))
+    number, user_id = text_of(body.get("msgid")), text_of(author.get("userid"))
+    if not number or not user_id:
+        return None
+    if corp := text_of(author.get("corpid")):  # only where people of several organisations use the bot
+        user_id = f"{corp}:{user_id}"
+    group = body.get("chattype") == "group"
+    chat_id = text_of(body.get("chatid")) if group else user_id
+    if not chat_id:
+        return None
+    text, attachments = _bot_content(body, group)
+    quote = dict_of(body.get("quote"))
+    request = text_of(headers.get("req_id"))
+    return Event(
+        id=number,
+        chat=Chat(platform="wecom", chat_id=chat_id, type=GROUP if group else DM),
+        sender=Sender(
+            user_id=user_id, name=user_id, proven=True
+        ),  # WeCom authenticated the account; the connection is ours
+        text=text,
+        attachments=attachments,
+        message_id=number,
+        quoted=(_bot_content(quote, False)[0] or None) if quote else None,
+        sent_at=moment_of(body.get("create_time"), 1),
+        reply_context={REQUEST: request} if request else None,
+    )
+
+
+def to_whom(chat_id: str) -> str:
+    """The id of a chat or person as WeCom's API takes it."""
+    return chat_id.rpartition(":")[2]
+
+
+def _bot_content(body: dict[str, Any], group: bool) -> tuple[str, tuple[Attachment, ...]]:
+    kind = text_of(body.get("msgtype"))
+    texts: list[str] = []
+    files: list[Attachment] = []
+    items = dict_of(body.get("mixed")).get("msg_item") if kind == "mixed" else [body]
+    for item in items if isinstance(items, list) else []:
+        item = dict_of(item)
+        kind = text_of(item.get("msgtype"))
+        content = dict_of(item.get(kind))
+        if kind in ("text", "voice", "markdown"):
+            texts.append(text_of(content.get("content")))
+        elif kind in KINDS and text_of(content.get("url")):
+            files.append(_bot_file(kind, content))
+        else:
+            texts.append(f"[{kind or 'a message'} that can't be read here]")
+    text = "\n".join(one for one in texts if one.strip())
+    # WeCom does not say what the bot is called: another mention may be the first one.
+    if group and text.count("@") == 1:
+        text = _MENTION.sub("", text, count=1)
+    return text.strip(), tuple(files)
+
+
+def _bot_file(kind: str, content: dict[str, Any]) -> Attachment:
+    name = text_of(content.get("name")) or text_of(content.get("filename"))
+    mime = mimetypes.guess_type(name)[0] if name else None
+    mime = mime or ("video/mp4" if kind == "video" else None)
+    return attachment(name, mime, kind=KINDS[kind], url=text_of(content.get("url")), key=text_of(content.get("aeskey")))
+
+
+# ------------------------------------------------------------------------------------------ texts, and encrypted files
+
+_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
+_PICTURE = re.compile(r"!\[([^\]\n]{0,500})\]\(([^)\s]{0,2000})(?:\s[^)\n]{0,500})?\)")  # bounded: the text may be long
+_AT = re.compile(r"<@(?=[^>\n]{0,100}>)")
+_BLOCK = 32  # bytes that a padding may have
+
+
+def bot_markdown(text: str) -> str:
+    """Markdown for a bot: pictures become links, so that no client fetches them, and no user is mentioned."""
+    parts = _CODE.split(text)
+    return "".join(part if number % 2 else _quiet(part) for number, part in enumerate(parts))
+
+
+def _quiet(text: str) -> str:
+    return _AT.sub("<\u200b@", _PICTURE.sub(_link, text))
+
+
+def _link(found: re.Match[str]) -> str:
+    return f"[{found[1]}]({found[2]})" if found[1] and found[2] else found[1] or found[2]
+
+
+def key_of(encoded: str) -> bytes:
+    """The AES key of an EncodingAESKey (43 characters) or of a file's aeskey. ValueError if it is none."""
+    text = encoded.strip()
+    try:
+        key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != 32:
+        raise ValueError("not a key of 32 bytes in Base64")
+    return key
+
+
+def decrypted(data: bytes, key: bytes) -> bytes:
+    """The bytes of an encrypted file or callback, without their padding. ValueError where they can't be decrypted."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    if not data or len(data) % 16:
+        raise ValueError("not a multiple of a block")
+    reader = Cipher(algorithms.AES(key), modes.CBC(key[:16])).decryptor()
+    plain = reader.update(data) + reader.finalize()
+    padding = plain[-1]
+    if not 1 <= padding <= _BLOCK or plain[-padding:] != bytes([padding]) * padding:
+        raise ValueError("not encrypted with this key")
+    return plain[:-padding]

@@ -6,10 +6,12 @@ What was posted while no connection stood is read from each channel by time when
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
-from collections.abc import Mapping
+import ssl
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlunsplit
@@ -18,12 +20,23 @@ import httpx
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
-from hermes.gateway.events import CHANNEL, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms._shared.http import HttpApi, checked_address, error_text, tls_context
-from hermes.gateway.platforms._shared.receipt import MarkFile, Since, dict_of, dicts_of, dropped, keep, parsed
+from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
+from hermes.gateway.platforms._shared.http import HttpApi, attachment, checked_address, error_text, tls_context
+from hermes.gateway.platforms._shared.receipt import (
+    LOG,
+    Log,
+    MarkFile,
+    Since,
+    dict_of,
+    dicts_of,
+    dropped,
+    keep,
+    moment_of,
+    parsed,
+    text_of,
+)
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
-from hermes.gateway.platforms.mattermost.client import EventSocket
-from hermes.gateway.platforms.mattermost.incoming import PostReader, deletion, post_of
+from hermes.gateway.platforms._shared.websocket import WebSocketClient
 
 _NONCE = "hermes_nonce"  # the property of our posts that finds them again
 _PAGE, _PAGES = 200, 10  # posts of a channel in which a sent one is looked for, the newest first
@@ -151,13 +164,14 @@ class Mattermost(ApiAdapter["_MattermostApi"]):
     async def _understood(self, kind: str, post: dict[str, Any], data: dict[str, Any]) -> Event | Revision | None:
         assert self._reader is not None
         if kind == "post_deleted":
-            return deletion(post) if post.get("user_id") != self._user_id else None
+            return deleted(str(post["id"])) if post.get("user_id") != self._user_id else None
         channel = await self._channel(str(post.get("channel_id")), data.get("channel_type"))
         name = str(data.get("sender_name") or "").lstrip("@") or await self._name(str(post.get("user_id") or ""))
         event = self._reader.event(post, channel, name, _mentions(data.get("mentions")))
         if event is None or kind == "posted":
             return event
-        return self._reader.edit(post, event)
+        at = post.get("edit_at") or post.get("update_at")
+        return Revision(id=f"edit:{post['id']}:{at}", revises=event.id, event=event)
 
     async def _catch_up(self, link: Link) -> None:
         """Hand over what was posted since we last were up to date; on the very first connection nothing."""
@@ -173,27 +187,19 @@ class Mattermost(ApiAdapter["_MattermostApi"]):
         posts: list[dict[str, Any]] = []
         for channel in await self._own_channels(api):
             if int(channel.get("last_post_at") or 0) > since:
-                posts += await self._posts_since(api, str(channel["id"]), since)
+                posts += await self._posts_since(api, link, str(channel["id"]), since)
         for post in sorted(posts, key=lambda one: int(one.get("create_at") or 0)):
             if int(post.get("create_at") or 0) > since and not post.get("delete_at"):
                 await self._happened(link, {"event": "posted", "data": {"post": json.dumps(post)}})
 
-    async def _posts_since(self, api: _MattermostApi, channel_id: str, since: int) -> list[dict[str, Any]]:
-        """A channel's posts since a moment. Mattermost gives a thousand by time, and not the oldest: more are read in pages."""
-        path = f"/channels/{channel_id}/posts"
-        posts = _posts(await api.get(path, since=since))
-        if len(posts) < _BY_TIME:
-            return posts
-        found: dict[str, dict[str, Any]] = {}
-        query: dict[str, Any] = {"per_page": _PAGE}
-        while True:  # the newest first; a page is found by the post after it, so that new and deleted posts move none
-            answer = await api.get(path, **query)
-            found |= {str(one["id"]): one for one in _posts(answer)}
-            order = [str(one) for one in answer.get("order") or ()]
-            oldest = found.get(order[-1]) if order else None
-            if oldest is None or int(oldest.get("create_at") or 0) <= since or query.get("before") == order[-1]:
-                return list(found.values())
-            query["before"] = order[-1]
+    async def _posts_since(self, api: _MattermostApi, link: Link, channel_id: str, since: int) -> list[dict[str, Any]]:
+        """A channel's posts since a moment; of more than a thousand the newest."""
+        posts = _posts(await api.get(f"/channels/{channel_id}/posts", since=since))
+        if len(posts) >= _BY_TIME:
+            link.log.warning(
+                "more than %d posts of the channel %s were missed; skipping the oldest", _BY_TIME, channel_id
+            )
+        return posts
 
     async def _own_channels(self, api: _MattermostApi) -> list[dict[str, Any]]:
         return [one for one in dicts_of(await api.get(f"/users/{self._user_id}/channels")) if one.get("id")]
@@ -339,4 +345,136 @@ def quiet(text: str) -> str:
     return "".join(part if number % 2 else _PING.sub("@\u200b", part) for number, part in enumerate(parts))
 
 
-__all__ = ["Mattermost", "quiet"]
+# ------------------------------------------------------------
+# The WebSocket pushes events, numbered in order, and resumes a broken connection at the next number.
+#
+# A server keeps the events of a connection for a while after it broke, and sends the missed ones when it is resumed. Otherwise
+# it opens a new one, which begins with the event "hello": then the adapter reads the missed posts by the REST API.
+
+_HEARTBEAT = 25.0
+
+
+class EventSocket(WebSocketClient):
+    """One login. `open` connects (again), `events` are what the server pushes until the connection breaks."""
+
+    def __init__(self, url: str, token: str, context: ssl.SSLContext, log: Log = LOG) -> None:
+        super().__init__("Mattermost", log)
+        self._url, self._token, self._context = url, token, context
+        self._numbers = itertools.count(1)
+        self._connection_id = ""
+        self._next = 0  # the number of the next event
+        self._early: list[dict[str, Any]] = []  # events that came before the answer to our login
+
+    async def open(self) -> None:
+        """Connect and log in, to resume the previous connection if the server can."""
+        await self.close()
+        query = (
+            {"connection_id": self._connection_id, "sequence_number": str(self._next)} if self._connection_id else {}
+        )
+        async with self.opening():
+            await self.connect(self._url, params=query, heartbeat=_HEARTBEAT, ssl=self._context)
+            self._early = []
+            await self.act("authentication_challenge", token=self._token)
+            await self._let_in()
+
+    async def _let_in(self) -> None:
+        """Wait for the answer to our login; events may come before it."""
+        while True:
+            item = await self.receive()
+            if "event" in item:
+                self._early.append(item)
+            elif item.get("status") == "FAIL":
+                raise PlatformRefused("Mattermost does not accept the token; create a new one for the bot")
+            elif item.get("status") == "OK":
+                return
+
+    async def events(self) -> AsyncIterator[dict[str, Any]]:
+        """The pushed events in order; PlatformUnreachable when the connection breaks or an event is missing."""
+        while True:
+            item = self._early.pop(0) if self._early else await self.receive()
+            if "event" not in item:
+                continue
+            if item["event"] == "hello":
+                data = item.get("data")
+                name = str(data.get("connection_id") or "") if isinstance(data, dict) else ""
+                self._next = self._next if name and name == self._connection_id else 0
+                self._connection_id = name
+            number = item.get("seq")
+            if isinstance(number, int) and number < self._next:
+                continue  # repeated after a resumption
+            if isinstance(number, int) and number > self._next:
+                self._connection_id = ""  # the server has dropped some: start over, and read them by the REST API
+                raise PlatformUnreachable("Mattermost has left out events")
+            yield item
+            if isinstance(number, int):
+                self._next = number + 1
+
+    async def act(self, action: str, **data: Any) -> None:
+        """Send an action; its answer is not awaited."""
+        socket = self._socket
+        if socket is None or socket.closed:
+            raise PlatformUnreachable("there is no connection to Mattermost")
+        await socket.send_json({"seq": next(self._numbers), "action": action, "data": data})
+
+
+# ------------------------------------------------------------
+# Mattermost's posts as events. A post is named by its id, which is unique on a server.
+
+_TYPES = {"D": DM, "G": GROUP, "O": CHANNEL, "P": CHANNEL}
+
+
+def post_of(data: dict[str, Any]) -> dict[str, Any] | None:
+    """The post of a pushed event: it is JSON in a text."""
+    post = parsed(data.get("post"))
+    return post if text_of(post.get("id")) else None
+
+
+class PostReader:
+    """Reads posts for one bot. `thread_replies`: a mention in a channel begins a thread."""
+
+    def __init__(self, user_id: str, username: str, *, thread_replies: bool) -> None:
+        self._user_id, self._thread_replies = user_id, thread_replies
+        self._mention = re.compile(rf"(?<![\w@.])@{re.escape(username)}(?![\w.-]*\w)[:,]?\s*", re.IGNORECASE)
+
+    def event(
+        self, post: dict[str, Any], channel: dict[str, Any], sender_name: str | None, mentions: Any = ()
+    ) -> Event | None:
+        """A post as an event; None for our own posts, other bots' and the server's notices."""
+        user_id, props = str(post.get("user_id") or ""), dict_of(post.get("props"))
+        from_program = any(str(props.get(name)) == "true" for name in ("from_bot", "from_webhook"))
+        if user_id in ("", self._user_id) or from_program or str(post.get("type") or ""):
+            return None
+        text = str(post.get("message") or "")
+        kind = _TYPES.get(str(channel.get("type")), CHANNEL)
+        root = str(post.get("root_id") or "") or None
+        mentioned = self._user_id in mentions or self._mention.search(text) is not None
+        if kind == CHANNEL and root is None and mentioned and self._thread_replies:
+            root = post["id"]
+        chat = Chat(
+            platform="mattermost", chat_id=str(post.get("channel_id")), type=kind, thread_id=root if kind != DM else None,
+            name=str(channel.get("display_name") or "") or None,
+        )  # fmt: skip
+        return Event(
+            id=post["id"],
+            chat=chat,
+            # The server authenticated the account; posts of webhooks and bots, which may bear another name, are left out.
+            sender=Sender(user_id=user_id, name=sender_name, proven=True),
+            text=self._mention.sub("", text, count=1).strip() if kind != DM else text,
+            attachments=_attachments(post),
+            message_id=post["id"],
+            reply_to=str(post.get("root_id") or "") or None,
+            sent_at=moment_of(post.get("create_at")),
+            addressed=kind == DM or mentioned,
+        )
+
+
+def _attachments(post: dict[str, Any]) -> tuple[Attachment, ...]:
+    metadata = post.get("metadata")
+    described = metadata.get("files") if isinstance(metadata, dict) else None
+    known = {str(one.get("id")): one for one in described or () if isinstance(one, dict)}
+    ids = post.get("file_ids")
+    found = []
+    for file_id in map(str, ids if isinstance(ids, list) else known):
+        about = known.get(file_id, {})
+        found.append(attachment(about.get("name"), about.get("mime_type"), about.get("size"), id=file_id))
+    return tuple(found)

@@ -1,1 +1,0 @@
-"""DingTalk, by its Stream mode and its HTTP API."""

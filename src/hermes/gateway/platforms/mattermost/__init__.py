@@ -1,1 +1,0 @@
-"""Mattermost, by its REST API (version 4) and its WebSocket."""

@@ -1,1 +1,0 @@
-"""Personal WeChat, by Tencent's iLink bot API."""
