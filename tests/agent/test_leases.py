@@ -259,7 +259,7 @@ def test_many_that_take_and_let_go_at_once_end_with_nobody_holding(held: Any) ->
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive()
     assert not any(held.is_live(name) for name in names)
 
