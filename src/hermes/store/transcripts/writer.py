@@ -139,15 +139,19 @@ class TranscriptWriter:
 
     # ------------------------------------------------------------------ lines
 
-    def opened(self, session_id: str, source: str) -> None:
-        """A session was opened."""
+    def has_lines(self, session_id: str) -> bool:
+        """Whether there is a transcript of this session already."""
+        return bool(transcript.tail(self.files.path(session_id)))
+
+    def opened(self, session_id: str, source: str, *, had_lines: bool) -> None:
+        """A session was opened; `had_lines`: it had a transcript before that was committed."""
         with self._after_commit(session_id):
             self._kept[session_id] = self.wanted(source)
             if not self._kept[session_id]:
                 return
             with self._engine.read() as tx:
                 is_revived = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
-            if is_revived or self._engine.shared or not transcript.tail(self.files.path(session_id)):
+            if is_revived or self._engine.shared or not had_lines:
                 self._write(session_id)
             else:  # a session that this database does not know any more: its transcript stays for a rebuild
                 self._note_lost()
