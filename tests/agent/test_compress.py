@@ -385,17 +385,17 @@ def test_while_one_compresses_another_is_told_so_and_later_gets_the_child(make_d
 
     def slow(messages: Any) -> str:
         asked.set()
-        assert go_on.wait(30)
+        assert go_on.wait(120)
         return NOTES
 
     children: list[str] = []
     thread = threading.Thread(target=lambda: children.append(compress(one, "s", Canned(slow), config_of())))
     thread.start()
-    assert asked.wait(30)
+    assert asked.wait(120)
     with pytest.raises(SessionBusy, match="is compressing session s"):
         compress(two, "s", Canned(NOTES), config_of())
     go_on.set()
-    thread.join(30)
+    thread.join(120)
     with pytest.raises(InvalidInput, match="nothing to compress"):
         compress(two, "s", Canned(NOTES), config_of())  # follows to the child, which is short
     assert two.get_compression_tip("s") == children[0]
@@ -443,7 +443,7 @@ def test_two_processes_never_compress_one_session_twice(make_db) -> None:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=60)[0].splitlines()[-1] for process in processes]
+    answers = [process.communicate(timeout=120)[0].splitlines()[-1] for process in processes]
     assert len([row for row in db.search_sessions(limit=50) if row["parent_session_id"] == "s"]) == 1
     tip = db.get_compression_tip("s")
     assert f"child {tip}" in answers

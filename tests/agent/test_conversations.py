@@ -72,7 +72,7 @@ def test_threads_that_queue_for_one_conversation_never_have_it_together() -> Non
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert set(most) == {1}
     assert some.users("a") == 0
 

@@ -117,7 +117,7 @@ def test_an_interrupted_download_leaves_nothing_and_nobody(hermes_home: Path, sh
         caller, _ = silent.accept()
         assert left(hermes_home) != []
         program.send_signal(signal.SIGINT)
-        assert "stopped" in program.communicate(timeout=60)[1]
+        assert "stopped" in program.communicate(timeout=120)[1]
         assert program.returncode == 130
         caller.settimeout(60)
         while caller.recv(65536):  # its question, then the end: pip has gone too

@@ -131,7 +131,7 @@ def test_a_running_tool_hears_of_it_and_every_call_has_a_result(make_agent: Any)
     with Wire([sse(asks, end("tool_calls")), said("unheard")]) as wire:
         tools = [Tool("patient", "", NOTHING, patient), Tool("deaf", "", NOTHING, deaf)]
         agent = make_agent(wire, tools=tools)
-        threading.Thread(target=lambda: running.wait(30) and agent.interrupt(), daemon=True).start()
+        threading.Thread(target=lambda: running.wait(120) and agent.interrupt(), daemon=True).start()
         events = list(agent.turn("go"))
         never.set()
         assert len(wire.bodies) == 1
@@ -182,7 +182,7 @@ def test_no_tool_works_on_for_a_listener_who_has_gone(make_agent: Any) -> None:
         agent = make_agent(wire, tools=[Tool("patient", "", NOTHING, patient)])
 
         def give_up() -> None:
-            began.wait(30)
+            began.wait(120)
             _thread.interrupt_main()
 
         threading.Thread(target=give_up, daemon=True).start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from hermes.texts import estimate_tokens
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.sizes import size
+from tests.support.waiting import PATIENCE
 from tests.support.wire import STALL, Wire, delta, error, said, sse
 
 from .saying import Canned, talk
@@ -318,14 +318,14 @@ def test_one_failure_among_several_costs_only_its_own_summary(history) -> None:
 def test_no_more_summaries_at_once_than_the_configuration_allows(db) -> None:
     for n in range(8):
         talk(db, f"s{n}", f"about the walrus {n}")
-    running, most, lock = 0, 0, threading.Lock()
+    running, most, lock, pair = 0, 0, threading.Lock(), threading.Barrier(2, timeout=PATIENCE)
 
     def counted(messages: Any) -> str:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.05)
+        pair.wait()  # two at a time: nobody goes on alone
         with lock:
             running -= 1
         return "summary"

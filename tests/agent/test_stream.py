@@ -90,7 +90,7 @@ def test_work_that_belongs_to_the_turn_is_done_although_the_loop_is_gone(make_ag
     with Wire([said("unheard")]) as wire:
         agent = make_agent(wire)
         asyncio.run(begin(agent))
-        assert over.wait(30)
+        assert over.wait(120)
     assert stored(agent)[-1] == ("assistant", "unheard", "stop")
 
 

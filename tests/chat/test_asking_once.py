@@ -524,7 +524,7 @@ def test_ctrl_c_while_the_piped_text_is_read_is_status_130_and_claims_nothing(se
     child.stdin.write("x" * 300_000)  # more than a pipe holds: when it is written, the program is reading
     child.stdin.flush()
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=120)
     assert (child.returncode, err.strip()) == (130, "stopped") and server.requests == []
 
 

@@ -153,7 +153,7 @@ def test_the_first_lines_are_there_before_the_last(many: SessionDB) -> None:
         def list_sessions_rich(self, **more: Any) -> Any:
             if more["offset"]:
                 reached.set()
-                go_on.wait(30)
+                go_on.wait(120)
             return many.list_sessions_rich(**more)
 
     async def go() -> None:
@@ -234,7 +234,7 @@ async def test_an_answer_to_an_older_question_is_dropped(few: Any) -> None:
         def search_messages(self, query: str, **more: Any) -> Any:
             if query == "old":
                 asked.set()
-                go_on.wait(30)
+                go_on.wait(120)
             found = few.search_messages(query, **more)
             if query == "old":
                 answered.set()

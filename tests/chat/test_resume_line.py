@@ -28,7 +28,7 @@ def resume_line(home: Path, path: str) -> str:
 def in_a_new_shell(line: str, home: Path, path: str) -> str:
     env = environment(home) | {"PATH": path}
     done = subprocess.run(
-        ["sh", "-c", f"{line} -q again"], env=env, cwd="/", capture_output=True, text=True, timeout=60
+        ["sh", "-c", f"{line} -q again"], env=env, cwd="/", capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

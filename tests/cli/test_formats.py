@@ -87,5 +87,5 @@ def test_an_import_reads_a_pipe_with_a_name(tmp_path: Path) -> None:
         os.mkfifo(pipe)
         feeder = subprocess.Popen(["sh", "-c", 'cat "$0" > "$1"', source, pipe])
         done = program.run("sessions", "import", pipe, home=other / source.suffix)
-        assert feeder.wait(timeout=10) == 0
+        assert feeder.wait(120) == 0
         assert done.out.startswith("1 session with 1 message imported"), done

@@ -95,7 +95,7 @@ def test_whatever_uses_a_variable_that_is_not_set_is_refused_in_one_line(
 ) -> None:
     hermes_home.mkdir()
     (hermes_home / "config.yaml").write_text(text)
-    done = program.run(*words, home=hermes_home, timeout=30)
+    done = program.run(*words, home=hermes_home, timeout=120)
     assert done.status == 1
     (line,) = done.err.strip().splitlines()
     assert line.startswith("hermes: ") and key in line and UNSET in line
@@ -121,7 +121,7 @@ def test_a_short_secret_is_refused_where_others_can_reach_it(
 ) -> None:
     hermes_home.mkdir()
     (hermes_home / "config.yaml").write_text(json.dumps({"model": {"default": "extractive"}, **tree}))
-    done = program.run("gateway", *flags, home=hermes_home, timeout=30)
+    done = program.run("gateway", *flags, home=hermes_home, timeout=120)
     assert done.status == 1
     assert "15 characters" in done.err and "fifteen-letters" not in done.err
 

@@ -151,7 +151,7 @@ def test_follow_shows_what_another_process_writes_and_ctrl_c_ends_it_cleanly(hom
             said(writer, f"answer number {number}")
             followed.wait_for(f"answer number {number}")
     finally:
-        writer.communicate(timeout=30)
+        writer.communicate(timeout=120)
     assert followed.stop() == (0, "")
 
 

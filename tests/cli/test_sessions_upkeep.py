@@ -202,7 +202,7 @@ def test_a_backup_while_four_processes_write_is_consistent(home: Path, tmp_path:
     finally:
         for writer in writers.values():
             writer.kill()
-            writer.communicate(timeout=30)
+            writer.communicate(timeout=120)
     assert run("sessions", "import", tmp_path / "copy.db", home=tmp_path / "other").status == 0
     with SessionDB(tmp_path / "copy.db") as db:
         assert db.check() == []

@@ -60,7 +60,7 @@ def run(tree: Path, first: list[str], second: list[str], **variables: str) -> su
         (tree / name).write_text(json.dumps(dict.fromkeys(tests, True)))
     kept = {"HOME": str(tree), "TMPDIR": str(tree.parent / "temporary"), "PATH": f"{tree / 'bin'}:{os.environ['PATH']}"}
     return subprocess.run(
-        [tree / ".ci" / "run"], env={**kept, **variables}, capture_output=True, text=True, timeout=60, check=False
+        [tree / ".ci" / "run"], env={**kept, **variables}, capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run(name: str, *words: str, home: Path, **variables: str) -> str:
     done = subprocess.run([sys.executable, EXAMPLES / name, *words], env=program.environment(home, variables),
-                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+                          capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -73,5 +73,5 @@ def test_a_platform_of_another_package_is_configured_and_answers(tmp_path: Path,
             until(lambda: not list((box / "in").iterdir()), "files are left")
         finally:
             gateway.terminate()
-            gateway.communicate(timeout=60)
+            gateway.communicate(timeout=120)
     assert "echo: Hello there." not in [file.read_text() for file in (box / "out").glob("mallory.*")]

@@ -58,7 +58,7 @@ def test_other_variables_of_the_interpreter_start_it_from_the_beginning(tmp_path
         variables = environment(tmp_path, more)
         variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), variables["PYTHONPATH"]])
         with Forked([sys.executable, "-m", "loaded"], env=variables, stdout=subprocess.PIPE, text=True) as process:
-            said.append(process.communicate(timeout=60)[0])
+            said.append(process.communicate(timeout=120)[0])
     assert said == ["True 0\n", "False 0\n"]
 
 

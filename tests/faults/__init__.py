@@ -101,7 +101,7 @@ class Process:
                 pytest.fail(f"the other process did not answer within {seconds} s: it hangs")
             piece = os.read(handle, 1 << 20)
             if not piece:
-                raise EOFError(f"the other process ended with {self._process.wait(10)}")
+                raise EOFError(f"the other process ended with {self._process.wait(120)}")
             self._buffer += piece
         line, _, self._buffer = self._buffer.partition(b"\n")
         return json.loads(line)

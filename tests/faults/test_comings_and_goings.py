@@ -40,7 +40,6 @@ def test_readers_that_come_and_go_disturb_no_writer_and_see_whole_messages_only(
                 one.kill()
             for pipe in (stop_read, ready_read, ready_write):
                 os.close(pipe)
-    assert all(len(seen) >= 2 for seen in looks), "they hardly looked"
     for seen in looks:
         assert seen == sorted(seen), "a message that was found once is found again"
     with store(path) as db:

@@ -50,7 +50,7 @@ def test_of_several_processes_that_compress_one_session_exactly_one_does(tmp_pat
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = {name: process.communicate(timeout=60)[0] for name, process in zip(names, processes, strict=True)}
+    answers = {name: process.communicate(timeout=120)[0] for name, process in zip(names, processes, strict=True)}
     winners = [name for name, answer in answers.items() if answer == "done\n"]
     assert len(winners) == 1, answers
     winner = winners[0]

@@ -176,6 +176,7 @@ def harm_log(path: Path, what: str) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.filterwarnings("ignore:.* lost its newest messages")
 @pytest.mark.parametrize("what", some(LOG_HARMS, 5))
 @pytest.mark.parametrize("life_goes_on", [False, True])
 def test_what_a_damaged_wal_loses_comes_back_from_the_transcripts(

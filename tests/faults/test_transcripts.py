@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.transcripts.writer import TranscriptWriter
 
 from . import (
     Acks,
@@ -314,6 +315,26 @@ def test_a_newcomer_leaves_the_line_to_the_living_writer_who_is_about_to_write_i
                 wrong.append(f"stopped at {at} of {total}: {error}".replace("\n", " ")[:160])
     assert tried, "the lock was never free: this test would prove nothing"
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_store_that_is_opened_while_another_process_creates_a_session_has_lost_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newcomer completes the transcript of the session before its creator writes the first line."""
+    path, opened = folder / "state.db", TranscriptWriter.opened
+
+    def late(writer: TranscriptWriter, *session: Any, **more: Any) -> None:
+        store(path).close()
+        opened(writer, *session, **more)
+
+    with store(path) as db:
+        db.create_session("before", "cli")
+        monkeypatch.setattr(TranscriptWriter, "opened", late)
+        db.create_session("talk", "cli")
+        db.append_message("talk", "user", "hello")
+        assert_transcripts_whole(db)
+        assert db.check() == []
+    store(path).close()  # without a warning
 
 
 def test_rows_of_another_program_get_their_lines(folder: Path) -> None:

@@ -516,7 +516,7 @@ def close_under_load(path: str, threads: int, seed: int) -> dict[str, Any]:
         db.close()
         db.close()
     for thread in running:
-        thread.join(30)
+        thread.join(120)
     stuck = sum(thread.is_alive() for thread in running)
     return {"kept": kept, "refused": refused, "wrong": wrong, "stuck": stuck}
 

@@ -276,6 +276,6 @@ def test_status_shows_each_account(hermes_home: Path) -> None:
     )
     SessionDB(hermes_home / "state.db").close()
     outcome = subprocess.run(
-        [*PROGRAM, "gateway", "status"], env=environment(hermes_home), capture_output=True, text=True, timeout=60
+        [*PROGRAM, "gateway", "status"], env=environment(hermes_home), capture_output=True, text=True, timeout=120
     )
     assert "telegram/work" in outcome.stdout, outcome

@@ -76,7 +76,7 @@ class Pair:
         process = self.both[which].process
         assert process is not None
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(120)
         self.both[which].process = None
 
     def signal(self, which: int, number: int) -> None:
@@ -109,7 +109,7 @@ class Pair:
         for one in self.both:
             if one.process is not None and one.process.poll() is None:
                 one.process.kill()
-                one.process.wait(10)
+                one.process.wait(120)
 
 
 def words(texts: list[str]) -> list[str]:

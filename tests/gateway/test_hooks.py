@@ -31,7 +31,7 @@ def run(command: str | list[str], name: str = hooks.FINALIZE, **more: Any) -> No
     """Run a hook to its end."""
     thread = hooks.run_hook(Config(hooks={name: command}), name, dict(SESSION), **more)
     assert thread is not None
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
 
 

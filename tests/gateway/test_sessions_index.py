@@ -153,7 +153,7 @@ def test_a_reader_never_sees_half_of_it(hermes_home: Path) -> None:
             store.set_pending_title(f"agent:main:plain:dm:{number}", "x")
             write_index(store, db.sessions_dir)
         over.set()
-        reader.join(20)
+        reader.join(120)
         assert seen
         assert set(seen) == {400}
         assert [one.name for one in path.parent.iterdir() if one.name != "sessions.json"] == []

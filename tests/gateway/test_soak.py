@@ -129,7 +129,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
                 process = gateway.process
                 assert process is not None and process.poll() is None, gateway.output()
                 process.kill()
-                process.wait(10)
+                process.wait(120)
                 kills += 1
                 gateway.start(connected=False)
                 until(lambda kills=kills: _log(gateway).count("this gateway is ") > kills, gateway.output())
@@ -150,7 +150,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
         finally:
             if gateway.process is not None and gateway.process.poll() is None:
                 gateway.process.kill()
-                gateway.process.wait(10)
+                gateway.process.wait(120)
     with SessionDB(home / "state.db") as db:
         assert db.check() == []
         assert GatewayDB(db).read(inbox.waiting) == []

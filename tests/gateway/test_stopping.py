@@ -120,7 +120,7 @@ def test_a_gateway_whose_store_is_gone_ends_with_one_line_and_a_failure(
             file.unlink()
         lab.say("hello?")
         assert gateway.process is not None
-        assert gateway.process.wait(30) == 1
+        assert gateway.process.wait(120) == 1
         told = [line for line in gateway.output().splitlines() if line.startswith("hermes: ")]
         assert len(told) == 1 and "state.db" in told[0], gateway.output()
         assert "nothing was lost" not in gateway.output()

@@ -61,7 +61,7 @@ def test_a_chat_waits_while_a_terminal_answers(lab: PlainLab, model: Echo, herme
             )
             assert not asked(model, "second")
             model.hurry = True
-            _, err = terminal.communicate(timeout=60)
+            _, err = terminal.communicate(timeout=120)
             assert terminal.returncode == 0, err
             until(lambda: "echo: second" in lab.shown(), str(lab.shown()))
         finally:
@@ -93,7 +93,7 @@ def test_a_message_that_waits_outlives_the_gateway(lab: PlainLab, model: Echo, h
         lab.say("second")
         until(lambda: any("(cli)" in one for one in lab.shown()), str(lab.shown()))
     model.hurry = True
-    terminal.communicate(timeout=60)
+    terminal.communicate(timeout=120)
     with running(lab, model) as gateway:
         until(lambda: "echo: second" in lab.shown(), str(lab.shown()))
         assert [text for role, text in told(gateway, session_id) if role == "user"].count("second") == 1

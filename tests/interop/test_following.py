@@ -78,7 +78,7 @@ def test_one_process_follows_and_another_takes_over(tmp_path: Path) -> None:
             write(home.claude, 2)
             home.await_lines(3)
             second.terminate()
-            assert second.wait(30) == 0
+            assert second.wait(120) == 0
     with home.started("sessions", "watch"):  # released in order: nothing to wait for
         home.await_output("Watching;", 3)
     assert home.output.read_text().count("follows these places") == 1

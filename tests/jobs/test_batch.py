@@ -280,7 +280,7 @@ def test_a_signal_ends_it_and_resume_takes_it_up(
     running = start("batch", "run", prompts, "--out", prompts.parent / "out.jsonl", "--parallel", 1, home=home)
     assert held.reached.wait(60)
     running.send_signal(number)
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=120)
     held.open.set()
     assert running.returncode == status
     assert "0 of 6 lines done, 6 left" in out and "--resume" in err

@@ -163,7 +163,7 @@ def test_a_gateway_without_platforms_runs_jobs(server: AnsweringServer, home: Pa
     with start("gateway", home=home) as gateway:
         until(lambda: ended(home), "no run")
         gateway.terminate()
-        assert gateway.wait(30) == 0
+        assert gateway.wait(120) == 0
     assert log(home) == [("done", None)]
     assert [file.read_text() for file in (home / "cron" / "job1").iterdir()] == ["re: what is new?\n"]
 

@@ -95,7 +95,7 @@ def test_writers_go_on_through_a_failover_and_nothing_acknowledged_is_lost_or_do
         until(lambda: all(len(some) > before[name] + 20 for name, some in kept.items()) or wrong)
         stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
         assert not wrong, wrong
         for name, some in kept.items():
             assert [(row["id"], row["content"]) for row in db.get_messages(name)] == some

@@ -96,7 +96,7 @@ def test_hundreds_of_cuts_lose_and_double_nothing(db: Any, wire: Wire) -> None:
         until(lambda number=number: wire.cuts > number or bool(wrong))
     over.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert not wrong, wrong
     for name in names:
         assert [(row["id"], row["content"]) for row in db.get_messages(name)] == told[name]
@@ -260,7 +260,7 @@ def test_a_server_that_is_restarted_in_the_middle_of_everything_loses_and_double
         server.start()
     stop.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert not wrong, wrong
     for number, some in kept.items():
         rows = [(row["id"], row["content"]) for row in db.get_messages(f"t{number}")]

@@ -60,7 +60,7 @@ def daemon(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

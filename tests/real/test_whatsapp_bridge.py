@@ -103,7 +103,7 @@ def test_it_starts_and_answers_without_a_network(
     assert (tmp_path / "session").stat().st_mode & 0o777 == 0o700
     assert process.stdin is not None
     process.stdin.close()  # the gateway has ended
-    assert process.wait(20) == 0
+    assert process.wait(120) == 0
 
 
 def kinds(installed: Path) -> list[str]:

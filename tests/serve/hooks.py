@@ -47,7 +47,7 @@ def signed() -> dict[str, list[dict[str, str]]]:
     script = folder / "sign.mjs"
     script.write_text(_SIGN)
     words = ["node", str(script), SECRET, STANDARD_SECRET, str(int(time.time()))]
-    outcome = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    outcome = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
     found: dict[str, list[dict[str, str]]] = json.loads(outcome.stdout)
     return found
 

@@ -48,7 +48,7 @@ class Loop:
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(120)
         self.loop.close()
 
 

@@ -45,7 +45,7 @@ class Wire:
         self.process.stdin.flush()
 
     def close(self) -> str:
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=120)
         assert not out and self.process.returncode == 0
         return str(err)
 

@@ -30,7 +30,7 @@ def test_the_python_example_talks_to_the_api_server(serve: Any) -> None:
     with Wire([said("Hello yourself.")]) as wire:
         served = serve(wire, token="t")
         code = example("api-server.md", "python").replace("http://127.0.0.1:8642", served.root).replace("…", "t")
-        outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
         assert outcome.stdout == "Hello yourself.\n", outcome.stderr
 
 
@@ -43,7 +43,7 @@ def test_the_script_sends_a_delivery_that_is_believed(loop: Any, hermes_home: Pa
     try:
         script = example("webhook.md", "sh").replace("http://127.0.0.1:8644", hooks.root)
         environment = {**os.environ, "SECRET": SECRET, "NO_PROXY": "127.0.0.1"}
-        outcome = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env=environment)
+        outcome = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, env=environment)
         assert outcome.stdout == '{"status":"accepted"}', outcome.stderr
         assert "backup" in hooks.link.events[0].text
     finally:

@@ -75,7 +75,7 @@ def served(home: Path) -> Iterator[Served]:
         yield Served(f"http://127.0.0.1:{port}/mcp", log)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(120)
 
 
 def _listens(port: int) -> bool:

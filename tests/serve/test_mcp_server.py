@@ -370,7 +370,7 @@ def over_http(home: Path, *options: str) -> Iterator[tuple[str, str]]:
         yield url, rest
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 def asked(url: str, **headers: str) -> int:

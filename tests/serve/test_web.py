@@ -326,4 +326,4 @@ def test_the_page_ends_with_open_pages_when_it_is_told_to(page: Page) -> None:
     with _looking(page, "s1") as one:
         _until(one, b"session=")
         page.process.terminate()
-        assert page.process.wait(20) is not None
+        assert page.process.wait(120) is not None

@@ -154,7 +154,7 @@ def test_the_link_that_the_browser_is_started_with_is_good_for_one_visit(tmp_pat
         assert statuses == [303, 401, 303, 303]
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
 
 # ------------------------------------------------------------------------------------------------ passwords
@@ -260,7 +260,7 @@ def test_the_page_as_a_service_has_a_link_that_stays(home: Path, tmp_path: Path,
             )
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
     done = program.run("web", "--uninstall", home=home, env=env)
     assert done.status == 0 and not list(units.iterdir()) and not kept.exists()
     assert f"disable --now {unit.name}" in calls.read_text()

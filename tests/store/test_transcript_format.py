@@ -93,7 +93,7 @@ def test_other_programs_read_every_line(tmp_path: Path, program: str, words: lis
     with SessionDB(tmp_path / "state.db") as db:
         odd(db)
         file = db.sessions_dir / "s.jsonl"
-        done = subprocess.run([program, *words, file], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([program, *words, file], capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.split() == [line["type"] for line in lines(db, "s")]
 

@@ -39,7 +39,7 @@ class Echo:
         ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(ready,), daemon=True)
         self._thread.start()
-        assert ready.wait(10)
+        assert ready.wait(120)
 
     def _serve(self, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -61,7 +61,7 @@ class Echo:
             self._loop.stop()
 
         asyncio.run_coroutine_threadsafe(end(), self._loop)
-        self._thread.join(5)
+        self._thread.join(120)
 
     def __enter__(self) -> Echo:
         return self

@@ -89,6 +89,12 @@ class Forked(subprocess.Popen[Any]):
             self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
         self._child_created = True
 
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Wait for its end; when a test has failed, there is nothing to wait for."""
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, error, trace)
+
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._outcome is None:
             return super()._try_wait(wait_flags)  # type: ignore[misc,no-any-return]

@@ -131,7 +131,7 @@ def running(
     finally:
         if thread.is_alive():
             gateway.loop.call_soon_threadsafe(gateway.stop)
-        thread.join(30)
+        thread.join(120)
         alive = thread.is_alive()
         db.close()
         assert not alive, "the gateway does not stop"

@@ -86,7 +86,7 @@ class GatewayProcess:
         """kill -9."""
         if self.process is not None:
             self.process.send_signal(signal.SIGKILL)
-            self.process.wait(10)
+            self.process.wait(120)
             until(lambda: not any(lab.connected for lab in self._labs))
             self.process = None
 

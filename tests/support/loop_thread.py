@@ -35,4 +35,4 @@ class LoopThread:
         """Cancel what is under way and end. A second call changes nothing."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(10)
+            self._thread.join(120)

@@ -39,7 +39,7 @@ class Page:
         self.process: subprocess.Popen[str] = program.start(*self._words, home=self._home, env=self._env)
         assert self.process.stdout is not None
         self.link = self.process.stdout.readline().strip()
-        assert self.link, self.process.communicate(timeout=30)[1]
+        assert self.link, self.process.communicate(timeout=120)[1]
         parts = urlsplit(self.link)
         self.address = f"http://{parts.netloc}"
         self.client = httpx.Client(
@@ -51,7 +51,7 @@ class Page:
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self.process.terminate()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=120)
 
     def get(self, path: str, **params: Any) -> Any:
         """The JSON of an address."""

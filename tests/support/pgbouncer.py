@@ -75,7 +75,7 @@ def pgbouncer(
         yield pooler
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def _wait_for(pooler: Pooler, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -44,7 +44,7 @@ def checked_by(document: dict[str, Any], upstream: str, folder: Path) -> Iterato
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

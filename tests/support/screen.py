@@ -97,7 +97,7 @@ class Screen:
     def _tmux(self, *words: str, input: str | None = None, check: bool = True) -> str:
         done = subprocess.run(
             ["tmux", "-S", str(self._folder / "s"), *words],
-            env=self._env, input=input, capture_output=True, text=True, check=False, timeout=30,
+            env=self._env, input=input, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         if check and done.returncode:
             raise RuntimeError(f"tmux {words[0]}: {done.stderr.strip()}")

@@ -277,7 +277,7 @@ def test_an_unknown_process_is_named(context: Context) -> None:
 
 def test_a_dead_leader_does_not_hide_its_children(tmp_path: Path) -> None:
     started = Process("sleep 1234.58 & disown; exit 0", tmp_path)
-    started.ended.wait(20)
+    started.ended.wait(120)
     assert started.kill() and not running("1234.58")
 
 
@@ -286,7 +286,7 @@ def test_a_number_that_is_another_programs_by_now_is_not_killed(tmp_path: Path) 
     if not os.access(last, os.W_OK):
         pytest.skip("only root can choose the number of the next process")
     old = Process("true", tmp_path)
-    assert old.ended.wait(20)
+    assert old.ended.wait(120)
     for _ in range(200):
         last.write_text(str(old.pid - 1))
         with subprocess.Popen(["sleep", "1234.59"], start_new_session=True) as other:

@@ -84,7 +84,7 @@ class Server(Lab):
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(20)
+        self._thread.join(120)
         self._loop.close()
 
 

@@ -62,8 +62,9 @@ class SessionCalls(OpenStore):
         }  # fmt: skip
         with self._writing(session_id, exclusive=system_prompt is not None or parent_session_id is not None) as tx:
             made = sessions.create(tx, session_id, source, columns)
+            had_lines = made and self._transcripts.has_lines(session_id)
         if made:
-            self._transcripts.opened(session_id, source)
+            self._transcripts.opened(session_id, source, had_lines=had_lines)
         return session_id
 
     def ensure_session(self, session_id: str, source: str = "unknown", model: str | None = None, **columns: Any) -> str:

@@ -139,19 +139,19 @@ class TranscriptWriter:
 
     # ------------------------------------------------------------------ lines
 
-    def opened(self, session_id: str, source: str) -> None:
-        """A session was opened."""
+    def has_lines(self, session_id: str) -> bool:
+        """Whether there is a transcript of this session already."""
+        return bool(transcript.tail(self.files.path(session_id)))
+
+    def opened(self, session_id: str, source: str, *, had_lines: bool) -> None:
+        """A session was opened; `had_lines`: it had a transcript before that was committed."""
         with self._after_commit(session_id):
             self._kept[session_id] = self.wanted(source)
             if not self._kept[session_id]:
                 return
-            path, sql = self.files.path(session_id), "SELECT 1 FROM messages WHERE session_id = ?"
             with self._engine.read() as tx:
-                is_revived = tx.row(sql, (session_id,)) is not None
-                started = self.values(tx, session_id, ["started_at"])
-            is_new = is_revived or self._engine.shared or not transcript.tail(path)
-            # Another process may have written to it meanwhile.
-            if is_new or replay.read_transcript(path).columns.get("started_at") == started["started_at"]:
+                is_revived = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
+            if is_revived or self._engine.shared or not had_lines:
                 self._write(session_id)
             else:  # a session that this database does not know any more: its transcript stays for a rebuild
                 self._note_lost()
