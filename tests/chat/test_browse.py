@@ -296,6 +296,17 @@ async def test_an_archived_conversation_is_not_listed_but_found(few: Any) -> Non
         await hand.until(lambda: sorted(hand.ids()) == ["middle", "new", "old"])
 
 
+async def test_an_automated_run_is_not_listed_but_found(few: Any) -> None:
+    few.end_session("new", "oneshot")
+    few.create_session("nightly", "cron")
+    few.append_message("nightly", "user", "Report on pears")
+    async with browsing(few) as hand:
+        assert hand.ids() == ["middle", "old"]
+        await hand.press("tab")
+        await hand.type("pears")
+        await hand.until(lambda: hand.ids()[:2] == ["middle", "old"] and sorted(hand.ids()[2:]) == ["new", "nightly"])
+
+
 # ── the preview ──
 
 

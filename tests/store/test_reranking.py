@@ -1,4 +1,4 @@
-"""Which of two models decides how near a session is, with vectors that were chosen by hand."""
+"""Which of two models answers a question, and how near sessions are, with vectors that were chosen by hand."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hermes.store.api.session_db import SessionDB
 from hermes.store.engines.base import Scope
 from hermes.store.records.codec import Blob
-from hermes.store.search.meaning import vectors
-from hermes.store.search.reranking import Reranking, _Pages
+from hermes.store.search.meaning import encoders, vectors
+from hermes.store.search.reranking import Reranking
 
 pytestmark = pytest.mark.mechanism
 
@@ -42,8 +42,8 @@ def db(tmp_path):
         yield db
 
 
-def looked(db, sessions):
-    """What two models find; `sessions`: name → for each message the vectors of the first and the second model."""
+def looked(db, monkeypatch, sessions):
+    """What is near; `sessions`: name → for each message the vectors of the first and the second model."""
     vectors.prepare(db._engine)
     sequences = {}
     for name, messages in sessions.items():
@@ -57,26 +57,25 @@ def looked(db, sessions):
                             "INSERT INTO message_vectors(message_id, model, size, vector) VALUES(?, ?, 1, ?)",
                             (message_id, model, Blob(vector)),
                         )
+    monkeypatch.setattr(encoders, "installed", lambda: [Model("first"), Model("second")])
     with db._engine.read() as tx:
-        asked = [(one, one.questions([""])[0], _Pages(), None) for one in (Model("first"), Model("second"))]
-        return Reranking(tx, Scope("1 = 1"), asked).look(sequences), sequences
+        look = Reranking.at(db._engine, tx, Scope("1 = 1"), "a question")
+        return (None if look is None else look.look(sequences)), sequences
 
 
-def test_a_line_that_a_model_might_know_does_not_decide_for_a_session_in_another_language(db):
-    foreign = [(None, NEAR), (None, NEAR), (FAR, FAR), (None, FAR), (None, FAR)]
-    english = [(FAR, NEAR), (NEAR, FAR)]
-    found, sequences = looked(db, {"foreign": foreign, "english": english})
-    alone = {one: near[0] for one, near in found.messages.items()}
-    assert alone[sequences["foreign"][0]] > 0 > alone[sequences["foreign"][2]]
-    assert alone[sequences["english"][1]] > 0 > alone[sequences["english"][0]]
+@pytest.mark.parametrize("foreign, decides", [(2, "first"), (3, "second")])
+def test_the_first_model_answers_unless_another_knows_more_than_twice_as_much(db, monkeypatch, foreign, decides):
+    told = {"english": [(NEAR, FAR), (FAR, NEAR)], "foreign": [(None, FAR)] * foreign}
+    found, sequences = looked(db, monkeypatch, told)
+    nearest = max(found.messages, key=lambda one: found.messages[one][0])
+    assert nearest == sequences["english"][0 if decides == "first" else 1]
 
 
-def test_without_another_model_the_one_line_that_is_known_counts(db):
-    found, sequences = looked(db, {"tools": [(NEAR, None), (None, None), (None, None)], "other": [(FAR, FAR)]})
+def test_what_the_model_does_not_know_is_left_out(db, monkeypatch):
+    found, sequences = looked(db, monkeypatch, {"tools": [(NEAR, None), (None, None)], "other": [(FAR, FAR)]})
     assert found.messages[sequences["tools"][0]][0] > 0 and set(found.sessions) == {"tools", "other"}
     assert found.sessions["tools"] > found.sessions["other"]
 
 
-def test_no_vectors_at_all(db):
-    found, _ = looked(db, {"none": [(None, None)]})
-    assert (found.sessions, found.messages) == ({}, {})
+def test_no_vectors_at_all(db, monkeypatch):
+    assert looked(db, monkeypatch, {"none": [(None, None)]})[0] is None

@@ -196,7 +196,7 @@ class Picker(Screen[None], inherit_bindings=False):
             try:
                 rows = await asyncio.to_thread(
                     self.db.list_sessions_rich,
-                    limit=size, offset=offset, order_by_last_active=True, include_archived=False,
+                    limit=size, offset=offset, order_by_last_active=True, include_archived=False, automated=False,
                 )  # fmt: skip
             except HermesError as error:
                 self.app.problem = error  # type: ignore[attr-defined]

@@ -128,15 +128,12 @@ class _Pages:
 _PAGES: weakref.WeakKeyDictionary[Engine, dict[str, _Pages]] = weakref.WeakKeyDictionary()
 
 
-Asked = tuple[encoders.Encoder, Array, _Pages, Array]  # a model, the question's vector, the pages, how near each is
-
-
 class Reranking:
-    """One question, as each model that has vectors in this store and knows its language understands it. The first one (the
-    English one comes before the multilingual one) decides alone unless it knows less than half of what another one does."""
+    """One question, as one model understands it: the first that knows its language and has vectors in this store (the English
+    one comes before the multilingual one), unless another one knows more than twice as many messages."""
 
-    def __init__(self, tx: Tx, scope: Scope, asked: list[Asked]) -> None:
-        self._tx, self._scope, self._asked = tx, scope, asked
+    def __init__(self, tx: Tx, scope: Scope, encoder: encoders.Encoder, pages: _Pages, asked: Array) -> None:
+        self._tx, self._scope, self._encoder, self._pages, self._asked = tx, scope, encoder, pages, asked
 
     @classmethod
     def at(
@@ -144,7 +141,7 @@ class Reranking:
     ) -> Reranking | None:
         """None where there is no model for the vectors of this store: then words alone decide."""
         known = _PAGES.setdefault(engine, {})
-        able: list[tuple[encoders.Encoder, _Pages]] = []
+        chosen: tuple[encoders.Encoder, _Pages] | None = None
         for encoder in encoders.installed():
             if not encoder.suits(question):
                 continue
@@ -152,18 +149,18 @@ class Reranking:
             if pages is None or time.monotonic() - pages.since > FRESH:
                 pages = known[encoder.name] = _Pages()
             pages.read(tx, encoder)
-            if pages.unit is not None and not (able and 2 * able[0][1].count >= pages.count):
-                able.append((encoder, pages))
-        asked = _understood(able, question, spoken()) if able else []
-        return cls(tx, scope, asked) if asked else None
+            if pages.count > (2 * chosen[1].count if chosen else 0):
+                chosen = encoder, pages
+        if chosen is None:
+            return None
+        with suppress(StoreError, ImportError):  # its file is damaged (`hermes doctor` says so), or a library
+            return cls(tx, scope, *chosen, _vector(chosen[0], question, spoken()))  # type: ignore[arg-type]
+        return None
 
     def candidates(self, *, alone: bool = False) -> dict[str, int]:
         """The sessions whose pages are nearest, each with a message to look around. `alone`: none came by words."""
-        most = ALONE if alone else LOOKED_AT
-        found: dict[str, int] = {}
-        for _, _, pages, nearness in self._asked:
-            found = {**pages.nearest(nearness, self._seen, most), **found}
-        return found
+        near = _times(self._pages.unit, self._asked)
+        return self._pages.nearest(near, self._seen, ALONE if alone else LOOKED_AT)
 
     def _seen(self, session_ids: Sequence[str]) -> Spans:
         """The sessions among these that exist and may be seen, each with its first and last message that may."""
@@ -181,66 +178,34 @@ class Reranking:
         return {row[0]: (int(row[1]), int(row[2])) for row in tx.rows(sql, params)}
 
     def look(self, sequences: dict[str, list[int]]) -> Nearness:
-        """How near the messages of these sessions are. Of each session one model decides: the first one, unless it knows the
-        language of less than half of the messages that another one knows."""
-        left = sequences
-        shares: list[dict[str, list[_Vector]]] = []
-        for encoder, _, _, _ in self._asked:
-            read = self._read(encoder, left)
-            for session_id in [one for before in shares for one in before.keys() & read.keys()]:
-                earlier = next(one for one in shares if session_id in one)
-                if 2 * len(earlier[session_id]) < len(read[session_id]):
-                    del earlier[session_id]
-                else:
-                    del read[session_id]
-            shares.append(read)
-            left = {one: ids for one, ids in left.items() if 2 * len(read.get(one, ())) < len(ids)}
-        found = Nearness({}, {})
-        related = []
-        for (encoder, asked, _, _), read in zip(self._asked, shares, strict=True):
-            if read:
-                nearest, count = _compared(read, asked, found)
-                least, more = encoder.unrelated
-                related.append((nearest - least) / more - math.sqrt(2.0 * math.log(max(count, 2))))
-        found.related = sum(related) / len(related) if related else -math.inf
-        return found
-
-    def _read(self, encoder: encoders.Encoder, sequences: dict[str, list[int]]) -> dict[str, list[_Vector]]:
-        """The vectors that a model made of the messages of each session, in their order."""
-        sql = _VECTORS.replace("{model}", encoder.name).replace("{numbers}", str(encoder.numbers))
-        rows = {
-            row[0]: row
-            for row in rows_among(self._tx, sql, [one for ids in sequences.values() for one in ids], "message_id")
+        """How near the messages of these sessions are."""
+        sql = _VECTORS.format(model=self._encoder.name, numbers=self._encoder.numbers, these="{these}")
+        ids = [one for some in sequences.values() for one in some]
+        vectors_of = {row[0]: row for row in rows_among(self._tx, sql, ids, "message_id")}
+        known = {
+            session_id: [vectors_of[one] for one in ids if one in vectors_of] for session_id, ids in sequences.items()
         }
-        found = {session_id: [rows[one] for one in ids if one in rows] for session_id, ids in sequences.items()}
-        return {session_id: some for session_id, some in found.items() if some}
+        return self._compared({session_id: some for session_id, some in known.items() if some})
 
-
-def _compared(read: dict[str, list[_Vector]], asked: Array, nearness: Nearness) -> tuple[float, int]:
-    """Add how near messages are; the nearest cosine, and of how many."""
-    rows = [row for some in read.values() for row in some]
-    starts = np.cumsum([0, *(len(some) for some in read.values())])[:-1].tolist()
-    found = vectors.as_floats(row[2] for row in rows)
-    sizes = np.array([row[1] for row in rows], dtype=np.float32)
-    cosines = _times(found, asked)
-    middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
-    alone = ((cosines - middle) / spread).tolist()
-    together = ((_of_three(found, sizes, cosines, starts) - middle) / spread).tolist()
-    nearness.messages.update(zip((row[0] for row in rows), zip(alone, together, strict=True), strict=True))
-    sums = np.add.reduceat(found * sizes[:, None], starts, axis=0)
-    whole = _times(sums, asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", sums, sums)), 1e-9)
-    nearness.sessions.update(zip(read, ((whole - middle) / spread).tolist(), strict=True))
-    return float(cosines.max()), len(cosines)
-
-
-def _understood(models: Sequence[tuple[encoders.Encoder, _Pages]], question: str, spoken: str | None) -> list[Asked]:
-    """A question as each model understands it, without those that can't."""
-    found: list[Asked] = []
-    for encoder, pages in models:
-        with suppress(StoreError, ImportError):  # its file is damaged (`hermes doctor` says so), or a library
-            vector = _vector(encoder, question, spoken)  # type: ignore[arg-type]
-            found.append((encoder, vector, pages, _times(pages.unit, vector)))
-    return found
+    def _compared(self, read: dict[str, list[_Vector]]) -> Nearness:
+        rows = [row for some in read.values() for row in some]
+        if not rows:
+            return Nearness({}, {}, -math.inf)
+        starts = np.cumsum([0, *(len(some) for some in read.values())])[:-1].tolist()
+        found = vectors.as_floats(row[2] for row in rows)
+        sizes = np.array([row[1] for row in rows], dtype=np.float32)
+        cosines = _times(found, self._asked)
+        middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
+        alone = ((cosines - middle) / spread).tolist()
+        together = ((_of_three(found, sizes, cosines, starts) - middle) / spread).tolist()
+        sums = np.add.reduceat(found * sizes[:, None], starts, axis=0)
+        whole = _times(sums, self._asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", sums, sums)), 1e-9)
+        least, more = self._encoder.unrelated
+        return Nearness(
+            dict(zip((row[0] for row in rows), zip(alone, together, strict=True), strict=True)),
+            dict(zip(read, ((whole - middle) / spread).tolist(), strict=True)),
+            (float(cosines.max()) - least) / more - math.sqrt(2.0 * math.log(max(len(cosines), 2))),
+        )
 
 
 @lru_cache(maxsize=64)
