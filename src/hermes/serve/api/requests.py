@@ -29,7 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from hermes.agent.models.model import Message
-from hermes.agent.prompt_messages import unfit_address
+from hermes.agent.prompt import unfit_address
 from hermes.agent.tools.tool import Context, Tool
 from hermes.errors import (
     ContextTooLong,

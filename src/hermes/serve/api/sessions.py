@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.models.model import Message, Model
-from hermes.agent.system_prompt import system_prompt
+from hermes.agent.prompt import system_prompt
 from hermes.agent.turn_session import Also
 from hermes.serve.api.requests import ApiError, ApiRequest
 from hermes.store.api.session_db import Transactions
