@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from hermes.agent.models.endpoint.servers import PROVIDERS
+from hermes.agent.models.servers import PROVIDERS
 from tests.support.sizes import THOROUGH
 from tests.support.stores import FILES, opener, server_of
 

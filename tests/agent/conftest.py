@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.loop import Agent
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.config import Auxiliary, Config
 from tests.support.aimock import aimock
 

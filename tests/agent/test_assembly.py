@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.models.endpoint.assembly import Assembler, usage_in
+from hermes.agent.models.endpoint import Assembler, usage_in
 from tests.support.wire import call, delta, end
 
 pytestmark = pytest.mark.mechanism

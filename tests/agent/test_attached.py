@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.prompt_messages import prepared
+from hermes.agent.prompt import prepared
 from hermes.agent.turn import Done, Notice
 from hermes.errors import ModelRefused
 from hermes.texts import estimate_tokens

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hermes.agent.compress import compress, edges_of, estimate_tokens, prompt_tokens
 from hermes.agent.leases import SessionLease
-from hermes.agent.models.endpoint.client import EndpointModel
-from hermes.agent.offline.summary import SUMMARY_MARK
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.recall.history_text import CLOSE, OPEN
+from hermes.agent.summary import SUMMARY_MARK
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionBusy, SessionNotFound
 from hermes.texts import limits
@@ -564,7 +564,7 @@ def test_the_endpoints_own_count_comes_before_the_estimate() -> None:
 
 
 def test_a_turn_goes_on_in_the_compressed_child_and_the_model_is_shown_the_notes(db, make_agent, aimock) -> None:
-    from hermes.agent.prompt_messages import UNANSWERED
+    from hermes.agent.prompt import UNANSWERED
     from hermes.agent.turn import Followed
 
     talk(db, "s", *[f"message number {n} " + "words " * 1000 for n in range(20)], title="the parser")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.models.model import Piece, Reply
 from hermes.errors import ContextTooLong, ModelError, ModelRefused, ModelUnreachable, RateLimited
 from tests.support.aimock import fixtures_of

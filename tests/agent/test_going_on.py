@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.prompt_messages import LOST
+from hermes.agent.prompt import LOST
 from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Followed, Notice, Text
 from hermes.agent.turn_session import WENT_ON

@@ -17,7 +17,7 @@ import pytest
 
 from hermes.agent.compress import compress
 from hermes.agent.loop import Agent
-from hermes.agent.offline.summary import commands, exact_lines
+from hermes.agent.summary import commands, exact_lines
 from hermes.agent.turn import Followed
 from hermes.config import Config
 from hermes.texts import text_tokens

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.prompt_messages import LOST
+from hermes.agent.prompt import LOST
 from hermes.agent.turn import Done, Notice, Text
 from hermes.agent.turn_session import recover, recover_abandoned
 from hermes.errors import StoreClosed
@@ -28,7 +28,7 @@ CHILD = """
 import sys, time
 from pathlib import Path
 from hermes_state import SessionDB
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.loop import Agent
 from hermes.agent.tools.tool import Tool
 from hermes.config import Config

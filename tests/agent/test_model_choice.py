@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hermes.agent.models.choice import auxiliary_model, choose_model
-from hermes.agent.models.endpoint.client import EndpointModel
-from hermes.agent.models.endpoint.servers import Server, find_servers, usual_servers
+from hermes.agent.models.endpoint import EndpointModel
+from hermes.agent.models.servers import Server, find_servers, usual_servers
 from hermes.config import Auxiliary, Config
 from hermes.errors import ConfigError
 from tests.support.aimock import fixtures_of

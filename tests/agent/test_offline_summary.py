@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.offline.language import DENSE_RUN, is_stop, words
-from hermes.agent.offline.summary import MOST, SECTIONS, SUMMARY_MARK, summary_of, title_of
-from hermes.agent.offline.title import word_count
+from hermes.agent.language import DENSE_RUN, is_stop, words
+from hermes.agent.summary import MOST, SECTIONS, SUMMARY_MARK, summary_of, title_of
+from hermes.agent.titler import word_count
 from tests.support.sizes import size, some
 
 from .transcripts import ALL, GERMAN, OUTAGE, PARSER, Transcript, assistant, tool, user

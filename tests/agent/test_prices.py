@@ -5,7 +5,7 @@ from __future__ import annotations
 import genai_prices
 import pytest
 
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.models.model import UNKNOWN, Reply, Usage, cost, has_price, price_of
 
 pytestmark = pytest.mark.mechanism

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.prompt_messages import LOST, TOOL_BUDGET, UNANSWERED, prepared, repaired
+from hermes.agent.prompt import LOST, TOOL_BUDGET, UNANSWERED, prepared, repaired
 from hermes.texts import without_middle
 
 pytestmark = pytest.mark.mechanism

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.models.endpoint.transport import TRIES, pause
+from hermes.agent.models.transport import TRIES, pause
 from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Followed, Notice, Restarted, Text
 from hermes.config import Config

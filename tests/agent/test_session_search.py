@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.recall.excerpts import centred
 from hermes.agent.recall.history_text import CLOSE, OPEN, as_json
 from hermes.agent.recall.recall import excerpts, quoted, search_sessions, session_search

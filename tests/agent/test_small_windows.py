@@ -12,9 +12,9 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from hermes.agent.loop import Agent
-from hermes.agent.models.endpoint.client import EndpointModel
-from hermes.agent.offline.summary import SUMMARY_MARK
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.room import fitted
+from hermes.agent.summary import SUMMARY_MARK
 from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Followed, Notice
 from hermes.config import Config

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.models.endpoint.client import EndpointModel
-from hermes.agent.models.endpoint.transport import encoded
+from hermes.agent.models.endpoint import EndpointModel
+from hermes.agent.models.transport import encoded
 from hermes.texts import encodable
 from tests.support.wire import Wire, said
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.system_prompt import system_prompt
+from hermes.agent.prompt import system_prompt
 from hermes.config import Config
 
 pytestmark = pytest.mark.mechanism

@@ -12,7 +12,7 @@ import pytest
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.loop import ROUNDS
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import Done, Notice, Text, Thought, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput, ModelRefused, ToolError
@@ -151,7 +151,7 @@ def test_a_session_gets_its_title_after_the_first_exchange(make_agent: Any) -> N
 
 
 def test_a_model_without_tools_is_not_offered_any(db: Any, make_agent: Any) -> None:
-    from hermes.agent.offline.assistant import ExtractiveModel
+    from hermes.agent.models.extractive import ExtractiveModel
 
     db.create_session("old", "cli")
     db.append_message("old", "user", "we decided that the parser is called Fennel")

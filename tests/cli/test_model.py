@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from hermes.agent.models.endpoint.servers import PROVIDERS
+from hermes.agent.models.servers import PROVIDERS
 from tests.support.echo import Echo
 from tests.support.program import ONLY_OLLAMA, PROGRAM, environment, run
 from tests.support.providers import Providers

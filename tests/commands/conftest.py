@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.chat.terminal_conversation import TerminalConversation
 from hermes.commands.registry import run_command, sent_text
 from hermes.config import Config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hermes.agent.models.embedded import EmbeddedModel
-from hermes.agent.offline.assistant import ExtractiveModel
+from hermes.agent.models.extractive import ExtractiveModel
 from hermes.store.engines.base import OWN_MODELS
 
 SAID = "the walrus sleeps on the ice floe"

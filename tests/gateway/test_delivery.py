@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.errors import SlowDown
 from hermes.gateway.connection import Connection
 from hermes.gateway.events import Chat, Event, Sender, as_json

@@ -33,7 +33,7 @@ PARTS: dict[str, list[str]] = {
         "hermes.cli.sessions",
         "hermes.interop",
     ],
-    "chat": ["hermes.agent.models.endpoint.client", "hermes.agent.tools", "hermes.chat", "hermes.commands", "mcp"],
+    "chat": ["hermes.agent.models.endpoint", "hermes.agent.tools", "hermes.chat", "hermes.commands", "mcp"],
     "embedded": ["hermes.agent.models.embedded", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
     "acp": ["hermes.serve.acp.server", "hermes.cli.acp"],

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 
 from hermes.agent.loop import Agent
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.turn import Done
 from hermes.config import Auxiliary, Config
 from hermes_state import SessionDB
@@ -144,7 +144,7 @@ on_one = pytest.mark.parametrize("store", some(ENGINES[::-1], 1), indirect=True)
 CHILD = """
 import json, sys, time
 from pathlib import Path
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.turn import Text
 from hermes.agent.loop import Agent
 from hermes.agent.tools.tool import Tool

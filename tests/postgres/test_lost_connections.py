@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from hermes.agent.loop import Agent
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.turn import Text
 from hermes.config import Config
 from hermes.errors import StoreBusy, StoreError, StoreUnreachable

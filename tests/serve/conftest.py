@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.tools.tool import Toolbox
 from hermes.config import Auxiliary, Config
 from hermes.serve.api.app import api_app

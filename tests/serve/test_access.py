@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from hermes.agent.offline.assistant import ExtractiveModel
+from hermes.agent.models.extractive import ExtractiveModel
 from hermes.config import Config
 from hermes.errors import ConfigError
 from hermes.serve import http_messages

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.prompt_messages import LOST
+from hermes.agent.prompt import LOST
 from hermes.agent.tools.tool import Tool
 from hermes.config import Config
 from tests.support.labs.base import until

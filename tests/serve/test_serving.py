@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from openai import OpenAI
 from starlette.applications import Starlette
 
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.serve.api.app import api_app
@@ -156,7 +156,7 @@ def test_a_server_that_lists_nothing_still_has_its_own_model(serve: Any) -> None
 
 
 def test_without_any_model_the_history_answers(serve: Any, make_db: Any) -> None:
-    from hermes.agent.offline.assistant import ExtractiveModel
+    from hermes.agent.models.extractive import ExtractiveModel
 
     db = make_db()
     db.create_session("old", "cli")
@@ -221,7 +221,7 @@ CHILD = """
 import asyncio, sys
 from pathlib import Path
 from hermes_state import SessionDB
-from hermes.agent.models.endpoint.client import EndpointModel
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.serve.api.app import api_app
 from hermes.serve.http import HttpServer

@@ -24,7 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from hermes.agent.models.endpoint.servers import PROVIDERS
+from hermes.agent.models.servers import PROVIDERS
 
 
 class Asked(NamedTuple):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.leases import SessionLease
 from hermes.agent.models.model import asked_aside, can_write, counted_for, without_thinking
-from hermes.agent.prompt_messages import TOOL_BUDGET
+from hermes.agent.prompt import TOOL_BUDGET
 from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.room import cut_to
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound
@@ -159,7 +159,7 @@ def write_summary(
 
     The model is asked for notes of at most `tokens`.
     """
-    from hermes.agent.offline.summary import summary_of
+    from hermes.agent.summary import summary_of
 
     if not can_write(model):
         return summary_of(messages, focus, 4 * tokens)
@@ -265,7 +265,7 @@ def _with_header(
     summary: str, middle: Sequence[Mapping[str, Any]], session_id: str, tokens: int, request: str | None
 ) -> str:
     """The message that replaces the middle: one line that explains it, the notes, and what is copied word for word."""
-    from hermes.agent.offline.summary import exact_lines
+    from hermes.agent.summary import exact_lines
 
     count = len(middle)
     header = (

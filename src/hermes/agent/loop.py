@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.agent.leases import SessionLease
-from hermes.agent.models.endpoint.transport import most_tries, pause
 from hermes.agent.models.model import Message, Model, Reply, has_price
 from hermes.agent.models.model import load as load_prices
+from hermes.agent.models.transport import most_tries, pause
+from hermes.agent.prompt import SystemPrompt, instruction_files
 from hermes.agent.room import Room, quoting, reading_little
-from hermes.agent.system_prompt import SystemPrompt, instruction_files
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.permission import NOBODY
 from hermes.agent.tools.tool import Context, Tool

@@ -116,7 +116,7 @@ def without_attachments(message: Message, why: str) -> Message:
     content = message.get("content")
     if not attachments_in(message) or not isinstance(content, list):
         return message
-    from hermes.agent.prompt_messages import left_out
+    from hermes.agent.prompt import left_out
 
     return {
         **message,

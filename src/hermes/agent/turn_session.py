@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.leases import SessionLease
-from hermes.agent.models.endpoint.servers import without_password
 from hermes.agent.models.model import REASONING, Message, Model, Reply, price_of
-from hermes.agent.prompt_messages import last_question, prepared
+from hermes.agent.models.servers import without_password
+from hermes.agent.prompt import last_question, prepared
 from hermes.agent.tool_calls import OUTCOME, Result
 from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from rich.cells import cell_len
 from rich.text import Text
 
-from hermes.agent.models.endpoint.servers import unused_variables
-from hermes.agent.prompt_messages import OWN_COMMAND, TOOL_BUDGET
+from hermes.agent.models.servers import unused_variables
+from hermes.agent.prompt import OWN_COMMAND, TOOL_BUDGET
 from hermes.agent.tools.permission import Answer, Question, read_answer
 from hermes.chat.file_mentions import with_files
 from hermes.chat.keyboard import ENDING, Terminated, Typing, handled, quiet_keyboard, shells_keyboard, signals_raise

@@ -38,7 +38,7 @@ def _get(url: str, headers: Mapping[str, str], shown: str) -> httpx.Response:
     """A server's answer to GET; of a stream only its beginning. HermesError (about `shown`) when there is none."""
     import httpx
 
-    from hermes.agent.models.endpoint.servers import is_near
+    from hermes.agent.models.servers import is_near
 
     try:
         with (
@@ -57,8 +57,8 @@ def _get(url: str, headers: Mapping[str, str], shown: str) -> httpx.Response:
 def model(config: Config, task: str | None) -> Found:
     """The model that answers, or the one for a side task: what its endpoint says about it."""
     from hermes.agent.models.choice import language_model
-    from hermes.agent.models.endpoint.client import EndpointModel
-    from hermes.agent.models.endpoint.servers import headers_for, without_password
+    from hermes.agent.models.endpoint import EndpointModel
+    from hermes.agent.models.servers import headers_for, without_password
 
     if task is not None:
         own, main = getattr(config.auxiliary, task), config.model
@@ -107,7 +107,7 @@ def _listed(answer: httpx.Response) -> list[str] | None:
 
 def mcp_server(config: Config, name: str) -> Found:
     """A server with tools: whether its program exists, or its address answers."""
-    from hermes.agent.models.endpoint.servers import without_password
+    from hermes.agent.models.servers import without_password
 
     server, key = config.mcp_servers[name], f"mcp_servers.{name}"
     if server.command is not None:

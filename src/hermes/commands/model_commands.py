@@ -47,7 +47,7 @@ def model_names(model: Model) -> list[str]:
 
 
 def _listed_now(model: Model) -> set[str]:
-    from hermes.agent.models.endpoint.servers import can_chat, find_servers, listed_models
+    from hermes.agent.models.servers import can_chat, find_servers, listed_models
 
     if model.base_url is None:
         return {name for found in find_servers() for name in found.models}
@@ -136,7 +136,7 @@ def reasoning(host: Host, arguments: str) -> None:
 
 def _is_elsewhere(words: str, now: Model) -> bool:
     """Whether the words name a model of another provider (`anthropic/claude-…`). InvalidInput without a key for it."""
-    from hermes.agent.models.endpoint.servers import endpoint_named, named_provider, provider_at
+    from hermes.agent.models.servers import endpoint_named, named_provider, provider_at
     from hermes.config import environment
 
     named, here = named_provider(words), provider_at(now.base_url)
@@ -177,7 +177,7 @@ def _bar(tokens: int, whole: int) -> str:
 
 def context_parts(host: Host) -> dict[str, int]:
     """Estimated tokens by kind of text."""
-    from hermes.agent.system_prompt import without_instructions
+    from hermes.agent.prompt import without_instructions
 
     row = host.db.get_session(host.session_id, visible_to=host.user)
     parts = dict.fromkeys(

@@ -6,9 +6,9 @@ import asyncio
 import time
 
 from hermes.agent.models.choice import named_model
-from hermes.agent.models.endpoint.client import EndpointModel
-from hermes.agent.models.endpoint.servers import can_chat, listed_models
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.models.model import Model
+from hermes.agent.models.servers import can_chat, listed_models
 
 _FRESH = 60.0  # seconds for which the endpoint's list is cached
 

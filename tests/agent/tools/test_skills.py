@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.skills import Skill, skill_list, skills
+from hermes.agent.tools.memory import Skill, skill_list, skills
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 

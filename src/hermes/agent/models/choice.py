@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hermes.agent.models.endpoint import servers
-from hermes.agent.models.endpoint.client import EndpointModel
-from hermes.agent.models.endpoint.servers import (
+from hermes.agent.models import servers
+from hermes.agent.models.endpoint import EndpointModel
+from hermes.agent.models.files import MODELS, place_of
+from hermes.agent.models.model import Model
+from hermes.agent.models.servers import (
     PROVIDERS,
     can_chat,
     find_servers,
@@ -26,8 +28,6 @@ from hermes.agent.models.endpoint.servers import (
     variable_of,
     without_password,
 )
-from hermes.agent.models.files import MODELS, place_of
-from hermes.agent.models.model import Model
 from hermes.config import environment
 from hermes.errors import ConfigError, InvalidInput, ModelUnreachable
 from hermes.home import get_hermes_home
@@ -45,7 +45,7 @@ _DEFAULTS = {servers.OPENAI: "gpt-5-mini", servers.OPENROUTER: "openrouter/auto"
 
 def choose_model(config: Config, db: SessionDB) -> Model:
     """The model that answers, by the configuration and by what is available. ConfigError when the configured one is not."""
-    from hermes.agent.offline.assistant import ExtractiveModel
+    from hermes.agent.models.extractive import ExtractiveModel
 
     return language_model(config, db) or ExtractiveModel(db)
 

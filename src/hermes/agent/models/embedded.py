@@ -20,10 +20,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hermes.agent.models.endpoint.client import EndpointModel
-from hermes.agent.models.endpoint.transport import running
+from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.models.files import place_of
 from hermes.agent.models.model import Message, Piece, Reply
+from hermes.agent.models.transport import running
 from hermes.agent.room import cut_to
 from hermes.errors import ContextTooLong, MissingExtra, ModelError
 from hermes.store.text.index_text import plain_content
@@ -174,7 +174,7 @@ def _parameters(settings: Any, path: Path, key: str) -> Any:
 SYSTEM = 400  # characters of a system prompt that are used
 _WHO = "You are a helpful assistant."  # longer prompts give worse answers; called Hermes, it plays the god
 _CIRCLE = 40  # characters
-_OWN = "You are Hermes,"  # how this program's own prompts begin (system_prompt.py)
+_OWN = "You are Hermes,"  # how this program's own prompts begin (prompt.py)
 
 
 def question_of(messages: Sequence[Message]) -> str:

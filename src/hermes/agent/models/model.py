@@ -18,7 +18,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from hermes.agent.models.endpoint.servers import is_near
+from hermes.agent.models.servers import is_near
 from hermes.errors import ModelError
 
 if TYPE_CHECKING:

@@ -97,7 +97,7 @@ class Lookup:
         return fitted(head, "sessions", parts, self.budget)
 
     def overview(self, session: str) -> Answer:
-        from hermes.agent.offline.summary import summary_of
+        from hermes.agent.summary import summary_of
 
         row = self.chains.shown(session)
         assert row is not None

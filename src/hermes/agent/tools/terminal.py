@@ -13,8 +13,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hermes.agent.tools.command_line import NotUnderstood, read_command_line
-from hermes.agent.tools.harmless import Doubt, Place, why_ask
+from hermes.agent.tools.harmless import Doubt, NotUnderstood, Place, read_command_line, why_ask
 from hermes.agent.tools.permission import (
     Question,
     free_folder,

@@ -196,9 +196,8 @@ def builtin_tools(config: Config) -> list[Tool]:
     from hermes.agent.tools.cron_tool import cron
     from hermes.agent.tools.delegate import delegate
     from hermes.agent.tools.file_tools import FILE_TOOLS
-    from hermes.agent.tools.memory import memory
+    from hermes.agent.tools.memory import memory, skills
     from hermes.agent.tools.processes import process
-    from hermes.agent.tools.skills import skills
     from hermes.agent.tools.terminal import terminal
 
     return [

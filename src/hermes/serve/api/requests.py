@@ -16,7 +16,7 @@ from typing import Annotated, Any, Self
 import msgspec
 
 from hermes.agent.models.model import Message
-from hermes.agent.prompt_messages import unfit_address
+from hermes.agent.prompt import unfit_address
 from hermes.agent.tools.tool import Context, Tool
 from hermes.errors import ToolError
 from hermes.serve.http_messages import ApiError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.models.model import Message, Model
-from hermes.agent.system_prompt import system_prompt
+from hermes.agent.prompt import system_prompt
 from hermes.agent.turn_session import Also
 from hermes.serve.api.requests import ApiRequest
 from hermes.serve.http_messages import ApiError

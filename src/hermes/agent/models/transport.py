@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from hermes.agent.models.endpoint.servers import is_near
+from hermes.agent.models.servers import is_near
 from hermes.errors import ContextTooLong, HermesError, ModelError, ModelRefused, ModelUnreachable, RateLimited
 from hermes.texts import encodable
 

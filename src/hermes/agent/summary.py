@@ -1,4 +1,4 @@
-"""Summaries (and titles, of title.py) made from the words of the conversation itself, for when no model can write them.
+"""Summaries made from the words of the conversation itself, for when no model can write them.
 
 A summary has the five parts that a model would be asked
 for (goal, decisions, facts, open work, files); it quotes sentences and lists every particular (file, identifier, number)
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from hermes.agent.offline.language import (
+from hermes.agent.language import (
     DECISION,
     OPEN,
     QUESTION,
@@ -25,8 +25,8 @@ from hermes.agent.offline.language import (
     paragraphs,
     sentences,
 )
-from hermes.agent.offline.title import title_of
 from hermes.agent.recall.history_text import SUMMARY_MARK, message_text
+from hermes.agent.titler import title_of
 from hermes.texts import harmless, shortened, text_tokens
 
 __all__ = ["MOST", "SECTIONS", "SUMMARY_MARK", "summary_of", "title_of"]

@@ -1,1 +1,0 @@
-"""The client of OpenAI-compatible endpoints, on this machine and elsewhere."""

@@ -1,1 +1,0 @@
-"""Substitutes for a model: titles, summaries and answers from the words of the conversations."""
