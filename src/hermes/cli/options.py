@@ -117,9 +117,10 @@ def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
     try:
         return list(dict.fromkeys(find_session(db, word) for word in words))
     except click.ClickException as error:
-        if len(words) > 1 and not isinstance(error, Ambiguous):
-            error.message += f' (a title with spaces is put in quotes: "{" ".join(words)}")'
-        raise
+        if len(words) == 1 or isinstance(error, Ambiguous):
+            raise
+        hint = f'a title with spaces is put in quotes: "{" ".join(words)}"'
+        raise click.ClickException(f"{error.message} ({hint})") from None
 
 
 def wrapped(question: str) -> str:
