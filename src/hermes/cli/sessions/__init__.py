@@ -15,7 +15,10 @@ COMMANDS: Commands = {
     "search": ("hermes.cli.sessions.searching", "Search the messages."),
     "show": ("hermes.cli.sessions.showing", "Show a conversation; --follow waits for more."),
     "rename": ("hermes.cli.sessions.marks", "Give a session a title."),
-    "export": ("hermes.cli.sessions.exporting", "Write sessions to a file: JSONL, Markdown, HTML, or for another program."),
+    "export": (
+        "hermes.cli.sessions.exporting",
+        "Write sessions to a file: JSONL, Markdown, HTML, or for another program.",
+    ),
     "import": ("hermes.cli.sessions.importing", "Import an export, another state.db, or another program's history."),
     "watch": ("hermes.cli.sessions.importing", "Follow other programs' histories as they are written."),
     "open": ("hermes.cli.sessions.exporting", "Continue a session in another program."),
