@@ -1,4 +1,4 @@
-"""File changes in messages of other programs: found at once."""
+"""File changes in messages of other programs: answered at once, noted when the messages are indexed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from hermes_state import SessionDB
+from tests.support.program import run
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -23,6 +25,7 @@ def older(tmp_path: Path) -> Path:
             db.append_message("s", "assistant", None, tool_calls=[call])
             db.append_message("s", "tool", "error: no" if number % 2 else "Made it.", tool_call_id=f"c{number}")
     with sqlite3.connect(path) as file:
+        file.execute("DROP TABLE file_changes")
         file.execute("UPDATE messages SET writer = NULL")
         file.execute("PRAGMA application_id = 0")
         file.execute("PRAGMA user_version = 0")
@@ -37,7 +40,16 @@ def test_they_are_answered_while_the_file_is_only_read(older: Path) -> None:
         assert db.file_changes(["größe.py"]) == []
 
 
-def test_a_change_of_another_program_is_found_before_and_after_its_message_is_indexed(tmp_path: Path) -> None:
+def test_they_are_noted_when_the_messages_are_indexed_and_each_once(older: Path) -> None:
+    with SessionDB(older) as db:
+        db.append_message("s", "user", "and on")
+        assert len(db.file_changes(["file0.py"])) == 200
+        until(lambda: db.index_status()["pending"] == 0, unless=lambda: len(db.file_changes(["file0.py"])) != 200)
+        assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 600}]
+        assert len(db.file_changes(["file0.py"])) == 200
+
+
+def test_a_change_of_another_program_is_noted_when_its_message_is_indexed(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with SessionDB(path) as db:
         db.create_session("s", "cli")
@@ -51,3 +63,27 @@ def test_a_change_of_another_program_is_found_before_and_after_its_message_is_in
         assert [row["path"] for row in db.file_changes(["theirs.py"])] == ["theirs.py"]
         db.catch_up()
         assert [row["path"] for row in db.file_changes(["theirs.py"])] == ["theirs.py"]
+        assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 1}]
+
+
+@pytest.mark.parametrize("words", [("repair", "--rebuild-index"), ("rebuild",)])
+def test_lost_and_wrong_notes_are_made_again(words: tuple[str, ...], hermes_home: Path) -> None:
+    path = hermes_home / "state.db"
+    with SessionDB(path) as db:
+        db.create_session("s", "cli")
+        ids = []
+        for name in ("kept.py", "redacted.py", "failed.py"):
+            arguments = json.dumps({"path": name, "content": "some words of it"})
+            call = {"id": name, "type": "function", "function": {"name": "write_file", "arguments": arguments}}
+            ids.append(db.append_message("s", "assistant", None, tool_calls=[call]))
+            db.append_message("s", "tool", "error: no" if name == "failed.py" else "Made it.", tool_call_id=name)
+        db.redact_message(ids[1])
+    with sqlite3.connect(path) as file:
+        file.execute("DELETE FROM file_changes")
+        sql = "INSERT INTO file_changes(message_id, call, path, name, kind, lines) VALUES(?, 0, ?, ?, 'edit', x'')"
+        file.execute(sql, (ids[2], "wrong.py", "wrong.py"))
+    file.close()
+    assert run("sessions", *words, home=hermes_home).status == 0
+    with SessionDB(path) as db:
+        assert [row["path"] for row in db.file_changes()] == ["kept.py"]
+        assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 1}]

@@ -229,6 +229,6 @@ def _flat(keys: Sequence[Key]) -> list[Any]:
 
 def _plain(name: str, value: Any) -> Any:
     """A value that both engines accept."""
-    if name in ("content_rest", "vector"):
+    if name in ("content_rest", "vector", "lines"):
         return None if value is None else Blob(value)
     return codec.restored(value)

@@ -1,7 +1,8 @@
-"""The files that tool calls changed, asked by `hermes why`.
+"""The files that tool calls changed: noted with each message as it is stored, asked by `hermes why`.
 
-Nothing is noted of them beside the messages: the full-text index finds the messages that name a file, and their tool calls
-tell what they changed (file_edits.py reads them). A call whose result says that it failed changed nothing.
+A row for each file of each tool call (file_edits.py reads the calls): the path as the call names it, its last component for
+the index, and a hash of every line that the call adds. The result of a call that failed takes its rows away again. Messages
+that another program stored are noted when they are indexed; until then a question reads them itself.
 """
 
 from __future__ import annotations
@@ -9,20 +10,99 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hermes.store.engines.base import Engine, Row, Scope, Tx, phrase_words, rows_among
+from hermes.store.engines.base import REDACTED, Engine, Row, Scope, Tx, rows_among
 from hermes.store.records import codec, message_reading
-from hermes.store.records.file_edits import FileChange, calls_in, changes_of, hashed, is_failure
+from hermes.store.records.file_edits import Noted, calls_in, is_failure, noted
 from hermes.store.records.visibility import User
 from hermes.store.text.index_text import plain_parts
-from hermes.store.text.query import Leaf, Or
 
 if TYPE_CHECKING:
+    from hermes.store.records.message_values import EncodedMessage
     from hermes.store.records.rows import ChangeReason, FileChangeRow
 
 _ANY = 1 << 62  # above every id
-_NEAR = 200  # ids after a call among which its result is looked for
-_MOST = 20_000  # messages that name a file, the newest
+_NEAR = 200  # ids among which the result of a call is looked for, and the call of a result
 _OF_SESSION = "session_id || '' = ?"  # an expression: the few ids are read, not the index of a long session
+_STORED = (
+    "SELECT id, session_id, tool_calls FROM messages WHERE id > ? AND tool_calls IS NOT NULL AND (hidden IS NULL OR hidden >"
+    f" {REDACTED}) ORDER BY id LIMIT 500"
+)
+_PUT = "INSERT INTO file_changes(message_id, call, path, name, kind, lines) VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+
+
+# ---------------------------------------------------------------------------------------------- noting
+
+
+def note(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> None:
+    """Note what a message that was just stored tells about files."""
+    if ready.changes:
+        _put(tx, message_id, ready.changes)
+    elif ready.failed:
+        sql = (
+            f"SELECT id, tool_calls FROM messages WHERE {_OF_SESSION} AND id < ? AND id >= ? AND tool_calls IS NOT NULL"
+            " ORDER BY id DESC"
+        )
+        for made, calls in tx.rows(sql, (session_id, message_id, message_id - _NEAR)):
+            ids = [call_id for call_id, _, _ in calls_in(codec.restored(calls))]
+            if ready.values["tool_call_id"] in ids:
+                call = ids.index(ready.values["tool_call_id"])
+                tx.run("DELETE FROM file_changes WHERE message_id = ? AND call = ?", (made, call))
+                return
+
+
+def _put(tx: Tx, message_id: int, rows: Sequence[Noted]) -> None:
+    for call, path, name, kind, lines in rows:
+        tx.run(_PUT, (message_id, call, path, name, kind, lines))
+
+
+def forget(tx: Tx, message_ids: Sequence[int]) -> None:
+    """Remove what was noted of these messages."""
+    for message_id in message_ids:
+        tx.run("DELETE FROM file_changes WHERE message_id = ?", (message_id,))
+
+
+def note_stored(tx: Tx, rows: Sequence[tuple[int, str, Any]]) -> None:
+    """Note the calls of messages that are already stored: id, session, tool calls."""
+    for message_id, session_id, calls in rows:
+        _put(tx, message_id, _succeeded(tx, message_id, session_id, calls))
+
+
+def _succeeded(tx: Tx, message_id: int, session_id: str, calls: Any) -> list[Noted]:
+    """The changes that a stored message's tool calls made, but for those that failed."""
+    told = codec.from_json(codec.restored(calls))
+    if not (found := noted(told)):
+        return []
+    sql = (
+        "SELECT tool_call_id, content, content_rest, content_format, meta FROM messages WHERE id > ? AND id <= ? AND"
+        f" {_OF_SESSION} AND role = 'tool'"
+    )
+    failed = {
+        codec.restored(call_id)
+        for call_id, *content, meta in tx.rows(sql, (message_id, message_id + _NEAR, session_id))
+        if is_failure(_text(*content), None if meta is None else codec.from_json(codec.restored(meta)))
+    }
+    ids = [call_id for call_id, _, _ in calls_in(told)]
+    return [row for row in found if ids[row[0]] not in failed]
+
+
+def _text(content: Any, rest: Any, form: Any) -> str:
+    value = codec.content_value(codec.joined(content, rest), form)
+    return value if isinstance(value, str) else plain_parts(value) if value else ""
+
+
+def note_again(engine: Engine) -> None:
+    """Note the changes of all messages again, where notes may be lost or wrong."""
+    with engine.write() as tx:
+        tx.run("DELETE FROM file_changes")
+        last = 0
+        while rows := tx.rows(_STORED, (last,)):
+            note_stored(tx, rows)
+            last = rows[-1][0]
+
+
+# ---------------------------------------------------------------------------------------------- asking
+
+
 _OWNER = "m.timestamp, m.session_id, s.source, s.title, s.cwd, s.trashed_at IS NULL AND s.purged IS NULL"
 
 
@@ -31,59 +111,43 @@ def changes(
 ) -> list[FileChangeRow]:
     """See SessionDB.file_changes."""
     found: list[FileChangeRow] = []
-    for message_id, calls, at, owner, *about, is_shown in _candidates(engine, tx, names, session_id, scope):
-        made = _succeeded(tx, message_id, owner, calls, names)
-        if made and (visible_to is not None or not is_shown):  # a session that carries the message may be seen instead
+    for message_id, path, kind, lines, at, owner, *about, is_shown in _changes(engine, tx, names, session_id, scope):
+        if visible_to is not None or not is_shown:  # the session that carries the message, if its own is not to be seen
             other = message_reading.session_of(tx, message_id, visible_to) or owner
             if other != owner:
                 owner, *about = tx.row("SELECT id, source, title, cwd FROM sessions WHERE id = ?", (other,)) or ()
         source, title, cwd = map(codec.restored, about)
-        found += [{
+        found.append({
             "message_id": message_id, "session_id": codec.restored(owner), "source": source, "title": title, "cwd": cwd,
-            "path": one.path, "kind": one.kind, "time": at, "lines": hashed(one.added),
-        } for one in made]  # fmt: skip
+            "path": codec.restored(path), "kind": kind, "time": at, "lines": bytes(lines or b""),
+        })  # fmt: skip
     return sorted(found, key=lambda one: (one["time"], one["message_id"]), reverse=True)
 
 
-def _candidates(
+def _changes(
     engine: Engine, tx: Tx, names: Sequence[str] | None, session_id: str | None, scope: Scope
 ) -> Iterator[Row]:
-    """Id, tool calls and `_OWNER` of the messages whose tool calls may have changed files of these names."""
-    of_session, params = ("TRUE", []) if session_id is None else ("m.session_id = ?", [session_id])
-    sql = (
-        f"SELECT m.id, m.tool_calls, {_OWNER} FROM messages m JOIN sessions s ON s.id = m.session_id WHERE {{these}}"
-        f" AND m.tool_calls IS NOT NULL AND {of_session} AND {scope.where}"
-    )
-    leaves = tuple(Leaf(name, "phrase") for name in names or ())
-    if session_id is None and names is not None and all(phrase_words(leaf)[0] for leaf in leaves):
-        (ids,) = engine.fulltext.holder_ids(tx, [Or(leaves)], _MOST) if leaves else ([],)
-        return rows_among(tx, sql, ids, "m.id", [*params, *scope.params])
-    return iter(tx.rows(sql.format(these="TRUE"), [*params, *scope.params]))
-
-
-def _succeeded(tx: Tx, message_id: int, session_id: str, calls: Any, names: Sequence[str] | None) -> list[FileChange]:
-    """The changes of files of these names that a message's tool calls made, but for those that failed."""
-    found = [
-        (call_id, one)
-        for call_id, tool, arguments in calls_in(codec.restored(calls))
-        for one in changes_of(tool, arguments)
-        if names is None or one.path.rpartition("/")[2] in names
-    ]
-    sql = (
-        "SELECT tool_call_id, content, content_rest, content_format, meta FROM messages WHERE id > ? AND id <= ? AND"
-        f" {_OF_SESSION} AND role = 'tool'"
-    )
-    failed = {
-        codec.restored(call_id)
-        for call_id, *content, meta in (tx.rows(sql, (message_id, message_id + _NEAR, session_id)) if found else ())
-        if is_failure(_text(*content), None if meta is None else codec.from_json(codec.restored(meta)))
-    }
-    return [one for call_id, one in found if call_id not in failed]
-
-
-def _text(content: Any, rest: Any, form: Any) -> str:
-    value = codec.content_value(codec.joined(content, rest), form)
-    return value if isinstance(value, str) else plain_parts(value) if value else ""
+    """Id, path, kind, lines and `_OWNER` of changes: noted ones, and those in another program's messages above the mark."""
+    joined = f"JOIN sessions s ON s.id = m.session_id WHERE {{these}} AND {scope.where}"
+    of_session = "TRUE" if session_id is None else "m.session_id = ?"
+    params = [*([] if session_id is None else [session_id]), *scope.params]
+    is_noted = tx.has_table("file_changes")
+    if names is not None and not names:
+        return
+    if is_noted:
+        these, given = ("TRUE", []) if names is None else tx.among("c.name", names)
+        sql = f"SELECT c.message_id, c.path, c.kind, c.lines, {_OWNER} FROM file_changes c JOIN messages m ON m.id = c.message_id"
+        yield from tx.rows(f"{sql} {joined.format(these=f'{these} AND {of_session}')}", [*given, *params])
+    # Without the table it is an older file, which is only read.
+    mark, unnoted = (engine.fulltext.mark(tx), "m.writer IS NULL") if is_noted else (0, "TRUE")
+    known = [name for name in names or () if all(map(str.isascii, names or ()))]  # programs may have escaped others
+    named = " OR ".join(["instr(m.tool_calls, ?) > 0"] * len(known)) or "TRUE"
+    others = f"m.id > ? AND {unnoted} AND m.tool_calls IS NOT NULL AND ({named}) AND {of_session}"
+    sql = f"SELECT m.id, m.tool_calls, {_OWNER} FROM messages m {joined.format(these=others)}"
+    for message_id, calls, *owner in tx.rows(sql, [mark, *known, *params]):
+        for _, path, name, kind, lines in _succeeded(tx, message_id, owner[1], calls):
+            if names is None or name in names:
+                yield message_id, path, kind, lines, *owner
 
 
 def reasons(tx: Tx, message_ids: Sequence[int], visible_to: User | None) -> dict[int, ChangeReason]:

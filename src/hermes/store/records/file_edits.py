@@ -31,8 +31,16 @@ _TOOLS = {
 }
 _KINDS = {name: kind for kind, names in _TOOLS.items() for name in names.split()}
 _READING = ("view", "undoedit", "read")  # commands of editors that change nothing, or nothing that is known
-_PATHS = ("path", "filepath", "targetfile", "notebookpath", "targetnotebook", "file", "filename",
-          "relativeworkspacepath")  # fmt: skip
+_PATHS = (
+    "path",
+    "filepath",
+    "targetfile",
+    "notebookpath",
+    "targetnotebook",
+    "file",
+    "filename",
+    "relativeworkspacepath",
+)
 _WHOLE = ("content", "contents", "filetext", "codecontent", "code")
 _OLD = ("old", "oldstring", "oldstr", "oldtext", "targetcontent", "search")
 _NEW = ("new", "newstring", "newstr", "newtext", "newsource", "newcode", "replacementcontent", "codeedit", "code", "content",
@@ -47,6 +55,11 @@ _SEARCH, _MIDDLE, _REPLACE = (
 )
 _ABOUT = re.compile(r":|-{5,}\Z")  # the place in the file, between SEARCH and the lines
 _SAYS_SOMETHING = re.compile(r"\w\W*\w\W*\w")
+
+
+Noted = tuple[
+    int, str, str, str, bytes
+]  # the number of the call, path, its last component, kind, hashes of added lines
 
 
 @dataclass(slots=True)
@@ -247,6 +260,15 @@ def calls_in(tool_calls: Any) -> list[tuple[str, str, Any]]:
         told = call["function"] if isinstance(call.get("function"), dict) else call
         arguments = told.get("arguments", told.get("input"))
         found.append((str(call.get("id") or ""), str(told.get("name") or ""), arguments))
+    return found
+
+
+def noted(tool_calls: Any) -> list[Noted]:
+    """The file changes of a message's tool calls, in the shape of their rows."""
+    found: list[Noted] = []
+    for number, (_, tool, arguments) in enumerate(calls_in(tool_calls)):
+        for one in changes_of(tool, arguments):
+            found.append((number, one.path, one.path.rpartition("/")[2], one.kind, codec.Blob(hashed(one.added))))
     return found
 
 

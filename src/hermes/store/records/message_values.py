@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from hermes.store.api import arguments
 from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.records import codec
 from hermes.store.records.attachments import Lifted, as_told, references
+from hermes.store.records.file_edits import Noted, is_failure, noted
 from hermes.store.records.titles import MAX_TITLE
 from hermes.store.text.index_text import plain_parts
 
@@ -42,6 +43,8 @@ class EncodedMessage:
     size: int
     text: str | None = None  # the whole content, as its transcript line has it
     lifted: Lifted = ()  # attachments: hash, mime, bytes
+    changes: Sequence[Noted] = ()  # the files that its tool calls change
+    failed: bool = False  # it is the result of a tool call that changed nothing
 
     @property
     def form(self) -> str | None:
@@ -105,7 +108,10 @@ def encode_message(message: Mapping[str, Any], *, mask: Mask | None, lift: Lift 
         if (value := get(name)) is not None:
             values[name] = encode(codec.json_field(value) or "")
     preview = preview_of(shown) if role == "user" and shown else None
-    return EncodedMessage(values, count_calls(get("tool_calls")), timestamp, preview or None, size, whole, lifted)
+    made = get("tool_calls")
+    changes = noted(made) if made and role == "assistant" else ()
+    failed = role == "tool" and is_failure(shown, get("meta"))
+    return EncodedMessage(values, count_calls(made), timestamp, preview or None, size, whole, lifted, changes, failed)
 
 
 def count_calls(calls: Any) -> int:

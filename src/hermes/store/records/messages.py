@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hermes.errors import SessionNotFound
 from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Document, Engine, Tx
-from hermes.store.records import codec
+from hermes.store.records import codec, file_changes
 from hermes.store.records.message_reading import NEEDED, UNSETTLED, refer, shown_rows
 from hermes.store.records.message_values import STORED, EncodedMessage, count_calls, preview_of
 from hermes.store.text.index_text import plain_parts
@@ -34,8 +34,15 @@ def append(tx: Tx, session_id: str, ready: EncodedMessage) -> int:
     message_id = tx.store_message(counted, (_INSERT, (session_id, *ready.values.values())), _document(ready))
     if message_id is None:
         raise SessionNotFound(session_id)
-    refer(tx, message_id, ready.lifted)
+    _stored(tx, session_id, message_id, ready)
     return message_id
+
+
+def _stored(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> None:
+    """Record what belongs to a message that was just stored."""
+    refer(tx, message_id, ready.lifted)
+    if ready.changes or ready.failed:
+        file_changes.note(tx, session_id, message_id, ready)
 
 
 def _document(ready: EncodedMessage) -> Document:
@@ -50,7 +57,7 @@ def insert(tx: Tx, session_id: str, ready: EncodedMessage, message_id: int | Non
     else:
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values.values()))
     tx.message_stored(message_id, _document(ready))
-    refer(tx, message_id, ready.lifted)
+    _stored(tx, session_id, message_id, ready)
     return message_id
 
 
@@ -66,6 +73,11 @@ def set_values(tx: Tx, message_id: int, ready: EncodedMessage, *, only_content: 
     tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*(ready.values[name] for name in names), message_id))
     tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
     refer(tx, message_id, ready.lifted)
+    if not only_content:
+        file_changes.forget(tx, [message_id])
+        file_changes.note(
+            tx, str(tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))), message_id, ready
+        )
     tx.changed_by_us([message_id])
 
 
@@ -157,6 +169,7 @@ def home_of(tx: Tx, message_id: int) -> MessageHome | None:
 def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
     """Redact a message in every session that shows it."""
     tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, message_id))
+    file_changes.forget(tx, [message_id])
     for session_id in place.sessions:
         recount(tx, session_id)
 
@@ -215,4 +228,5 @@ def delete(engine: Engine, tx: Tx, ids: Sequence[int]) -> None:
     for message_id in ids:
         tx.run("DELETE FROM messages WHERE id = ?", (message_id,))
         tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
+    file_changes.forget(tx, ids)
     tx.changed_by_us(ids)

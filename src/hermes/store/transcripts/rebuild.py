@@ -18,7 +18,7 @@ from hermes.errors import InvalidInput
 from hermes.home import has_key_file
 from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta
 from hermes.store.exchange.ingest import Ingest, ready
-from hermes.store.records import codec, events, messages
+from hermes.store.records import codec, events, file_changes, messages
 from hermes.store.records.lineage import StoredRow, references_kept
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.lines import Entry, TranscriptFolder, file_name, highest_id, tail
@@ -68,6 +68,7 @@ def rebuild_store(path: Path, folder: Path) -> list[str]:
             for (session_id,) in tx.rows("SELECT id FROM sessions"):
                 messages.recount(tx, session_id)
         engine.rebuild_index()
+        file_changes.note_again(engine)
         engine.close()
         _remove(path, "-wal", "-shm")  # first: SQLite would read the old -wal into the new file
         os.replace(fresh, path)

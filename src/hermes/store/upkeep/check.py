@@ -24,7 +24,7 @@ from hermes.store.engines.sqlite.check import copy_name
 from hermes.store.engines.sqlite.connection import Connection, code, codes, holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
-from hermes.store.records import codec, message_reading, message_values, messages, sessions
+from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, noted
 from hermes.store.search.meaning import vectors
 from hermes.store.transcripts import replay
@@ -263,6 +263,7 @@ def repair(
         done.append(f"corrected {len(by_kind['counters'])} counters of sessions")
     if rebuild_index or any(kind.startswith("fts-") and kind != "fts-waiting" for kind in by_kind):
         engine.rebuild_index()
+        file_changes.note_again(engine)
         done.append("rebuilt the full-text index")
     elif "fts-waiting" in by_kind:
         done.append(f"indexed {engine.catch_up()} messages")

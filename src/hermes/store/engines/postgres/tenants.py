@@ -76,7 +76,7 @@ _SESSIONS = "session_id = ANY (ARRAY(SELECT hermes_sessions()))"
 _MESSAGES = "message_id = ANY (ARRAY(SELECT hermes_messages()))"
 _ROWS: dict[str, str] = {
     "messages": "id = ANY (ARRAY(SELECT hermes_messages()))",
-    **dict.fromkeys(("message_words", "unindexed", "attachments"), _MESSAGES),
+    **dict.fromkeys(("message_words", "unindexed", "attachments", "file_changes"), _MESSAGES),
     "attachment_data": "hash = ANY (ARRAY(SELECT hermes_attachments()))",
     **dict.fromkeys(
         ("session_refs", "session_rewinds", "session_tags", "session_members", "session_events"), _SESSIONS

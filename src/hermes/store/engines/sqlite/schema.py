@@ -71,6 +71,9 @@ TABLES: tuple[str, ...] = (
     " after_id INTEGER NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (session_id, ord)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS attachments (hash TEXT NOT NULL, message_id INTEGER NOT NULL, mime TEXT, bytes INTEGER,"
     " PRIMARY KEY (hash, message_id)) WITHOUT ROWID",
+    # The files that the tool calls of a message change (hermes.store.records.file_changes); `call` counts its tool calls from 0.
+    "CREATE TABLE IF NOT EXISTS file_changes (message_id INTEGER NOT NULL, call INTEGER NOT NULL, path TEXT NOT NULL,"
+    " name TEXT NOT NULL, kind TEXT NOT NULL, lines BLOB, PRIMARY KEY (message_id, call, path)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS leases (name TEXT PRIMARY KEY, holder TEXT, reason TEXT, token INTEGER NOT NULL,"
     " expires_at REAL NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, at REAL NOT NULL, action TEXT NOT NULL, session_id TEXT,"
@@ -130,6 +133,7 @@ INDEXES: tuple[str, ...] = (
     "CREATE INDEX IF NOT EXISTS idx_tags_tag ON session_tags(tag)",
     "CREATE INDEX IF NOT EXISTS idx_members_user ON session_members(source, user_id)",
     "CREATE INDEX IF NOT EXISTS idx_attachments_message ON attachments(message_id)",
+    "CREATE INDEX IF NOT EXISTS idx_file_changes_name ON file_changes(name)",
 )
 
 PROMPT_TEXT = (

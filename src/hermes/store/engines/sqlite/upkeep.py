@@ -109,11 +109,16 @@ class Maintenance:
 
 def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     """Index the next few messages, and remove a piece of an old index; how many pieces of work were done."""
+    from hermes.store.records.file_changes import note_stored  # it stands above the engines
+
     with engine.write(durable=False) as tx:  # index entries can always be made again
         swept = migrate.has_old_index(tx.connection) and migrate.sweep(tx.connection)
         engine.fulltext.follow_changes(tx)
         rows = engine.fulltext.next_rows(tx, most)
         foreign = engine.fulltext.index_rows(tx, rows) if rows else set()
+        note_stored(
+            tx, [(row.id, row.session_id, row.tool_calls) for row in rows if row.writer is None and row.tool_calls]
+        )
     if parts := [row.id for row in rows if row.holds_foreign_parts]:
         engine.on_parts(parts)
     if foreign:

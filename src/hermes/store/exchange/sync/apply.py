@@ -20,7 +20,7 @@ from hermes.store.exchange.sync import collect as snapshots
 from hermes.store.exchange.sync import document as documents
 from hermes.store.exchange.sync.document import DELETED, LIVE, SHREDDED, TRASHED, Document, Placement
 from hermes.store.exchange.sync.tables import TreeState
-from hermes.store.records import events, lineage, messages, sessions, titles
+from hermes.store.records import events, file_changes, lineage, messages, sessions, titles
 from hermes.store.records.lineage import Moved, StoredRow
 from hermes.store.transcripts import replay
 from hermes.store.upkeep import retention
@@ -252,6 +252,7 @@ class _Work:
             keeper, carriers = (row.owner, ()) if home is None else (home.keeper, home.carriers)
             if redacted:
                 self.tx.run("UPDATE messages SET hidden = ? WHERE id = ?", (REDACTED, row.id))
+                file_changes.forget(self.tx, [row.id])
             else:
                 self.into.replace(row.id, keeper, self.bodies[origin])
             self.done.sessions.update((row.owner, *carriers))
