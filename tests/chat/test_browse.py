@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -666,14 +666,22 @@ def test_the_number_of_conversations_found_is_true(home: Path, open_screen: Any)
 
 def test_it_ends_with_its_terminal_under_nohup(tmp_path: Path) -> None:
     env = {**environment(tmp_path / "home"), "TERM": "xterm-256color"}
-    assert run("-q", "hello", home=tmp_path / "home").status == 0
+    with SessionDB(tmp_path / "home" / "state.db") as db:
+        db.create_session("s", "cli")
+        db.append_message("s", "user", "hello")
     pid, terminal = pty.fork()
     if pid == 0:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         os.execve(PROGRAM[0], [*map(str, PROGRAM), "sessions", "browse"], env)
-    shown = b""
-    while b"hello" not in shown:
-        shown += os.read(terminal, 65_536)
+    os.set_blocking(terminal, False)
+    shown = bytearray()
+
+    def is_drawn() -> bool:
+        with suppress(BlockingIOError):
+            shown.extend(os.read(terminal, 65_536))
+        return b"hello" in shown
+
+    until(is_drawn, lambda: f"the list shows it: {shown!r}")
     os.close(terminal)
     ended = until(lambda: (found := os.waitpid(pid, os.WNOHANG))[0] and found, "the program ends")
     assert os.waitstatus_to_exitcode(ended[1]) == -signal.SIGHUP
