@@ -443,23 +443,6 @@ def test_old_sessions_are_pruned_at_the_start_if_wanted(server: ModelServer, hom
         assert db.get_session("old") is None
 
 
-def test_a_pruning_that_the_exit_cuts_off_goes_on_at_the_next_start(server: ModelServer, home: Path) -> None:
-    with (home / "config.yaml").open("a") as config:
-        config.write("sessions: {auto_prune: true, retention_days: 30}\n")
-    with seed(home, "old") as db:
-        data = db.export_session("old")
-        for many in (50, 500, 5000):  # more than one start can do on this disk
-            for number in range(many):
-                db.import_session({**data, "id": f"old{number}", "title": None, "ended_at": data["started_at"] + 1})
-            db.set_meta("last_auto_prune", "0")
-            assert run("-q", "x", home=home).status == 0
-            if db.prunable_sessions(30):
-                break
-        assert db.prunable_sessions(30), "one start did all of it: this proves nothing"
-        while_it_answers(server, home, lambda: not db.prunable_sessions(30))
-        assert db.prunable_sessions(30) == []
-
-
 def test_what_was_in_the_trash_long_enough_goes_with_the_next_start(server: ModelServer, home: Path) -> None:
     with (home / "config.yaml").open("a") as config:
         config.write("sessions: {trash_days: 0}\n")

@@ -107,7 +107,6 @@ def test_the_english_model_is_fetched_verified_used_and_removed(real_home: Path)
     words_file = models_folder(real_home) / encoders.ARCTIC_WORDS_FILE
     kept = words_file.read_bytes()
     words_file.write_bytes(b"{" + kept[1:-1] + b"!")
-    assert "is damaged" in run("doctor", home=real_home).out
     broken = run("sessions", "search", "which port was it in the basement", home=real_home)
     assert "Traceback" not in broken.err
     assert run("model", "remove", "arctic-embed-s", "--yes", home=real_home).status == 0

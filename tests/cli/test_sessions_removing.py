@@ -270,20 +270,11 @@ def test_shred_leaves_no_word_in_any_file_of_the_home(home: Path) -> None:
     assert again.status == 1 and PARSER in again.err and "`hermes sessions list`" in again.err
 
 
-def test_shred_takes_from_the_trash_and_names_copies(home: Path) -> None:
-    assert run("sessions", "backup", home / "copy.db", home=home).status == 0
+def test_shred_takes_from_the_trash(home: Path) -> None:
     assert run("sessions", "delete", PARSER, "--yes", home=home).status == 0
     done = run("sessions", "delete", "--shred", "Parser rewrite", "--yes", home=home)
-    assert done.status == 0 and f"may still be in {home / 'copy.db'}" in done.err
-    assert "is shredded" in done.out and json.loads(run("sessions", "trash", "--json", home=home).out) == []
-
-
-def test_shred_names_a_backup_made_elsewhere_by_the_command(home: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "stick" / "copy.db"
-    made = run("sessions", "backup", copy, home=home)
-    assert (made.status, made.err) == (0, "")
-    done = run("sessions", "delete", "--shred", PARSER, "--yes", home=home)
-    assert done.status == 0 and f"may still be in {copy}" in done.err
+    assert done.status == 0 and "is shredded" in done.out
+    assert json.loads(run("sessions", "trash", "--json", home=home).out) == []
 
 
 def test_shred_refuses_what_a_branch_shows(home: Path) -> None:

@@ -90,6 +90,8 @@ class Scene:
         """The genuine request for a message, not sent."""
         lab = self.labs[platform]
         lab.say(text)
+        if platform == "sms":  # the gateway asks its list for what it missed
+            lab._said.clear()
         return lab._deliveries.seen[-1]  # type: ignore[no-any-return]
 
     def send(self, one: Delivery, *, chunked: bool = False, method: str = "POST") -> int:
@@ -159,7 +161,7 @@ def test_a_request_without_its_proof_is_refused(scene: Scene, platform: str) -> 
         "empty": one.with_proof(name, ""),
         "cut": one.with_proof(name, proof[:-1]),
         "longer": one.with_proof(name, proof + proof[-1:]),
-        "another first": one.with_proof(name, "x" + proof[1:]),
+        "another first": one.with_proof(name, ("y" if proof[0] == "x" else "x") + proof[1:]),
         "not ASCII": one.with_proof(name, "é" + proof),
         "a wrong one last": one.with_parameter(name[1:], proof, "x")
         if "?" in name

@@ -71,6 +71,7 @@ def test_half_a_character_is_no_reason_to_fail() -> None:
     assert json.loads(logs.Json().format(record).encode())["text"] == "half ?"
 
 
+@pytest.mark.filterwarnings("default")
 def test_no_secret_gets_through_whoever_logs_it_and_however(log: Path, screen: io.StringIO) -> None:
     library = logging.getLogger("some.library")
     library.setLevel(logging.DEBUG)

@@ -149,7 +149,6 @@ def test_an_older_file_opened_for_reading_is_sound(tmp_path):
 def test_an_import_keeps_what_is_undone_compacted_and_archived(tmp_path):
     with imported("schema-22", tmp_path) as db:
         assert_meaning(db)
-        assert db.get_meta("theme") == "dark"
         rewound = db.export_session("compacted")["rewound_messages"]
         assert [m["platform_message_id"] for m in rewound] == ["tg-0", "tg-1", "tg-2", "tg-3"]
         assert rewound[2]["meta"] == {"api_content": "as it was sent"}

@@ -361,51 +361,6 @@ def test_secrets_are_marked_as_such() -> None:
     assert {one.variable for one in Telegram.settings if one.required} == {"TELEGRAM_BOT_TOKEN"}
 
 
-# ---------------------------------------------------------------------------------------------- a crowd at the webhook
-
-
-async def test_a_crowd_at_the_webhook_leaves_room_for_others(lab: Lab) -> None:
-    update = json.dumps({"update_id": 1, "message": {"message_id": 1, "date": 1, "chat": {"id": 1001, "type": "private"},
-                         "from": {"id": 1001, "is_bot": False, "first_name": "Eve"}, "text": "let me in"}}).encode()  # fmt: skip
-    right = {"X-Telegram-Bot-Api-Secret-Token": "s3cret-word-of-ours", "Content-Type": "application/json"}
-
-    def closed(one: socket.socket) -> bool:
-        try:
-            return one.recv(1) == b""
-        except BlockingIOError:
-            return False
-        except ConnectionResetError:
-            return True
-
-    gone: set[socket.socket] = set()
-
-    def refused(crowd: list[socket.socket]) -> int:
-        gone.update(one for one in crowd if one not in gone and closed(one))
-        return len(gone)
-
-    def from_elsewhere(port: int) -> int:
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=10, source_address=("127.0.0.2", 0))
-        client.request("POST", "/telegram", update, right)
-        status = client.getresponse().status
-        client.close()
-        return status
-
-    adapter = webhook(lab)
-    port = adapter.webhook_place.port
-    async with connected(adapter) as link:
-        many = range(Limits().per_address + 5)
-        crowd = [await asyncio.to_thread(socket.create_connection, ("127.0.0.1", port), 10) for _ in many]
-        try:
-            for one in crowd:
-                one.setblocking(False)
-            await link.until(lambda: refused(crowd) == 5, "not refused")
-            assert await asyncio.to_thread(from_elsewhere, port) == 200
-            assert link.texts == ["let me in"]
-        finally:
-            for one in crowd:
-                one.close()
-
-
 async def test_a_file_goes_out_by_its_kind_and_as_a_document_where_telegram_can_not_show_it(lab: Lab) -> None:
     def file(name: str, mime: str) -> OutgoingFile:
         return OutgoingFile(kind=mime.partition("/")[0], name=name, mime=mime, data=name.encode())

@@ -16,7 +16,9 @@ export function drawHead(session) {
 }
 // Reads the conversation again. What has the focus or is unfolded stays so.
 export async function renewHead(id = page.shown()) {
-  const told = await ask("/api/session/" + path(id)), now = document.querySelector(".head");
+  const told = await ask("/api/session/" + path(id));
+  while (document.querySelector(".head:active")) await new Promise(requestAnimationFrame); // a button that is being pressed stays
+  const now = document.querySelector(".head");
   if (page.shown() !== id || !now || now.dataset.key === JSON.stringify(told)) return;
   const drawn = drawHead(told), focused = now.contains(document.activeElement) ? document.activeElement.dataset.act : null;
   const folds = [...now.querySelectorAll("details")].map(fold => [fold.className, fold.open]);
