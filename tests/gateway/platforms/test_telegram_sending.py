@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import socket
 import urllib.error
@@ -20,7 +19,6 @@ from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, Sen
 from hermes.gateway.adapter import Listening, utf16_units
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.telegram.adapter import Telegram
-from hermes.serve.http import Limits
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.telegram import GROUP, TOPIC, Lab
 from tests.support.ports import free_port
