@@ -66,7 +66,7 @@ async def claims(authorization: str, app_id: str, keys: PublishedKeys, issuer: s
             return None
         return jwt.decode(
             token.strip(), jwt.PyJWK(key, "RS256"), algorithms=["RS256"], audience=app_id, issuer=issuer, leeway=SKEW,
-            options={"require": ["exp"]},
+            options={"require": ["exp"], "strict_aud": True},
         )  # fmt: skip
     except (jwt.PyJWTError, ValueError):
         return None
