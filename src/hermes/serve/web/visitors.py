@@ -81,7 +81,7 @@ class Visitor:
 
     @property
     def by(self) -> str:
-        """For the audit log."""
+        """The name of this visitor in the audit log."""
         return f"hermes web ({self.name})" if self.name else "hermes web"
 
 
@@ -246,7 +246,7 @@ class VisitorsOnly:
         return _refused(scope, 401, "open the page and enter the password", _LOGIN.format(next=there, problem=""))
 
     async def _login(self, request: Request) -> Response:
-        """The answer to a password. Those of one address are looked at one a second; no address waits for another."""
+        """The answer to a password. Passwords of one address are checked one a second; no address waits for another."""
         scope = request.scope
         try:
             form = QueryParams(await read_body(request, _LONGEST_FORM, _SLOWEST))
@@ -267,7 +267,7 @@ class VisitorsOnly:
         return _refused(scope, 401, "", _LOGIN.format(next=there, problem="That is not the password."))
 
     def _address(self, request: Request) -> str:
-        """Who tries passwords: an address, as the proxy tells it; of IPv6 a network, for everyone has many addresses there."""
+        """The address that a password comes from, as the proxy tells it; of IPv6 the network, which has many addresses."""
         said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
         shown = said if said and self._is_proxy(request.headers) else request.client.host if request.client else ""
         try:
@@ -293,5 +293,5 @@ def _path(scope: Scope) -> str:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Browsers give a cookie to every port of a machine: each page has its own."""
+    """The name of this page's own cookie: browsers send a cookie to every port of a machine."""
     return f"{COOKIE}_{(scope.get('server') or ('', ''))[1]}"
