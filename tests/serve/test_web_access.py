@@ -218,6 +218,7 @@ def test_a_stranger_reads_how_to_get_in(home: Path, stranger: httpx.Client) -> N
         asked = stranger.get(page.address + "/api/sessions")
         assert asked.status_code == 401 and "link" in asked.json()["error"]
         assert stranger.get(page.address + "/static/style.css").status_code == 200
+        assert stranger.get(page.address + "/static/icon.svg").status_code == 200
         assert stranger.get(page.address + "/static/app.js").status_code == 401
 
 

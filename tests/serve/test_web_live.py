@@ -225,5 +225,5 @@ def test_a_conversation_that_is_trashed_elsewhere_says_so_and_stays_readable(
 
 def test_an_address_that_is_none_is_said(browser: Browser, page: Page) -> None:
     browser.open(page.address + "/s/%FF", 1280)
-    browser.wait("document.querySelector('main [role=alert]')?.innerText.includes('no session')")
+    browser.wait("document.querySelector('main [role=alert]')?.innerText.includes('session')")
     browser.events.clear()

@@ -27,9 +27,10 @@ def audited(home: Path, session_id: str) -> list[tuple[str, str | None]]:
 def test_a_new_conversation_is_streamed_stored_and_audited(home: Path, page: Page) -> None:
     begun = page.do("/api/talk", text="hello long=400 slow=0.4").json()
     events = list(page.turn(begun["turn"]))
-    pieces = [event["text"] for event in events if event["kind"] == "text"]
-    assert len(pieces) > 3 and events[-1] == {"kind": "done", "session": begun["session"], "interrupted": False}
-    assert said(home, begun["session"]) == [("user", "hello long=400 slow=0.4"), ("assistant", "".join(pieces))]
+    assert events[0]["kind"] == "html"
+    assert events[-1] == {"kind": "done", "session": begun["session"], "interrupted": False}
+    question, (role, reply) = said(home, begun["session"])
+    assert question == ("user", "hello long=400 slow=0.4") and role == "assistant" and len(reply) > 300
     assert audited(home, begun["session"]) == [("turn", "hermes web")]
     with SessionDB(home / "state.db", read_only=True) as db:
         row = db.get_session(begun["session"])
@@ -46,7 +47,7 @@ def test_stop_keeps_what_has_arrived(home: Path, page: Page) -> None:
     last: dict[str, Any] = {}
     for event in page.turn(begun["turn"]):
         last = event
-        if event["kind"] == "text":
+        if event["kind"] == "html":
             assert page.do(f"/api/stop/{begun['turn']}").status_code == 200
     assert last["kind"] == "done" and last["interrupted"] is True
     (_, question), (role, reply) = said(home, begun["session"])
@@ -297,7 +298,7 @@ def test_what_can_not_be_sent_is_said(home: Path, page: Page, model: Echo) -> No
 def test_a_server_that_ends_keeps_the_reply_so_far(home: Path) -> None:
     with Page(home) as page:
         begun = page.do("/api/talk", text="long=2000 slow=60").json()
-        assert next(event for event in page.turn(begun["turn"]) if event["kind"] == "text")
+        assert next(event for event in page.turn(begun["turn"]) if event["kind"] == "html")
         page.process.terminate()
         page.process.wait(120)
     roles = [role for role, _ in said(home, begun["session"])]

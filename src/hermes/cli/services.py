@@ -192,14 +192,14 @@ def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
     return made
 
 
-def serve_http(app: Any, listening: socket.socket, connections: int = 256) -> None:
-    """Serve an application on a socket until Ctrl-C, with at most so many connections at once."""
+def serve_http(app: Any, listening: socket.socket) -> None:
+    """Serve an application on a socket until Ctrl-C."""
     import uvicorn
 
     from hermes.serve.http import Limits, guarded_protocol
 
     settings = uvicorn.Config(
-        app, http=guarded_protocol(Limits(connections)), log_level="warning", access_log=False, proxy_headers=False,
+        app, http=guarded_protocol(Limits()), log_level="warning", access_log=False, proxy_headers=False,
         server_header=False, timeout_graceful_shutdown=2,
     )  # fmt: skip
     uvicorn.Server(settings).run(sockets=[listening])

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from hermes.cli.services import Service
 
 _PORT = 8646  # of the service, where web.port names none
-_PAGES = 8192  # open pages, each a connection: as many descriptors are asked for
 
 
 @click.command(
@@ -69,7 +68,6 @@ def command(
     visitor = Visitor(user, read_only or user is not None)
     lasting = _token_file().read_text().strip() if _token_file().exists() else ""
     token, once = lasting or secrets.token_urlsafe(24), None if no_browser else secrets.token_urlsafe(24)
-    _allow_many_connections()
     with (
         opened(writing=not visitor.read_only) as db,
         listening_socket(host, port, change="with --host or --port") as listening,
@@ -80,20 +78,11 @@ def command(
         if once is not None:
             webbrowser.open(f"{address}/?token={once}")
         page = app(db, config, token, visitor, local=is_loopback(host), once=once)
-        serve_http(page, listening, _PAGES)
+        serve_http(page, listening)
 
 
 def _address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _allow_many_connections() -> None:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _PAGES if hard == resource.RLIM_INFINITY else min(_PAGES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 # ------------------------------------------------------------------------------------------------ as a service

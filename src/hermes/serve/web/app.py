@@ -7,15 +7,14 @@ from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from hermes.agent.attached_files import AttachedFile
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 _PAGES = ("/", "/s/{session_id:path}", "/new", "/trash", "/insights")
-_STATIC = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
 
 
 def app(
@@ -56,7 +54,7 @@ def app(
 
     routes = [
         *(Route(path, index) for path in _PAGES),
-        Route("/static/{name}", static),
+        Mount("/static", StaticFiles(packages=[("hermes.serve.web", "static")])),
         Route("/attachment/{message_id:int}/{digest}", reading.attachment),
         Route("/text/{message_id:int}", reading.text),
         Route("/export/{form}/{session_id:path}", reading.export),
@@ -78,8 +76,9 @@ def app(
         Route("/api/answer/{turn_id}", talking.answer, methods=["POST"]),
         Route("/api/do/{action}/{session_id:path}", changing.do, methods=["POST"]),
     ]
-    explained = {HermesError: _explained, HTTPException: _explained, ApiError: _explained}
-    made = Starlette(routes=routes, exception_handlers=explained, lifespan=lifespan)
+    made = Starlette(
+        routes=routes, exception_handlers={HermesError: _explained, ApiError: _explained}, lifespan=lifespan
+    )
     return VisitorsOnly(made, token, config.web, visitor, local=local, once=once)
 
 
@@ -90,8 +89,6 @@ def _warm_up(db: SessionDB) -> None:
 
 
 async def _explained(request: Request, error: Exception) -> Response:
-    if isinstance(error, HTTPException):
-        return AsciiJson({"error": error.detail}, error.status_code)
     if isinstance(error, ApiError):
         return AsciiJson({"error": error.message}, error.status)
     status = 404 if isinstance(error, SessionNotFound) else 409 if isinstance(error, SessionBusy) else 400
@@ -105,15 +102,6 @@ def index(request: Request) -> Response:
     for name, on in (("read_only", visitor.read_only), ("owner", visitor.user is None)):
         data = data.replace("{{" + name + "}}", "true" if on else "false")
     return HTMLResponse(data)
-
-
-def static(request: Request) -> Response:
-    """The page's script and style."""
-    file = resources.files("hermes.serve.web").joinpath("static", request.path_params["name"])
-    kind = _STATIC.get(Path(file.name).suffix)
-    if kind is None or not file.is_file():
-        raise HTTPException(404, "no such file")
-    return Response(file.read_bytes(), media_type=kind)
 
 
 class _TalkRoutes:
@@ -138,11 +126,10 @@ class _TalkRoutes:
     async def models(self, request: Request) -> Response:
         """The models that can be chosen for a conversation, or the choice of one."""
         told = await told_in(request)
-        session_id = await self._named(request)
-        if session_id is not None:
+        if (session_id := await self._named(request)) is not None:
             session_id = await run_in_threadpool(self._db.get_compression_tip, session_id)
-        if session_id is not None and told:
-            await self._talks.choose(session_id, str(told.get("model") or ""), visitor_of(request).by)
+            if told:
+                await self._talks.choose(session_id, str(told.get("model") or ""), visitor_of(request).by)
         return AsciiJson(await self._talks.models(session_id))
 
     async def _named(self, request: Request) -> str | None:
@@ -152,17 +139,17 @@ class _TalkRoutes:
         return (await run_in_threadpool(self._reading.found, request))["id"]
 
     def _files(self, told: Any) -> list[AttachedFile]:
-        """The files in a request; HTTPException when they are malformed or too large."""
+        """The files in a request; ApiError when they are malformed or too large."""
+        found = []
         try:
-            found = []
             for one in told:
                 mime, data = one_line(str(one.get("type") or ""))[:100], b64decode(one["data"], validate=True)
                 kind = "audio" if mime.startswith("audio/") else "file"
                 found.append(AttachedFile(kind, str(one["name"])[:200], mime or None, data))
         except (AttributeError, TypeError, KeyError, ValueError):
-            raise HTTPException(400, "a file is a JSON object with name, type and data (base64)") from None
+            raise ApiError(400, "a file is a JSON object with name, type and data (base64)") from None
         if sum(len(one.data) for one in found) > self._most:
-            raise HTTPException(413, f"the files have more than {self._most // 1_000_000} MB (gateway.media.max_mb)")
+            raise ApiError(413, f"the files have more than {self._most // 1_000_000} MB (gateway.media.max_mb)")
         return found
 
     async def stop(self, request: Request) -> Response:
@@ -176,11 +163,11 @@ class _TalkRoutes:
         told = await told_in(request)
         turn, yes = self._turn(request), told.get("yes") is True
         if not await self._talks.answer(turn, str(told.get("question") or ""), yes):
-            raise HTTPException(409, "this question is not asked any more")
+            raise ApiError(409, "this question is not asked any more")
         return AsciiJson({"done": True})
 
     def _turn(self, request: Request) -> PageTurn:
         turn = self._talks.turn(str(request.path_params["turn_id"]))
         if turn is None or visitor_of(request).read_only:
-            raise HTTPException(404, "no such turn")
+            raise ApiError(404, "no such turn")
         return turn

@@ -5,19 +5,20 @@ Changes that the page makes in a conversation. Each change is in the audit log w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from hermes.agent.attached_files import separated
 from hermes.agent.conversations import new_session_id
 from hermes.errors import SessionNotFound
-from hermes.serve.http_messages import AsciiJson, parse_json, read_body
+from hermes.serve.http_messages import ApiError, AsciiJson, parse_json, read_body
 from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.talking import answering_here
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from hermes.store.records.visibility import User
 
 _EXPORTS = {"jsonl": "application/x-ndjson", "markdown": "text/markdown", "html": "application/octet-stream"}
-Row = dict[str, Any]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 
 
 class ConversationView:
@@ -62,16 +64,14 @@ class ConversationView:
         is_other = holder is not None and not is_ours(holder) and not is_gone(holder)
         family = self._db.get_family(session_id, visible_to=user)
         known = {one["id"] for one in family}
-        chain = [one for one in self._db.get_compression_chain(session_id) if one in known] or [session_id]
-        place = chain.index(session_id) if session_id in chain else 0
-        left_out = self._left_out(session_id, chain, place, user)
-        own = (row["id"] for row in self._rows(session_id, user) if row["session_id"] == session_id) if left_out else ()
+        chain, place = self._parts(session_id, user)
+        left_out, rows = self._left_out(session_id, user)
+        own = (one["id"] for one in rows if one["session_id"] == session_id) if left_out else ()
         for one in family:
             one["title"], one["preview"] = one_line(one["title"]), one_line(one["preview"])[:120]
         return AsciiJson({
-            **self._finding.headlines([row], user)[0], "started_at": row["started_at"], "ended_at": row["ended_at"],
+            **self._finding.headlines([row], user)[0],
             "cost": row["actual_cost_usd"] if row["actual_cost_usd"] is not None else row["estimated_cost_usd"],
-            "input_tokens": row["input_tokens"], "output_tokens": row["output_tokens"],
             "parent": row["parent_session_id"] if row["parent_session_id"] in known else None,
             "previous": chain[place - 1] if place else None, "next": chain[place + 1] if place + 1 < len(chain) else None,
             "part": [place + 1, len(chain)], "family": family, "compressed": len(left_out),
@@ -90,14 +90,12 @@ class ConversationView:
             asked = None if turn is None else turn.request
             waiting = "" if asked is None else asked.call_id
         undone = len(self._db.get_undone_messages(session_id, visible_to=user))
-        return self._piece(request, self._rows(session_id, user), waiting, undone)
+        return self._piece(request, self._db.get_messages(session_id, visible_to=user), waiting, undone)
 
     def compressed(self, request: Request) -> Response:
         """The messages of the part before that this part shows only as a summary."""
         session_id, user = self.found(request)["id"], visitor_of(request).user
-        chain = self._db.get_compression_chain(session_id)
-        place = chain.index(session_id) if session_id in chain else 0
-        return self._piece(request, self._left_out(session_id, chain, place, user))
+        return self._piece(request, self._left_out(session_id, user)[0])
 
     def undone(self, request: Request) -> Response:
         """The messages that were undone last and can be brought back."""
@@ -108,16 +106,23 @@ class ConversationView:
         rows = self._db.get_undone_messages(session_id, visible_to=user)
         return [{**row, "undone_in": session_id} for row in rows]
 
-    def _rows(self, session_id: str, user: User | None) -> list[Row]:
-        return [dict(row) for row in self._db.get_messages(session_id, visible_to=user)]
+    def _parts(self, session_id: str, user: User | None) -> tuple[list[str], int]:
+        """The parts of a compressed conversation that a user may see, and which of them this session is."""
+        chain = self._db.get_compression_chain(session_id)
+        seen = self._db.get_sessions(chain, visible_to=user)
+        parts = [one for one in chain if one in seen or one == session_id]
+        return parts, parts.index(session_id)
 
-    def _left_out(self, session_id: str, chain: list[str], place: int, user: User | None) -> list[Row]:
+    def _left_out(self, session_id: str, user: User | None) -> tuple[Rows, Rows]:
+        """The messages of the part before that this part shows only as a summary, and those it shows; none for a first part."""
+        parts, place = self._parts(session_id, user)
         if not place:
-            return []
-        shown = {row["id"] for row in self._rows(session_id, user)}
-        return [row for row in self._rows(chain[place - 1], user) if row["id"] not in shown]
+            return [], []
+        rows = self._db.get_messages(session_id, visible_to=user)
+        shown, before = {row["id"] for row in rows}, self._db.get_messages(parts[place - 1], visible_to=user)
+        return [row for row in before if row["id"] not in shown], rows
 
-    def _piece(self, request: Request, rows: list[Row], waiting: str | None = None, undone: int = 0) -> Response:
+    def _piece(self, request: Request, rows: Rows, waiting: str | None = None, undone: int = 0) -> Response:
         entries, results, place_of = _entries(rows)
         query = request.query_params
         if "around" in query:
@@ -126,28 +131,24 @@ class ConversationView:
             start = max(0, place_of.get(wanted, later) - PAGE // 2)
         else:
             start = number(query["from"]) if "from" in query else max(0, len(entries) - PAGE)
-        some = [
-            self._renderer.message(
-                row, results, waiting if row is entries[-1] else None
-            )  # only the last one's calls run
-            for row in entries[start : start + PAGE]
-        ]
-        return AsciiJson(
-            {"from": start, "total": len(entries), "stored": len(rows), "undone": undone, "messages": some}
-        )
+        some = []
+        for row in entries[start : start + PAGE]:  # only the last one's calls run
+            some.append(self._renderer.message(row, results, waiting if row is entries[-1] else None))
+        told = {"from": start, "total": len(entries), "stored": len(rows), "undone": undone, "messages": some}
+        return AsciiJson(told)
 
     # ------------------------------------------------------------------------------------------ files
 
     def _message(self, request: Request) -> Row:
         user, message_id = visitor_of(request).user, number(request.path_params["message_id"])
+        rows: Rows = []
         if "undone_in" in request.query_params:
             rows = self._undone_rows(request.query_params["undone_in"], user)
-        else:
-            session_id = self._db.session_of_message(message_id, visible_to=user)
-            rows = self._rows(session_id, user) if session_id is not None else []
+        elif (session_id := self._db.session_of_message(message_id, visible_to=user)) is not None:
+            rows = self._db.get_messages(session_id, visible_to=user)
         row = next((one for one in rows if one["id"] == message_id), None)
         if row is None:
-            raise HTTPException(404, "no such message")
+            raise ApiError(404, "no such message")
         return row
 
     def attachment(self, request: Request) -> Response:
@@ -158,29 +159,24 @@ class ConversationView:
         row = self._message(request)
         digest = str(request.path_params["digest"])
         if len(digest) != 64 or f"attachment:sha256:{digest}" not in str(row["content"]):
-            raise HTTPException(404, "no such attachment")
+            raise ApiError(404, "no such attachment")
+        mime, file = self._type_of(digest), self._db.attachment_file(digest)
+        kind, headers = mime or "application/octet-stream", {} if mime else {"content-disposition": "attachment"}
+        if file is not None and file.exists():
+            return FileResponse(file, media_type=kind, headers=headers)  # also a part of it: players ask for those
         try:
-            mime = message_html.shown_type(self._start_of(digest))
-        except OSError:
-            raise HTTPException(404, "the attachment is not on this machine") from None
-        kind, file = mime or "application/octet-stream", self._db.attachment_file(digest)
-        headers = {} if mime else {"content-disposition": "attachment"}  # the link in the page has its name
-        if file is None:
             return Response(self._db.read_attachment(digest), media_type=kind, headers=headers)
-        return FileResponse(file, media_type=kind, headers=headers)
-
-    def _start_of(self, digest: str) -> bytes:
-        file = self._db.attachment_file(digest)
-        if file is None:
-            return self._db.read_attachment(digest)[:16]
-        with file.open("rb") as stream:
-            return stream.read(16)
+        except OSError:
+            raise ApiError(404, "the attachment is not on this machine") from None
 
     def _type_of(self, digest: str) -> str | None:
-        try:
-            return message_html.shown_type(self._start_of(digest))
-        except OSError:
-            return None
+        file = self._db.attachment_file(digest)
+        with suppress(OSError):
+            if file is None:
+                return message_html.shown_type(self._db.read_attachment(digest))
+            with file.open("rb") as stream:
+                return message_html.shown_type(stream.read(16))
+        return None
 
     def text(self, request: Request) -> Response:
         """The whole text of a message, to download; with `?said` what was written there alone: to copy, or to edit."""
@@ -199,48 +195,34 @@ class ConversationView:
         row, user = self.found(request), visitor_of(request).user
         form = str(request.path_params["form"])
         if form not in _EXPORTS:
-            raise HTTPException(404, f"no such format; there are {', '.join(_EXPORTS)}")
-        chosen = formats.writers()[form]
-
-        def sessions() -> Iterator[Any]:
-            found = self._db.export_session(row["id"], visible_to=user)
-            if found is not None:
-                yield found
-
-        title = row["title"] or row["id"]
-        export = formats.Export(
-            sessions=sessions(), title=title, zone=self._zone, attachments=self._db.read_attachment, contents=iter(())
-        )
-        ending = (chosen.endings or (f".{form}",))[0]
-        safe = (
-            "".join(sign if sign.isalnum() or sign in " -_" else "-" for sign in one_line(title))[:80].strip()
-            or "session"
-        )
-        headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(safe + ending)}"}
+            raise ApiError(404, f"no such format; there are {', '.join(_EXPORTS)}")
+        chosen, title = formats.writers()[form], row["title"] or row["id"]
+        found = self._db.export_session(row["id"], visible_to=user)
+        sessions = [] if found is None else [found]
+        export = formats.Export(sessions=sessions, title=title, zone=self._zone, attachments=self._db.read_attachment)
+        safe = re.sub(r"[^\w -]", "-", one_line(title))[:80].strip() or "session"
+        headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(safe + chosen.endings[0])}"}
         return StreamingResponse(formats.written(chosen, export), media_type=_EXPORTS[form], headers=headers)
 
 
-def _entries(rows: list[Row]) -> tuple[list[Row], dict[str, Row], dict[int, int]]:
+def _entries(rows: Rows) -> tuple[list[Row], dict[str, Row], dict[int, int]]:
     """The messages that stand in the page by themselves, tools' results by their call, and the place of every message.
 
     A result belongs to its call; one whose call is not shown stands by itself.
     """
-    calls = {
-        str(call.get("id")) for row in rows for call in row.get("tool_calls") or () if isinstance(call, dict) and call.get("id")
-    }  # fmt: skip
     entries: list[Row] = []
     results: dict[str, Row] = {}
     place_of: dict[int, int] = {}
     callers: dict[str, int] = {}
     for row in rows:
         named = str(row.get("tool_call_id") or "")
-        if row["role"] == "tool" and named in calls and named in callers and named not in results:
+        if row["role"] == "tool" and named in callers and named not in results:
             results[named] = row
             place_of[row["id"]] = callers[named]
             continue
         for call in row.get("tool_calls") or ():
-            if isinstance(call, dict):
-                callers.setdefault(str(call.get("id")), len(entries))
+            if isinstance(call, dict) and call.get("id"):
+                callers.setdefault(str(call["id"]), len(entries))
         place_of[row["id"]] = len(entries)
         entries.append(row)
     return entries, results, place_of
@@ -251,18 +233,18 @@ _LONGEST, _SLOWEST = 1_000_000, 60.0  # bytes of a request, and seconds it may t
 
 
 async def told_in(request: Request, files: int = 0) -> dict[str, Any]:
-    """The JSON object in a request that changes something; HTTPException or ApiError when the visitor may not, or it is none.
+    """The JSON object in a request that changes something; ApiError when the visitor may not, or it is none.
 
     `files`: the bytes that it may have for files.
     """
     if visitor_of(request).read_only:
-        raise HTTPException(403, "this page is read-only")
+        raise ApiError(403, "this page is read-only")
     told = parse_json(await read_body(request, _LONGEST + files, _SLOWEST + files / 100_000) or b"{}")
     if not isinstance(told, dict):
-        raise HTTPException(400, "the request is not a JSON object")
+        raise ApiError(400, "the request is not a JSON object")
     for name in _TEXTS:
         if not isinstance(told.get(name) or "", str):
-            raise HTTPException(400, f"{name} is not a text")
+            raise ApiError(400, f"{name} is not a text")
     return told
 
 
@@ -295,7 +277,7 @@ class ConversationChanges:
             "branch": lambda: self._branch(session_id, told.get("at_message")),
         }
         if action not in changes:
-            raise HTTPException(404, "no such action")
+            raise ApiError(404, "no such action")
         if action != "restore" and db.get_session(session_id) is None:
             raise SessionNotFound(session_id)
         done = changes[action]()

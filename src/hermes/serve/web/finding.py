@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hermes.agent.recall.history_text import NEAREST
 from hermes.commands.session_choice import message_counts
-from hermes.serve.http_messages import AsciiJson
+from hermes.serve.http_messages import ApiError, AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.visitors import visitor_of
 from hermes.texts import one_line
-from hermes.times import now
+from hermes.times import now, span
 from hermes.why import sessions_that_changed
 
 if TYPE_CHECKING:
     from datetime import tzinfo
 
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.rows import Facets, SessionRow
+    from hermes.store.records.rows import SessionRow
     from hermes.store.records.visibility import User
 
 PAGE = 100  # sessions or messages that are sent at once
 _HITS = 60
 _TITLED = 30  # conversations that are found by their title
 _MOST_LEFT_OUT = 200  # conversations that a search leaves out, because the page has them already
-_FACETS_SECONDS = 30.0  # how old the names to filter by may be
 HEADLINE = (
     "id", "title", "preview", "source", "model", "message_count", "last_active", "pinned_at", "archived_at", "cwd", "kind",
 )  # fmt: skip
@@ -42,7 +39,6 @@ class PageLists:
 
     def __init__(self, db: SessionDB, zone: tzinfo | None) -> None:
         self._db, self._zone = db, zone
-        self._facets: dict[User | None, tuple[float, Facets]] = {}
 
     def sessions(self, request: Request) -> Response:
         """A page of conversations: the pinned ones, then the latest first; with `q`, those whose title matches it."""
@@ -113,18 +109,13 @@ class PageLists:
         return AsciiJson({"groups": [*groups.values()], "full": len(hits) == _HITS, "note": NEAREST if weak else ""})
 
     def facets(self, request: Request) -> Response:
-        """The values that the chips offer; a little old if that saves looking through the store for every page."""
-        user = visitor_of(request).user
-        at, found = self._facets.get(user, (-_FACETS_SECONDS, None))
-        if found is None or time.monotonic() - at > _FACETS_SECONDS:
-            found = self._db.facets(visible_to=user)
-            self._facets[user] = time.monotonic(), found
-        return AsciiJson(found)
+        """The values that the chips offer."""
+        return AsciiJson(self._db.facets(visible_to=visitor_of(request).user))
 
     def trash(self, request: Request) -> Response:
         """The conversations in the trash."""
         if visitor_of(request).user is not None:
-            raise HTTPException(404, "the trash is the owner's")
+            raise ApiError(404, "the trash is the owner's")
         rows = [
             {
                 "id": row["id"], "source": row["source"], "trashed_at": row["trashed_at"],
@@ -144,7 +135,11 @@ class PageLists:
         return AsciiJson(found)
 
     def _period(self, request: Request) -> tuple[float | None, float | None]:
-        return _moment(request, "since", 0, self._zone), _moment(request, "until", 1, self._zone)
+        since, until = (request.query_params.get(name) for name in ("since", "until"))
+        try:
+            return span(since, self._zone)[0] if since else None, span(until, self._zone)[1] if until else None
+        except ValueError as error:
+            raise ApiError(400, str(error)) from None
 
 
 def number(value: Any) -> int:
@@ -153,15 +148,3 @@ def number(value: Any) -> int:
         return min(max(0, int(value or 0)), 1 << 53)
     except (TypeError, ValueError):
         return 0
-
-
-def _moment(request: Request, name: str, end: int, zone: tzinfo | None) -> float | None:
-    value = request.query_params.get(name)
-    if not value:
-        return None
-    from hermes.times import span
-
-    try:
-        return span(value, zone)[end]
-    except ValueError as error:
-        raise HTTPException(400, str(error)) from None

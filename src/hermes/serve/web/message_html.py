@@ -1,12 +1,10 @@
 """Messages as HTML: Markdown, tool calls with how they ended and their output, pictures, recordings and files by their names.
 
-Everything that came from a person, a model or a tool is escaped; the only tags are those made here.
-Escape codes of terminals and characters that reorder text are left out.
+Everything that came from a person, a model or a tool is escaped; the only tags and attributes are those made here, and links
+lead to http(s) and mailto. Escape codes of terminals and characters that reorder text are left out.
 
-Markdown as HTML, block by block: without raw HTML, with formulas as MathML, task lists, tables and highlighted code.
-
-Everything that was said is escaped; the only tags and attributes are those made here, and links lead to http(s) and mailto.
-A reply that is still being written is rendered by the same code, so that nothing moves when it is complete.
+Markdown is rendered block by block: without raw HTML, with formulas as MathML, task lists, tables and highlighted code. A
+reply that is still being written is rendered by the same code, so that nothing moves when it is complete.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 SOURCE = "web"
 IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its background processes
-_SHOWN = 20_000  # characters of a tool's output that are streamed; the record has all
+_SHOWN = 20_000  # characters of what a question is about
 _MOST_MODELS = 200  # in the list; some endpoints have thousands
 _PAUSE = 0.05  # seconds between two pieces of news for a page; more where rendering them takes long
 _REMEMBERED = 50  # turns that are over and can still be asked for
@@ -73,7 +73,7 @@ class Said:
 
 
 class PageTurn:
-    """One turn: its events so far, and those who follow them."""
+    """One turn: its events and its reply so far."""
 
     turn: Turn  # known when `begin` has returned
     task: asyncio.Task[None]  # which runs it
@@ -84,8 +84,8 @@ class PageTurn:
         self.over = False
         self.stored = asyncio.Event()  # the session and the user's message are in the record, or the turn is over
         self.request: PermissionRequest | None = None  # the question that is asked
+        self.reply = ""  # as far as it is written, since the last tool
         self._events: list[dict[str, Any]] = []
-        self._news = asyncio.Event()
 
     def post(self, **event: Any) -> None:
         """Add an event, with its number `n`: a browser that was connected again knows which ones it has had."""
@@ -93,44 +93,27 @@ class PageTurn:
         if event["kind"] in ("done", "error"):
             self.over = True
             self.stored.set()
-        news, self._news = self._news, asyncio.Event()
-        news.set()
-
-    async def follow(self) -> AsyncGenerator[list[dict[str, Any]]]:
-        """The events from the beginning, some at a time; ends with the turn."""
-        start = 0
-        while True:
-            news, some = self._news, self._events[start:]
-            if some:
-                start += len(some)
-                yield some
-            if self.over and start >= len(self._events):
-                return
-            if news is self._news:
-                await news.wait()
 
     async def told(self) -> AsyncGenerator[list[dict[str, Any]]]:
-        """The events from the beginning; after pieces of text also the reply so far, as HTML: the blocks from the first one
-        on that has changed. These have no number: a browser takes the newest."""
-        text, shown, now = "", list[str](), asyncio.get_running_loop().time
-        async with aclosing(self.follow()) as events:
-            async for some in events:
-                begun = now()
-                for event in some:
-                    if event["kind"] == "tool" or event.get("anew"):
-                        text, shown = "", []
-                    if event["kind"] == "text":
-                        text += event["text"]
-                if not self.over:
-                    drawn = await asyncio.to_thread(written, text)
-                    if drawn != shown:
-                        pairs = enumerate(zip(shown, drawn, strict=False))
-                        same = next((at for at, (old, new) in pairs if old != new), min(len(shown), len(drawn)))
-                        some.append({"kind": "html", "from": same, "blocks": drawn[same:]})
-                        shown = drawn
+        """The events from the beginning, some at a time, to the end of the turn; and the reply as it is written, as HTML:
+        the blocks from the first one on that has changed. These have no number: a browser takes the newest."""
+        start, text, shown, now = 0, "", list[str](), asyncio.get_running_loop().time
+        while not self.over or start < len(self._events):
+            begun, some, before, text = now(), self._events[start:], text, self.reply
+            start += len(some)
+            if any(event["kind"] == "tool" for event in some):
+                before, shown = "", []
+            if text != before and not self.over:
+                drawn = await asyncio.to_thread(written, text)
+                pairs = enumerate(zip(shown, drawn, strict=False))
+                same = next((at for at, (old, new) in pairs if old != new), min(len(shown), len(drawn)))
+                if drawn != shown:
+                    some.append({"kind": "html", "from": same, "blocks": drawn[same:]})
+                shown = drawn
+            if some:
                 yield some
-                if not self.over:
-                    await asyncio.sleep(max(_PAUSE, 3 * (now() - begun)))
+            if not self.over:
+                await asyncio.sleep(max(_PAUSE, 3 * (now() - begun)))
 
 
 class Talks:
@@ -183,18 +166,14 @@ class Talks:
         if name in self._running:
             raise answering_here()
         page = self._running[name] = PageTurn(tip, by)
-        try:
+        with ExitStack() as undo:  # if the turn can't begin
+            undo.callback(self._running.pop, name)
             if said.model:
                 await self.choose(tip, said.model, by)
             await self._conversations.enter(name)  # an idle agent may be closing at this moment
-            try:
-                agent, content = await asyncio.to_thread(self._taken, name, page, said, kept)
-            except BaseException:
-                self._conversations.leave(name)
-                raise
-        except BaseException:
-            del self._running[name]
-            raise
+            undo.callback(self._conversations.leave, name)
+            agent, content = await asyncio.to_thread(self._taken, name, page, said, kept)
+            undo.pop_all()
         loop = asyncio.get_running_loop()
 
         def keep(session_id: str, content: Any, also: Also) -> int:
@@ -256,14 +235,14 @@ class Talks:
     async def _tell(self, page: PageTurn, event: StreamEvent) -> None:
         match event:
             case Text():
-                page.post(kind="text", text=event.text, anew=event.anew)
+                page.reply = event.text if event.anew else page.reply + event.text
             case Thought():
                 page.post(kind="thought", text=event.text)
             case ToolStarted():
-                page.post(kind="tool", id=event.call_id, name=event.name, given=event.arguments)
+                page.reply = ""
+                page.post(kind="tool")
             case ToolFinished():
-                page.post(kind="result", id=event.call_id, ok=event.ok, text=event.text[:_SHOWN],
-                          outcome=event.outcome or "done", seconds=round(event.seconds, 2))  # fmt: skip
+                page.post(kind="result")
             case Notice():
                 page.post(kind="notice", text=event.text)
             case Followed():
@@ -342,8 +321,6 @@ def answering_here() -> ApiError:
 
 
 def _let_go(agent: Agent) -> None:
-    try:
+    with suppress(HermesError):  # a closed store: the lease expires
         if not agent.background_running():
             agent.let_go()
-    except HermesError:
-        pass  # a closed store: the lease expires

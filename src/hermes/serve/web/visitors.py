@@ -58,11 +58,13 @@ _HEADERS = (
 )
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Hermes Sessions</title><link rel="stylesheet" href="/static/style.css"></head>
-<body><main class="login"><h1>Hermes Sessions</h1>{inside}</main></body></html>"""
+<title>Hermes Sessions</title><link rel="icon" href="/static/icon.svg"><link rel="stylesheet" href="/static/style.css"></head>
+<body><main class="login"><img src="/static/icon.svg" alt="" width="48" height="48"><h1>Hermes Sessions</h1>
+{inside}</main></body></html>"""
+_OF_REFUSALS = ("/static/style.css", "/static/icon.svg")  # they say nothing about anyone
 _REFUSED = """<p role="alert">{problem}</p>"""
-_BY_LINK = """<p role="alert">{problem}</p><p>Run <code>hermes web</code> on the machine with the record, and open the link that
-it prints. <code>hermes web --install</code> keeps the page there, under a link that stays.</p>"""
+_BY_LINK = """<p role="alert">{problem}</p><p>Run <code>hermes web</code> on the machine that has your conversations, and open the
+link it prints. <code>hermes web --install</code> keeps the page running, under a link that stays the same.</p>"""
 _LOGIN = """<form method="post" action="/login"><label for="password">Password</label>
 <input id="password" name="password" type="password" autocomplete="current-password" autofocus>
 <input type="hidden" name="next" value="{next}"><button class="primary">Open</button>
@@ -79,7 +81,7 @@ class Visitor:
 
     @property
     def by(self) -> str:
-        """For the audit log."""
+        """The name of this visitor in the audit log."""
         return f"hermes web ({self.name})" if self.name else "hermes web"
 
 
@@ -184,8 +186,8 @@ class VisitorsOnly:
         query = QueryParams(scope["query_string"])
         if "token" in query:
             return self._by_link(scope, query)
-        if scope["path"] == "/static/style.css":
-            scope[VISITOR] = Visitor(("", ""), True)  # the style of these refusals says nothing about anyone
+        if scope["path"] in _OF_REFUSALS:
+            scope[VISITOR] = Visitor(("", ""), True)
             return None
         if not hmac.compare_digest(Request(scope).cookies.get(_cookie_name(scope), "").encode(), self._cookie.encode()):
             return self._stranger(scope)
@@ -226,7 +228,7 @@ class VisitorsOnly:
         if self._once is not None and hmac.compare_digest(query["token"].encode(), self._once.encode()):
             self._once = None
         elif not hmac.compare_digest(query["token"].encode(), self._token.encode()):
-            return _refused(scope, 401, "That is not the token of this page.", _BY_LINK)
+            return _refused(scope, 401, "This link is not, or no longer, the one of this page.", _BY_LINK)
         rest = urlencode([pair for pair in query.multi_items() if pair[0] != "token"])
         return self._let_in(scope, _path(scope) + (f"?{rest}" if rest else ""))
 
@@ -238,13 +240,13 @@ class VisitorsOnly:
 
     def _stranger(self, scope: Scope) -> Response:
         if not self._settings.password:
-            return _refused(scope, 401, "This page opens by its link, which has a token.", _BY_LINK)
+            return _refused(scope, 401, "This page opens with the link that belongs to it.", _BY_LINK)
         query = scope["query_string"].decode("latin-1")
         there = escape(_path(scope) + (f"?{query}" if query else ""), quote=True)
         return _refused(scope, 401, "open the page and enter the password", _LOGIN.format(next=there, problem=""))
 
     async def _login(self, request: Request) -> Response:
-        """The answer to a password. Those of one address are looked at one a second; no address waits for another."""
+        """The answer to a password. Passwords of one address are checked one a second; no address waits for another."""
         scope = request.scope
         try:
             form = QueryParams(await read_body(request, _LONGEST_FORM, _SLOWEST))
@@ -265,7 +267,7 @@ class VisitorsOnly:
         return _refused(scope, 401, "", _LOGIN.format(next=there, problem="That is not the password."))
 
     def _address(self, request: Request) -> str:
-        """Who tries passwords: an address, as the proxy tells it; of IPv6 a network, for everyone has many addresses there."""
+        """The address that a password comes from, as the proxy tells it; of IPv6 the network, which has many addresses."""
         said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
         shown = said if said and self._is_proxy(request.headers) else request.client.host if request.client else ""
         try:
@@ -291,5 +293,5 @@ def _path(scope: Scope) -> str:
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Browsers give a cookie to every port of a machine: each page has its own."""
+    """The name of this page's own cookie: browsers send a cookie to every port of a machine."""
     return f"{COOKIE}_{(scope.get('server') or ('', ''))[1]}"

@@ -17,7 +17,8 @@ const kept = new Map(); // how far down each address was scrolled
 let where = location.href;
 function fail(error) {
   read?.leave();
-  main.replaceChildren(make("div", { className: "empty" }, make("p", { role: "alert", className: "problem" }, error.message), make("p", {}, make("a", { href: "/", className: "button" }, "All conversations"))));
+  const told = error.message.slice(0, 1).toUpperCase() + error.message.slice(1);
+  main.replaceChildren(make("div", { className: "empty" }, make("h1", { role: "alert", className: "lead" }, told), make("a", { href: "/", className: "button" }, "All conversations")));
   say("");
 }
 function go(place, instead = false) {

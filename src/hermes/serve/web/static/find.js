@@ -33,8 +33,10 @@ async function list(wanted, mine) {
   const told = await get("/api/sessions", wanted);
   if (mine !== asked) return;
   const rows = make("ul", { className: "rows" }), state = { rows, wanted, sessions: told.sessions, next: told.next };
-  main.replaceChildren(make("h1", {}, heading(wanted)), rows);
-  if (!told.sessions.length) main.append(Object.keys(wanted).length ? nothingHere() : welcome());
+  const isNew = !told.sessions.length && !Object.keys(wanted).length;
+  if (isNew) document.body.dataset.at = "welcome";
+  main.replaceChildren(...(isNew ? [welcome()] : [make("h1", {}, heading(wanted)), rows]));
+  if (!told.sessions.length && !isNew) main.append(nothingHere());
   draw(state, mine);
 }
 function heading(wanted) {
@@ -91,7 +93,7 @@ function nothingHere() {
 function welcome() {
   const way = (title, ...told) => make("li", {}, make("h3", {}, title), make("p", {}, ...told));
   const command = text => make("code", {}, text);
-  return make("div", { className: "empty" }, make("p", { className: "lead" }, "No conversations yet."), owner ? make("ul", { className: "ways" },
+  return make("div", { className: "empty" }, make("h1", { className: "lead" }, "No conversations yet."), owner ? make("ul", { className: "ways" },
     readOnly ? null : way("Talk here", make("a", { href: "/new" }, "Begin a conversation"), " in this page, or press ", make("kbd", {}, "n"), "."),
     way("Talk in the terminal", "Type ", command("hermes"), " in any folder. The conversation appears here while you talk."),
     way("Bring your history", command("hermes sessions import --found"), " takes in what other programs on this machine have kept.")) : null);

@@ -11,7 +11,7 @@ let open = null, live = null, go = null, busy = false, opened = 0, said = "";
 
 export function setGo(other) {
   go = other;
-  setHead({ go, branch, changed: told => { open.session = told; }, shown: () => open?.id, stop: () => live?.close(), watch: () => watch() });
+  setHead({ go, branch, changed: told => { open.session = told; }, shown: () => open?.id, stop: () => { live?.close(); live = null; }, watch: () => watch() });
 }
 export function leave() {
   live?.close();
@@ -71,9 +71,9 @@ function watch() { // a hidden tab reads nothing until it is shown
   live?.close();
   live = null;
   if (!open || document.hidden) return;
-  live = follow("session=" + open.id, state => { // the first one, too: something may have come between
+  const mine = live = follow("session=" + open.id, state => { // the first one, too: something may have come between
     if (state === null) gone();
-    else refresh().then(() => renewHead()).catch(error => error.status === 404 ? gone() : failed(error));
+    else refresh().then(() => live === mine && renewHead()).catch(error => error.status === 404 ? gone() : failed(error));
   });
 }
 function gone() { // what was read stays; nothing more can be done with it
