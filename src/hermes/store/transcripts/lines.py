@@ -7,7 +7,6 @@ opened next, and a database can be rebuilt from the files alone. docs/format.md 
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -18,13 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec.json import encode
+
 from hermes.home import make_private
+from hermes.store.records import codec
 
 Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/format.md
 FORMAT = "hermes-transcript"
 VERSION = 1
 _PATIENCE = 2.0  # seconds to wait for another process's line
-_DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
 _NEWEST = 8  # files in which messages that a database lost are searched
 _TAIL = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
 _WHOLE_LINE = re.compile(rb'^\{"type":"message","id":(\d{1,18}),.*\}$', re.MULTILINE)
@@ -32,7 +33,7 @@ _COMPLETE_TO = re.compile(rb'{"type":"session",[^{]*"complete_to":(\d{1,18}),')
 _MESSAGE_ID = re.compile(rb'{"type":"message","id":\d{1,18},')
 _TIMESTAMP = re.compile(rb'"timestamp":[-+.\dEe]+')
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-_LONE = re.compile("[\ud800-\udfff]")
+_ESCAPE = codec.ESCAPE.encode()  # of characters that JSON can not have: lone surrogates
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
 
@@ -53,33 +54,19 @@ def file_name(session_id: str) -> str:
 
 def line(entry: Entry) -> bytes:
     """One line of a transcript."""
-    from msgspec.json import encode  # slow to import for callers that only list
-
     try:
-        return encode(entry) + b"\n"
+        data = encode(entry)
     except (TypeError, ValueError, OverflowError):  # lone surrogates, numbers beyond 64 bits
-        return json.dumps(_readable(entry), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _readable(entry: Entry) -> Entry:
-    """An entry that any JSON parser accepts: fields with lone surrogates have U+FFFD instead, and `exact` has them as
-    they are, for this program."""
-    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in entry.items()}
-    lone = [key for key, text in texts.items() if _LONE.search(text)]
-    if not lone:
-        return entry
-    exact = json.dumps({key: entry[key] for key in lone}, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    shown = {key: json.loads(_LONE.sub("\ufffd", texts[key])) if key in lone else entry[key] for key in entry}
-    return {**shown, "exact": base64.b64encode(exact).decode()}
+        data = _ESCAPE
+    if _ESCAPE in data:
+        data = codec.fit(json.dumps(entry, ensure_ascii=False, separators=(",", ":"))).encode()
+    return data + b"\n"
 
 
 def read(raw: bytes) -> Entry | None:
-    """The entry of a line, with the exact values of `_readable`; None for one that is no object, ValueError for no JSON."""
-    entry = json.loads(raw)
-    if not isinstance(entry, dict) or not isinstance(entry.get("exact"), str):
-        return entry if isinstance(entry, dict) else None
-    exact = json.loads(base64.b64decode(entry.pop("exact"), validate=True).decode("utf-8", "surrogatepass"))
-    return {**entry, **exact}
+    """The entry of a line; None for one that is no object, ValueError for no JSON."""
+    entry = json.loads(codec.unfit(raw.decode()) if _ESCAPE in raw else raw)
+    return entry if isinstance(entry, dict) else None
 
 
 def entries(path: Path, unread: list[bytes]) -> Iterator[Entry]:
@@ -169,7 +156,6 @@ class TranscriptFolder:
         self.folder = folder
         self.sizes: dict[str, int] = {}  # the size of each file after this process's last write
         self.shared: set[str] = set()  # sessions whose file other processes write to, too
-        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was listed, and what it held
 
     def path(self, session_id: str) -> Path:
         """The path of a session's transcript."""
@@ -212,14 +198,11 @@ class TranscriptFolder:
                     (folder / one).unlink(missing_ok=True)
 
     def _dumps_of(self, folder: Path, session_id: str) -> list[str]:
-        """Names like request_dump_<id>_<time>.json. Pruning asks for many sessions in a row: a listing is reused."""
-        seen, names = self._dumps.get(folder, (0.0, []))
-        if time.monotonic() - seen >= _DUMPS_SEEN:
-            with suppress(OSError):
-                names = [name for name in os.listdir(folder) if name.startswith("request_dump_")]
-            self._dumps[folder] = (time.monotonic(), names)
+        """Names like request_dump_<id>_<time>.json."""
         of_session = re.compile(rf"request_dump_{re.escape(session_id)}_[0-9TZ_.:-]+\.json")
-        return [name for name in names if of_session.fullmatch(name)]
+        with suppress(OSError):
+            return [name for name in os.listdir(folder) if of_session.fullmatch(name)]
+        return []
 
 
 def highest_known(paths: Iterable[Path]) -> int:

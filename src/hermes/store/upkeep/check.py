@@ -261,12 +261,10 @@ def repair(
             messages.recount(tx, session_id)
     if "counters" in by_kind:
         done.append(f"corrected {len(by_kind['counters'])} counters of sessions")
-    if rebuild_index or any(kind.startswith("fts-") and kind != "fts-waiting" for kind in by_kind):
+    if rebuild_index or any(kind.startswith("fts-") for kind in by_kind):
         engine.rebuild_index()
         file_changes.note_again(engine)
         done.append("rebuilt the full-text index")
-    elif "fts-waiting" in by_kind:
-        done.append(f"indexed {engine.catch_up()} messages")
     return done + _rewrite_transcripts(transcripts, found)
 
 

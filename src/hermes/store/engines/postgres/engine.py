@@ -388,7 +388,7 @@ class PostgresEngine:
         from hermes.store.engines.postgres import check
 
         with self.searching() as tx:
-            return [*check.drift(tx, self.fulltext), *check.waiting_for_long(tx)]
+            return [*check.drift(tx, self.fulltext)]
 
     def rebuild_index(self) -> None:
         """Rebuild the index of each message, a few at a time; searches find everything meanwhile."""

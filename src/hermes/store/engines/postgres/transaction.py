@@ -16,7 +16,7 @@ from hermes.errors import InvalidInput, StoreReadOnly
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import ALONE, VERSION
-from hermes.store.records.codec import Blob
+from hermes.store.records.codec import ESCAPE, Blob, fit, unfit
 
 if TYPE_CHECKING:
     from hermes.store.engines.unindexed import WaitingMessages
@@ -286,25 +286,7 @@ def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, 
 
 # ---------------------------------------------------------------------------------------------- Text as PostgreSQL can hold it
 #
-# A column of type text accepts every character but NUL and lone surrogates. These are written as U+FDD0 (which Unicode
-# reserves for such uses and never assigns to a character) and four hex digits, and so is U+FDD0 itself: every text comes back
-# as it went in, equal texts stay equal, and common prefixes stay common.
-
-ESCAPE = "\ufdd0"
-_UNFIT = re.compile("[\0\ud800-\udfff\ufdd0]")
-_WRITTEN = re.compile(ESCAPE + "([0-9a-f]{4})")
-
-
-def fit(text: str) -> str:
-    """Text with the characters that PostgreSQL can't store escaped."""
-    if text.isascii():
-        return text if "\0" not in text else text.replace("\0", ESCAPE + "0000")
-    return _UNFIT.sub(lambda found: f"{ESCAPE}{ord(found[0]):04x}", text)
-
-
-def unfit(text: str) -> str:
-    """The inverse of fit()."""
-    return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), text)
+# A column of type text accepts every character but NUL and lone surrogates: see codec.fit.
 
 
 def fit_value(given: Any) -> Any:
