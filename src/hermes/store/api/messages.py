@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput, StoreError, StoreUnreachable
 from hermes.store.api.open import OpenStore, R, read_again
@@ -15,19 +15,17 @@ from hermes.store.records import codec, events, file_changes, lineage, message_r
 from hermes.store.records import usage as _usage
 from hermes.store.records.attachments import references
 from hermes.store.records.message_values import EncodedMessage
+from hermes.store.records.rows import (
+    ChangeReason,
+    ChatMessage,
+    FileChangeRow,
+    MeaningStatus,
+    MessageRow,
+    SearchHit,
+    SessionEvent,
+)
 from hermes.store.records.visibility import User
 from hermes.store.upkeep import retention
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import (
-        ChangeReason,
-        ChatMessage,
-        FileChangeRow,
-        MeaningStatus,
-        MessageRow,
-        SearchHit,
-        SessionEvent,
-    )
 
 Also = Callable[[Tx, int], None]  # writes what belongs to the message with this id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate
+from typing import Concatenate
 
 from hermes.errors import InvalidInput
 from hermes.store.api.arguments import checked_period, checked_text
@@ -13,17 +13,15 @@ from hermes.store.api.open import END, OpenStore, P, R
 from hermes.store.coordination import leases
 from hermes.store.engines.base import Tx, get_meta, set_meta
 from hermes.store.records import listing, sessions
+from hermes.store.records.rows import (
+    AuditEntry,
+    HandoffState,
+    MaintenanceResult,
+    PendingHandoff,
+    ShredResult,
+    TrashedSession,
+)
 from hermes.store.upkeep import retention
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import (
-        AuditEntry,
-        HandoffState,
-        MaintenanceResult,
-        PendingHandoff,
-        ShredResult,
-        TrashedSession,
-    )
 
 _HANDOFF = ("handoff", "handoff_state", "handoff_platform", "handoff_error")
 

@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hermes.errors import StoreError, StoreFull, StoreReadOnly
 from hermes.store.records import codec
+from hermes.store.records.rows import Finding
 from hermes.store.text.index_text import call_ids, fold, id_word, phrase, plain, plain_calls, plain_parts
 from hermes.store.text.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput, StoreError
+from hermes.store.api.session_db import SessionDB
 from hermes.store.coordination import cron
 from hermes.store.engines.base import Engine, batched
 from hermes.store.engines.sqlite.connection import Connection
@@ -25,9 +26,6 @@ from hermes.store.gateway import tables as gateway_tables
 from hermes.store.records import codec
 from hermes.store.records.codec import Blob
 from hermes.store.search.meaning import vectors
-
-if TYPE_CHECKING:
-    from hermes.store.api.session_db import SessionDB
 
 ROUNDS = 5
 _NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")

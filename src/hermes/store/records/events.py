@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.store.engines.base import Tx
 from hermes.store.records import codec
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import SessionEvent
-    from hermes.store.transcripts.lines import Entry
+from hermes.store.records.rows import SessionEvent
+from hermes.store.transcripts.lines import Entry
 
 MODEL_ERROR = "model_error"
 RECALLED = "recalled"  # its text: the ids of the messages that the model got beside the question

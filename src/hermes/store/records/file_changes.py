@@ -8,17 +8,15 @@ that another program stored are noted when they are indexed; until then a questi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.store.engines.base import REDACTED, Engine, Row, Scope, Tx, rows_among
 from hermes.store.records import codec, message_reading
 from hermes.store.records.file_edits import Noted, calls_in, is_failure, noted
+from hermes.store.records.message_values import EncodedMessage
+from hermes.store.records.rows import ChangeReason, FileChangeRow
 from hermes.store.records.visibility import User
 from hermes.store.text.index_text import plain_parts
-
-if TYPE_CHECKING:
-    from hermes.store.records.message_values import EncodedMessage
-    from hermes.store.records.rows import ChangeReason, FileChangeRow
 
 _ANY = 1 << 62  # above every id
 _NEAR = 200  # ids among which the result of a call is looked for, and the call of a result

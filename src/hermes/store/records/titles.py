@@ -189,6 +189,12 @@ def set_title(tx: Tx, session_id: str, title: str | None, *, only_if_untitled: b
     return True
 
 
+def set_or_number(tx: Tx, session_id: str, title: str | None) -> None:
+    """Give a session a title, or the next one of its family where another session has it."""
+    taken = tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (title, session_id)) is not None
+    set_title(tx, session_id, next_title(tx, title) if title and taken else title)
+
+
 def next_title(tx: Tx, base: str) -> str:
     """`base` if it is unused, else the next free "base #n"; a numbered title counts from its own base."""
     clean = sanitize_title(base)

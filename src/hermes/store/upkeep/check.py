@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hermes.errors import StoreCorrupt
 from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, meta_names
@@ -26,14 +26,12 @@ from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, noted
+from hermes.store.records.rows import Finding
 from hermes.store.search.meaning import vectors
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.writer import LOST, TranscriptWriter
 from hermes.store.upkeep.retention import SHREDDING, finish_deletions, half_deleted
 from hermes.texts import counted
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
 
 _PAUSES = (0.05, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
 DAMAGED = frozenset(("corruption", "damaged-row", "damaged-text", "lost"))  # only a rebuild helps

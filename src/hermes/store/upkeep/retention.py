@@ -8,17 +8,15 @@ the session's own id, with an empty session row (`purged`): a tombstone. Creatin
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.store.api.arguments import checked_period, checked_text
 from hermes.store.coordination import leases
 from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, drop_meta, get_meta, set_meta
 from hermes.store.records import codec, events, lineage, message_reading, messages, sessions, titles, usage
 from hermes.store.records.message_reading import NEEDED, UNSETTLED
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import AuditEntry, TrashedSession
-    from hermes.store.transcripts.writer import TranscriptWriter
+from hermes.store.records.rows import AuditEntry, TrashedSession
+from hermes.store.transcripts.writer import TranscriptWriter
 
 ROWS_AT_ONCE = 200
 DAY = 86_400.0
@@ -83,15 +81,9 @@ def restore(tx: Tx, session_id: str, by: str = "") -> bool:
     if row is None:
         return False
     tx.run("UPDATE sessions SET trashed_at = NULL, trashed_title = NULL WHERE id = ?", (session_id,))
-    (title,) = row
-    if title is not None:
-        titles.set_title(tx, session_id, titles.next_title(tx, title) if _taken(tx, title) else title)
+    titles.set_or_number(tx, session_id, row[0])
     audit(tx, "restore", session_id, by)
     return True
-
-
-def _taken(tx: Tx, title: str) -> bool:
-    return tx.row("SELECT 1 FROM sessions WHERE title = ?", (title,)) is not None
 
 
 def trashed(tx: Tx) -> list[TrashedSession]:

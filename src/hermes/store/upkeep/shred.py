@@ -20,21 +20,19 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
+from hermes.store.api.open import OpenStore
 from hermes.store.coordination import leases
 from hermes.store.engines.base import Tx, drop_meta, get_meta, meta_names, set_meta
 from hermes.store.exchange.sync import tables as sync_tables
 from hermes.store.gateway import outbox
 from hermes.store.records import codec, lineage
+from hermes.store.records.rows import ShredResult
 from hermes.store.transcripts.lines import file_name
 from hermes.store.upkeep import retention
 from hermes.whole_files import write_whole
-
-if TYPE_CHECKING:
-    from hermes.store.api.open import OpenStore
-    from hermes.store.records.rows import ShredResult
 
 
 def forget_texts(path: Path, texts: Collection[str]) -> None:

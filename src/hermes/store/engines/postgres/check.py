@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import errors
@@ -17,9 +17,7 @@ from hermes.store.engines.base import finding
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.lexemes import entries
 from hermes.store.records import codec
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
+from hermes.store.records.rows import Finding
 
 
 def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.types.numeric import Int8Dumper
@@ -39,9 +39,7 @@ from hermes.store.engines.postgres.connection import (
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, take_out_unused
 from hermes.store.engines.postgres.indexer import Indexer
 from hermes.store.engines.postgres.transaction import PostgresTx
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
+from hermes.store.records.rows import Finding
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 TIMEOUT = 30.0  # seconds for the answer to a BEGIN or COMMIT

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -16,10 +16,8 @@ from hermes.errors import InvalidInput, StoreReadOnly
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import ALONE, VERSION
+from hermes.store.engines.unindexed import WaitingMessages
 from hermes.store.records.codec import ESCAPE, Blob, fit, unfit
-
-if TYPE_CHECKING:
-    from hermes.store.engines.unindexed import WaitingMessages
 
 # The time, and the store's version: reading it blocks an upgrade until the transaction ends.
 NOW = "extract(epoch FROM clock_timestamp())::float8, (SELECT max(version) FROM hermes_migrations)"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, code, codes
+from hermes.store.engines.sqlite.fulltext import SqliteFullText
+from hermes.store.engines.unindexed import WaitingMessages
 from hermes.store.records.codec import storable
-
-if TYPE_CHECKING:
-    from hermes.store.engines.sqlite.fulltext import SqliteFullText
-    from hermes.store.engines.unindexed import WaitingMessages
 
 
 class SqliteTx:
