@@ -202,9 +202,9 @@ class _Copy:
         fulltext = self.here.fulltext
         with self.here.write() as tx:
             if gone:
+                self.moved.removed += tx.run(f"DELETE FROM {table.name} WHERE {self._among(gone)}", _flat(gone))
                 if table.name == "messages":
                     fulltext.drop(tx, [key[0] for key in gone])
-                self.moved.removed += tx.run(f"DELETE FROM {table.name} WHERE {self._among(gone)}", _flat(gone))
             if table.name == "sessions" and known:  # they may swap titles
                 tx.run(f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known))
             try:
@@ -215,8 +215,8 @@ class _Copy:
                 )
             except (TypeError, ValueError, OverflowError) as error:
                 raise StoreError(f"a row of {table.name} can't be copied: {error}") from error
-            if table.name == "messages":  # a file's index takes changed and new ones apart, a server's all alike
-                fulltext.reindex(tx, [key[0] for key in changed])
+            if table.name == "messages":
+                fulltext.reindex(tx, [key[0] for key in known])
                 fulltext.index_now(tx, [key[0] for key in changed if key not in present])
         self.moved.written += len(changed)
 

@@ -108,7 +108,6 @@ class Ingest:
                 if row.owner != session_id or row.hidden == KEPT:
                     sql = "UPDATE messages SET session_id = ?, hidden = ? WHERE id = ?"
                     self.tx.run(sql, (session_id, row.shown, number))
-                    self.tx.changed_by_us([number])
             if row is not None and row.owner != session_id:
                 moved[row.id] = (number, session_id)
                 self._move_versions(row, number, session_id)
@@ -129,7 +128,6 @@ class Ingest:
         sql = "SELECT id FROM messages WHERE session_id = ? AND hidden = ? AND timestamp = ? AND role = ?"
         for (version,) in self.tx.rows(sql, (row.owner, REPLACED, *at)):
             self.tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, version))
-            self.tx.changed_by_us([version])
 
     def replace(self, number: int, keeper: str, told: Told) -> int:
         """Change a message; `keeper` gets the row with the earlier version, whose id is returned."""
@@ -413,7 +411,6 @@ class _Follow:
         if new := {name: value for name, value in counted.items() if value not in (None, values[name])}:
             sets = ", ".join(f"{name} = ?" for name in new)
             self.tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*new.values(), row.id))
-            self.tx.changed_by_us([row.id])
             self.done.changed.append(row.id)
             self.done.revised += 1
 

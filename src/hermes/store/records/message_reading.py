@@ -264,6 +264,6 @@ def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[in
             )
             if done:
                 refer(tx, message_id, lifted)
-                tx.changed_by_us([message_id])
+                engine.fulltext.reindex(tx, [message_id])
                 touched[row[2]] = None
     return list(touched)

@@ -21,6 +21,7 @@ from msgspec.json import encode
 
 from hermes.home import make_private
 from hermes.store.records import codec
+from hermes.whole_files import lock_within
 
 Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/format.md
 FORMAT = "hermes-transcript"
@@ -112,20 +113,9 @@ class TranscriptFile:
         except FileNotFoundError:
             make_private(path.parent)
             self.handle = os.open(path, _FLAGS, 0o600)
-        self.is_locked = self._lock()
+        # Unless the holder of the lock hangs: then writing the line matters more than the order of lines.
+        self.is_locked = lock_within(self.handle, _PATIENCE)
         self.size = os.fstat(self.handle).st_size
-
-    def _lock(self) -> bool:
-        """Lock the file, unless its holder hangs: then writing the line matters more than the order of lines."""
-        end = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except OSError:
-                if time.monotonic() > end:
-                    return False
-                time.sleep(0.001)
 
     def append(self, data: bytes) -> None:
         """Append whole lines in one write; a torn last line stays a separate line."""

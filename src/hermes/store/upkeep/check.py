@@ -382,7 +382,7 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
         health.used_by = holder_of(path).strip(" ()")
         _search_for_damage(connection, health, seconds)
         if health.kind == "current" and not health.damage:
-            tx = SqliteTx(connection, SqliteFullText())
+            tx = SqliteTx(connection)
             health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
             health.pending = SqliteFullText().pending(tx)
             if vectors.are_kept(tx):

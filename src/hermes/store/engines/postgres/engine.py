@@ -23,7 +23,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import NothingThere, Progress, columns_of
+from hermes.store.engines.base import NothingThere, Progress
 from hermes.store.engines.postgres import migrate, transaction
 from hermes.store.engines.postgres.connection import (
     NO_OPTIONS,
@@ -266,14 +266,10 @@ class PostgresEngine:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
 
     def _commit(self, tx: PostgresTx) -> None:
-        """Index the stored messages that are not queued, and commit."""
+        """Commit, and find out what became of that if the connection is lost."""
         connection = tx.connection
         if not tx.keyed:  # nothing was stored
             tx.begun(*tx.ask(transaction.noting(tx.key)).fetchone())
-        for start in range(0, len(tx.stored), BATCH):
-            self.fulltext.write(
-                tx, [(one, columns_of(*document)) for one, document in tx.stored[start : start + BATCH]]
-            )
         try:
             status = connection.tell(b"COMMIT")
         except psycopg.Error as error:
@@ -289,7 +285,7 @@ class PostgresEngine:
                 f"{self.where} has stored this change, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
-        self._indexer.imported(len(tx.stored))
+        self._indexer.imported(tx.indexed)
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out its outcome."""

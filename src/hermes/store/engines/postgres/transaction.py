@@ -40,7 +40,7 @@ class PostgresTx:
     """A transaction on one connection."""
 
     __slots__ = (
-        "_cursor", "ahead", "connection", "extent", "key", "keyed", "stored", "unindexed", "waiting",
+        "_cursor", "ahead", "connection", "extent", "indexed", "key", "keyed", "unindexed", "waiting",
     )  # fmt: skip
 
     def __init__(self, connection: PooledConnection, *, ahead: float = 0.0, key: int | None = None) -> None:
@@ -52,8 +52,8 @@ class PostgresTx:
         self._cursor = connection.cursor(binary=True)
         self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
         self.unindexed: WaitingMessages | None = None  # messages that wait to be indexed, once their ids were read
-        self.stored: list[tuple[int, Document]] = []  # messages that were stored, to index with the commit
-        self.waiting: list[tuple[int, Document]] = []  # those to index after it
+        self.indexed = 0  # messages that were indexed in it
+        self.waiting: list[tuple[int, Document]] = []  # messages that were stored, to index after the commit
 
     def begun(self, now: float, version: int) -> None:
         """Called with the server's answer, after the key was stored: the time, and the store's version."""
@@ -156,17 +156,11 @@ class PostgresTx:
         row = self.ask(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq").fetchone()
         return int(row[0])
 
-    def changed_by_us(self, message_ids: Sequence[int]) -> None:
-        """Nothing to do: on a server, changes with SQL are not recorded."""
-
     def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         message_id = store_message(self, count, insert)
         if message_id is not None:
             self.waiting.append((message_id, document))
         return message_id
-
-    def message_stored(self, message_id: int, document: Document) -> None:
-        self.stored.append((message_id, document))
 
 
 # ----------------------------------------------------------------------------------------------------

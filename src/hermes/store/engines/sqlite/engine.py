@@ -198,7 +198,7 @@ class SqliteEngine:
                 try:
                     if begun:
                         connection.execute("BEGIN")
-                    yield SqliteTx(connection, self.fulltext)
+                    yield SqliteTx(connection)
                 finally:
                     if begun:
                         connection.commit()
@@ -240,7 +240,7 @@ class SqliteEngine:
         with self._alone() as connection:
             self._begin(connection)
             try:
-                yield SqliteTx(connection, self.fulltext)
+                yield SqliteTx(connection)
                 connection.execute("COMMIT")
             except BaseException:
                 self.fulltext.words.forget()  # it may have cached words of this transaction
