@@ -160,12 +160,10 @@ class UpkeepCalls(OpenStore):
                 result["skipped"] = not retention.begin_auto_prune(tx, min_interval_hours)
             if result["skipped"]:
                 return result
-            retention.finish_deletions(self._engine, self._transcripts)
-            for session_id in self.prunable_sessions(retention_days, whole=True):
-                for part in self.get_compression_chain(session_id):
-                    result["pruned"] += self.delete_session(part, sessions_dir, by="auto_prune")
+            pruned = self.prune_sessions(retention_days, sessions_dir=sessions_dir, whole=True, by="auto_prune")
+            result["pruned"] = pruned
             self.end_abandoned_sessions()
-            if vacuum and result["pruned"]:
+            if vacuum and pruned:
                 self._engine.reclaim()
                 result["vacuumed"] = True
         except Exception as error:  # promised by this call: housekeeping never stops the program from starting

@@ -205,17 +205,14 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     parts, earlier = _parts(tx, session_id), _noted(tx, session_id)
     _refuse(tx, parts)
     plan = _planned(tx, parts, earlier)
-    prompts = _column(tx, "SELECT system_prompt_hash FROM sessions WHERE id = ? AND system_prompt_hash > ''", parts)
     children: list[str] = []
     outbox.shred(tx, plan.parts)
     sync_tables.shredded(tx, parts)
     for part in parts:
         count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))
-        children += [child for child in retention.mark_deleted(tx, part) if child not in plan.parts]
+        children += [child for child in retention.mark_deleted(tx, part, shredded=True) if child not in plan.parts]
         # A deletion, for every program that asks whether a transcript's session was deleted.
         retention.audit(tx, "delete", part, by, f"shredded, {count} messages")
-    for digest in prompts:
-        _drop_prompt(tx, digest)
     if earlier.parts:
         drop_meta(tx, retention.SHREDDING + earlier.parts[-1])
     set_meta(tx, retention.SHREDDING + plan.parts[-1], codec.to_json(asdict(plan)))
@@ -241,21 +238,6 @@ def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
         attachments=[*dict.fromkeys(earlier.attachments + _column(tx, own, [*parts, *tombstones]) + files)],
         shared_with=sorted({*earlier.shared_with, *shared} - set(parts)),
     )
-
-
-def _drop_prompt(tx: Tx, digest: str) -> None:
-    """Remove a prompt that no session has, also where others are stored as its beginning and their own end."""
-    row = tx.row("SELECT base_hash, text FROM system_prompts WHERE hash = ?", (digest,))
-    if row is None or tx.row("SELECT 1 FROM sessions WHERE system_prompt_hash = ?", (digest,)) is not None:
-        return
-    base, text = row
-    based = tx.rows("SELECT hash, base_chars, text FROM system_prompts WHERE base_hash = ?", (digest,))
-    for other, shared, end in based:
-        whole = codec.storable(codec.restored(text)[:shared] + codec.restored(end))
-        tx.run("UPDATE system_prompts SET base_hash = NULL, base_chars = NULL, text = ? WHERE hash = ?", (whole, other))
-    tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
-    if base is not None and tx.row("SELECT 1 FROM system_prompts WHERE base_hash = ?", (base,)) is None:
-        _drop_prompt(tx, base)
 
 
 # ------------------------------------------------------------------------------------------ files
