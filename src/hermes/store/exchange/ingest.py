@@ -153,8 +153,9 @@ class Ingest:
 
     def index(self) -> None:
         """Index the messages that came in."""
-        self.engine.fulltext.index_now(self.tx, self._unindexed)
-        self._unindexed = []
+        if self._unindexed:
+            self.engine.fulltext.index_now(self.tx, self._unindexed)
+            self._unindexed = []
 
     def finish(self, session_id: str, more: tuple[int, int, float, str | None] | None = None) -> None:
         """The last step for each session: the index, its parent, its children, its counters (`more`: what is added to them
