@@ -170,11 +170,13 @@ class MessageCalls(OpenStore):
             if messages.same_content(tx, message_id, ready):
                 return True
             self._attachments.secure(tx, ready.lifted)
-            version, keeper = messages.edit(self._engine, tx, message_id, ready, place)
-        if keeper == place.owner:
-            self._transcripts.revised(keeper, [version], [message_id], hides=False)
-        else:  # the owner was deleted
-            self._transcripts.rewritten(place.owner, keeper)
+            version = messages.replace(self._engine, tx, message_id, ready, place.keeper, only_content=True)
+            for session_id in place.sessions:
+                messages.recount(tx, session_id)
+        if place.deleted:
+            self._transcripts.rewritten(place.owner, place.keeper)
+        else:
+            self._transcripts.revised(place.owner, [version], [message_id], hides=False)
         return True
 
     def get_messages(

@@ -18,7 +18,7 @@ from hermes.store.records.rows import AttachmentEntry, ChatMessage, MessageRow
 from hermes.store.records.visibility import User, session_clause
 
 _ID = itemgetter(0)
-LAST = 1 << 62  # the place of carried messages whose place is not known: after all others
+LAST = 1 << 62  # above every id: the place of carried messages whose place is not known
 FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
 # Another session shows the row.
 NEEDED = (

@@ -172,14 +172,6 @@ def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
         recount(tx, session_id)
 
 
-def edit(engine: Engine, tx: Tx, message_id: int, ready: EncodedMessage, place: MessageHome) -> tuple[int, str]:
-    """Replace a message's content; returns the row with the earlier version, and its owner."""
-    version = replace(engine, tx, message_id, ready, place.keeper, only_content=True)
-    for session_id in place.sessions:
-        recount(tx, session_id)
-    return version, place.keeper
-
-
 def replace(
     engine: Engine, tx: Tx, message_id: int, ready: EncodedMessage, keeper: str, *, only_content: bool = False
 ) -> int:
