@@ -27,6 +27,7 @@ Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/fo
 FORMAT = "hermes-transcript"
 VERSION = 1
 _PATIENCE = 2.0  # seconds to wait for another process's line
+_DUMPS_SEEN = 5.0  # seconds for which the listing of a folder is reused
 _NEWEST = 8  # files in which messages that a database lost are searched
 _TAIL = 1 << 18  # bytes from the end in which a line that another process wrote for us is searched
 _WHOLE_LINE = re.compile(rb'^\{"type":"message","id":(\d{1,18}),.*\}$', re.MULTILINE)
@@ -146,6 +147,7 @@ class TranscriptFolder:
         self.folder = folder
         self.sizes: dict[str, int] = {}  # the size of each file after this process's last write
         self.shared: set[str] = set()  # sessions whose file other processes write to, too
+        self._dumps: dict[Path, tuple[float, list[str]]] = {}  # when a folder was listed, and what it held
 
     def path(self, session_id: str) -> Path:
         """The path of a session's transcript."""
@@ -188,11 +190,14 @@ class TranscriptFolder:
                     (folder / one).unlink(missing_ok=True)
 
     def _dumps_of(self, folder: Path, session_id: str) -> list[str]:
-        """Names like request_dump_<id>_<time>.json."""
+        """Names like request_dump_<id>_<time>.json. Pruning asks for many sessions in a row: a listing is reused."""
+        seen, names = self._dumps.get(folder, (0.0, []))
+        if time.monotonic() - seen >= _DUMPS_SEEN:
+            with suppress(OSError):
+                names = [name for name in os.listdir(folder) if name.startswith("request_dump_")]
+            self._dumps[folder] = (time.monotonic(), names)
         of_session = re.compile(rf"request_dump_{re.escape(session_id)}_[0-9TZ_.:-]+\.json")
-        with suppress(OSError):
-            return [name for name in os.listdir(folder) if of_session.fullmatch(name)]
-        return []
+        return [name for name in names if of_session.fullmatch(name)]
 
 
 def highest_known(paths: Iterable[Path]) -> int:
