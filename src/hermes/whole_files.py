@@ -50,12 +50,13 @@ def sync_folder(folder: Path) -> None:
 
 def lock_within(handle: int, seconds: float) -> bool:
     """Lock an open file; False while another process has it locked for so long, or where there are no such locks."""
-    pause, end = _FIRST, time.monotonic() + seconds
+    pause, end = _FIRST, 0.0
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
+            end = end or time.monotonic() + seconds
             if time.monotonic() >= end:
                 return False
         except OSError:

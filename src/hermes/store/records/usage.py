@@ -41,7 +41,7 @@ def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool
     """Add to (or set) a session's counters; returns the columns that changed, [] when none did or there is no such session."""
     given = {name: value for name, value in values.items() if value is not None}
     sets: dict[str, str] = {}
-    for name in (name for name in (*COUNTERS, *COSTS) if name in given):
+    for name in filter(_KINDS.__contains__, given):
         if absolute:
             sets[name] = "?"
         elif given[name] or name in COSTS:  # a cost of 0 says that it is known

@@ -214,10 +214,10 @@ class WriteQueue:
 
     def enter(self, timeout: float) -> bool:
         """Wait for the lock; False on a timeout (or where there is no such lock)."""
-        with suppress(OSError):  # it can't be made here
-            if self._file < 0:
+        if self._file < 0:
+            with suppress(OSError):  # it can't be made here
                 self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._held = self._held or lock_within(self._file, timeout)
+        self._held = self._held or (self._file >= 0 and lock_within(self._file, timeout))
         return self._held
 
     def leave(self) -> None:
