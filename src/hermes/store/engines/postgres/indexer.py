@@ -28,7 +28,7 @@ import psycopg
 from hermes.errors import HermesError
 from hermes.store.engines.base import Document, columns_of
 from hermes.store.engines.postgres.connection import PooledConnection
-from hermes.store.engines.postgres.fulltext import PostgresFullText
+from hermes.store.engines.postgres.fulltext import Numbered, PostgresFullText
 from hermes.store.engines.postgres.transaction import REMOVE_OLD_KEYS
 
 BURST = 3  # appends in a pause: it waits until there are fewer
@@ -36,6 +36,7 @@ LONGEST = 3.0  # seconds to wait for the end of a burst
 MOST = 2_000  # messages that may wait meanwhile
 BATCH = 64
 AT_ONCE = 50  # batches of other processes' messages
+BEGINNING = 10_000  # characters
 SELDOM = 60.0  # seconds between two checks for messages of others, after this process was idle for a while
 ADOPT_AFTER = 5  # seconds that a message of another process has waited
 ADOPT_BUSY = 30  # the same, while messages of its own wait: other processes may be as busy
@@ -119,11 +120,24 @@ class Indexer:
                 with self._guard:
                     kept = {one: document for one in some if (document := self._waiting.get(one)) is not None}
                 documents = [(one, columns_of(*document)) for one, document in kept.items()]
-                self._fulltext.index(link, documents, [one for one in some if one not in kept])
-                self._untidy += len(documents)
+                self._write(link, documents, [one for one in some if one not in kept])
                 with self._guard:
                     for one in some:
                         self._waiting.pop(one, None)
+
+    def _write(self, link: PooledConnection, documents: list[Numbered], absent: list[int]) -> None:
+        try:
+            self._fulltext.index(link, documents, absent)
+            self._untidy += len(documents)
+        except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
+            # No known message causes this; if one does, its beginning is indexed.
+            if len(documents) == 1 and not absent:
+                ((message_id, (text, name, _)),) = documents
+                self._fulltext.index(link, [(message_id, (text[:BEGINNING], name, ""))], [])
+                return
+            for one in documents + self._fulltext.read(link, absent):
+                self._write(link, [one], [])
+            self._fulltext.index(link, [], absent)  # those that were deleted
 
     # ------------------------------------------------------------------ the thread
 
