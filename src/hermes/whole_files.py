@@ -5,8 +5,10 @@ A reader sees the old content or the new one, also after a crash.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import random
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -14,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOCK_SECONDS = 10.0
+_FIRST, _LAST = 0.000_2, 0.002  # seconds between two tries to lock a file
 
 
 def write_whole(path: Path, content: bytes | str | Iterable[bytes], *, sync: bool = True) -> None:
@@ -45,20 +48,30 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def lock_within(handle: int, seconds: float) -> bool:
+    """Lock an open file; False while another process has it locked for so long, or where there are no such locks."""
+    pause, end = _FIRST, 0.0
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            end = end or time.monotonic() + seconds
+            if time.monotonic() >= end:
+                return False
+        except OSError:
+            return False
+        time.sleep(random.uniform(0.5, 1.5) * pause)
+        pause = min(1.2 * pause, _LAST)
+
+
 @contextmanager
 def locked(file: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """In this block no other process is in one with the same lock file, which is made; TimeoutError after so many seconds."""
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(error.errno, "another program is writing there; try again in a moment") from None
-                time.sleep(0.02)
+        if not lock_within(handle, seconds):
+            raise TimeoutError(errno.EAGAIN, "another program is writing there; try again in a moment")
         yield
     finally:
         os.close(handle)  # this also releases the lock

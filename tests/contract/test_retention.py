@@ -18,6 +18,19 @@ def transcript(db, session_id):
 # ------------------------------------------------------------------ delete
 
 
+def test_a_system_prompt_goes_with_the_last_session_that_has_it_or_one_like_it(db):
+    for name in "abc":
+        db.create_session(name, "cli", system_prompt="be kind " * 300 + name)
+    for name, left in (
+        ("a", 3),
+        ("b", 2),
+        ("c", 0),
+    ):  # the others are stored as the beginning of the first, and their ends
+        db.delete_session(name)
+        assert db.sql("SELECT count(*) AS n FROM system_prompts") == [{"n": left}]
+        assert all(db.get_session(one)["system_prompt"].endswith(one) for one in "abc" if one > name)
+
+
 def test_delete_removes_the_session_its_messages_and_its_transcript(db):
     talk(db, "s", "an emu", "yes")
     talk(db, "t", "other")

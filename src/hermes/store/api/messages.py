@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput, StoreError, StoreUnreachable
 from hermes.store.api.open import OpenStore, R, read_again
@@ -15,19 +15,17 @@ from hermes.store.records import codec, events, file_changes, lineage, message_r
 from hermes.store.records import usage as _usage
 from hermes.store.records.attachments import references
 from hermes.store.records.message_values import EncodedMessage
+from hermes.store.records.rows import (
+    ChangeReason,
+    ChatMessage,
+    FileChangeRow,
+    MeaningStatus,
+    MessageRow,
+    SearchHit,
+    SessionEvent,
+)
 from hermes.store.records.visibility import User
 from hermes.store.upkeep import retention
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import (
-        ChangeReason,
-        ChatMessage,
-        FileChangeRow,
-        MeaningStatus,
-        MessageRow,
-        SearchHit,
-        SessionEvent,
-    )
 
 Also = Callable[[Tx, int], None]  # writes what belongs to the message with this id
 
@@ -172,11 +170,13 @@ class MessageCalls(OpenStore):
             if messages.same_content(tx, message_id, ready):
                 return True
             self._attachments.secure(tx, ready.lifted)
-            version, keeper = messages.edit(self._engine, tx, message_id, ready, place)
-        if keeper == place.owner:
-            self._transcripts.revised(keeper, [version], [message_id], hides=False)
-        else:  # the owner was deleted
-            self._transcripts.rewritten(place.owner, keeper)
+            version = messages.replace(self._engine, tx, message_id, ready, place.keeper, only_content=True)
+            for session_id in place.sessions:
+                messages.recount(tx, session_id)
+        if place.deleted:
+            self._transcripts.rewritten(place.owner, place.keeper)
+        else:
+            self._transcripts.revised(place.owner, [version], [message_id], hides=False)
         return True
 
     def get_messages(

@@ -11,25 +11,23 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, StoreCorrupt, StoreError
 from hermes.store.api.arguments import checked_text, guarded
 from hermes.store.api.messages import MessageCalls
 from hermes.store.api.sessions import SessionCalls
 from hermes.store.api.upkeep import UpkeepCalls
+from hermes.store.engines.base import Tx
 from hermes.store.exchange import ingest
 from hermes.store.exchange.ingest import Ingested
 from hermes.store.records import codec, message_reading
 from hermes.store.records.attachments import Attachments, Read, note
+from hermes.store.records.rows import ExportedSession, Finding
 from hermes.store.records.titles import MAX_TITLE
 from hermes.store.records.usage import checked
 from hermes.store.records.visibility import User
 from hermes.store.upkeep import retention
-
-if TYPE_CHECKING:
-    from hermes.store.engines.base import Tx
-    from hermes.store.records.rows import ExportedSession, Finding
 
 __all__ = ["SessionDB"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.store.api.arguments import checked_number, checked_text, checked_time
@@ -11,16 +12,12 @@ from hermes.store.api.open import END, OpenStore
 from hermes.store.engines.base import Tx
 from hermes.store.records import codec, lineage, listing, sessions, titles
 from hermes.store.records import usage as _usage
+from hermes.store.records.rows import Facets, Insights, Relative, SessionRow
 from hermes.store.records.titles import sanitize_title as _sanitize_title
+from hermes.store.records.usage import SideUsage
 from hermes.store.records.visibility import User
 from hermes.store.search.query_trees import text_test
 from hermes.store.transcripts.lines import event
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hermes.store.records.rows import Facets, Insights, Relative, SessionRow
-    from hermes.store.records.usage import SideUsage
 
 # What a transcript's line tells of a change: its name, and the columns of the session.
 _REOPEN = ("reopen", "ended_at", "end_reason")

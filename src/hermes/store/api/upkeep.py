@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Concatenate
+from typing import Concatenate
 
 from hermes.errors import InvalidInput
 from hermes.store.api.arguments import checked_period, checked_text
@@ -13,17 +13,15 @@ from hermes.store.api.open import END, OpenStore, P, R
 from hermes.store.coordination import leases
 from hermes.store.engines.base import Tx, get_meta, set_meta
 from hermes.store.records import listing, sessions
+from hermes.store.records.rows import (
+    AuditEntry,
+    HandoffState,
+    MaintenanceResult,
+    PendingHandoff,
+    ShredResult,
+    TrashedSession,
+)
 from hermes.store.upkeep import retention
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import (
-        AuditEntry,
-        HandoffState,
-        MaintenanceResult,
-        PendingHandoff,
-        ShredResult,
-        TrashedSession,
-    )
 
 _HANDOFF = ("handoff", "handoff_state", "handoff_platform", "handoff_error")
 
@@ -162,12 +160,10 @@ class UpkeepCalls(OpenStore):
                 result["skipped"] = not retention.begin_auto_prune(tx, min_interval_hours)
             if result["skipped"]:
                 return result
-            retention.finish_deletions(self._engine, self._transcripts)
-            for session_id in self.prunable_sessions(retention_days, whole=True):
-                for part in self.get_compression_chain(session_id):
-                    result["pruned"] += self.delete_session(part, sessions_dir, by="auto_prune")
+            pruned = self.prune_sessions(retention_days, sessions_dir=sessions_dir, whole=True, by="auto_prune")
+            result["pruned"] = pruned
             self.end_abandoned_sessions()
-            if vacuum and result["pruned"]:
+            if vacuum and pruned:
                 self._engine.reclaim()
                 result["vacuumed"] = True
         except Exception as error:  # promised by this call: housekeeping never stops the program from starting

@@ -10,17 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store.api.session_db import Transactions
+from hermes.store.api.session_db import SessionDB, Transactions
+from hermes.store.engines.base import Tx
 from hermes.store.gateway import outbox
+from hermes.store.gateway.outbox import Outgoing
 from hermes.store.records import codec
-
-if TYPE_CHECKING:
-    from hermes.store.api.session_db import SessionDB
-    from hermes.store.engines.base import Tx
-    from hermes.store.gateway.outbox import Outgoing
 
 TABLES: tuple[str, ...] = (
     "CREATE TABLE IF NOT EXISTS cron_jobs (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, timezone TEXT NOT NULL,"

@@ -20,15 +20,12 @@ import secrets
 import socket
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hermes.errors import Fenced, InvalidInput, SessionBusy
 from hermes.store.api.arguments import checked_period, checked_text, checked_ttl
 from hermes.store.engines.base import Tx
 from hermes.store.records import codec, sessions
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import HandoffState, PendingHandoff
+from hermes.store.records.rows import HandoffState, PendingHandoff
 
 ABANDONED = "abandoned"
 OPEN, TURN, COMPRESSION = "open", "turn", "compression"  # why a session is held

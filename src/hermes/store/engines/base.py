@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hermes.errors import StoreError, StoreFull, StoreReadOnly
 from hermes.store.records import codec
+from hermes.store.records.rows import Finding
 from hermes.store.text.index_text import call_ids, fold, id_word, phrase, plain, plain_calls, plain_parts
 from hermes.store.text.query import MAX_PHRASE_WORDS, And, Leaf, Node, Not
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -145,14 +143,8 @@ class Tx(Protocol):
     def last_number(self, table: str) -> int:
         """The highest id the table has ever generated."""
 
-    def changed_by_us(self, message_ids: Sequence[int]) -> None:
-        """This program itself changed or removed these messages: this is not a change by another program."""
-
     def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         """Run `count`, and if it changed a row `insert` (INSERT … VALUES(…) of a message); its id, else None."""
-
-    def message_stored(self, message_id: int, document: Document) -> None:
-        """Called with each message row that was stored otherwise."""
 
 
 # The program's own assistants (the embedded model and the one that only quotes): their text ranks below all other.
@@ -205,13 +197,13 @@ class FullText(Protocol):
         """How many messages are not in the index yet (search finds them nevertheless)."""
 
     def index_now(self, tx: Tx, message_ids: Sequence[int]) -> None:
-        """Index messages that were inserted under ids below the index mark (imports keep their ids)."""
+        """Index messages that were inserted otherwise than by Tx.store_message: imports keep their ids."""
 
     def reindex(self, tx: Tx, message_ids: Sequence[int]) -> None:
         """Re-index messages whose row was changed."""
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
-        """Remove messages from the index that are being deleted in this transaction."""
+        """Remove messages from the index whose rows were deleted in this transaction."""
 
 
 class Engine(Protocol):

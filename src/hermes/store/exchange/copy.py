@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput, StoreError
+from hermes.store.api.session_db import SessionDB
 from hermes.store.coordination import cron
 from hermes.store.engines.base import Engine, batched
 from hermes.store.engines.sqlite.connection import Connection
@@ -25,9 +26,6 @@ from hermes.store.gateway import tables as gateway_tables
 from hermes.store.records import codec
 from hermes.store.records.codec import Blob
 from hermes.store.search.meaning import vectors
-
-if TYPE_CHECKING:
-    from hermes.store.api.session_db import SessionDB
 
 ROUNDS = 5
 _NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")
@@ -204,9 +202,9 @@ class _Copy:
         fulltext = self.here.fulltext
         with self.here.write() as tx:
             if gone:
+                self.moved.removed += tx.run(f"DELETE FROM {table.name} WHERE {self._among(gone)}", _flat(gone))
                 if table.name == "messages":
                     fulltext.drop(tx, [key[0] for key in gone])
-                self.moved.removed += tx.run(f"DELETE FROM {table.name} WHERE {self._among(gone)}", _flat(gone))
             if table.name == "sessions" and known:  # they may swap titles
                 tx.run(f"UPDATE sessions SET title = NULL WHERE {self._among(known)}", _flat(known))
             try:
@@ -217,8 +215,8 @@ class _Copy:
                 )
             except (TypeError, ValueError, OverflowError) as error:
                 raise StoreError(f"a row of {table.name} can't be copied: {error}") from error
-            if table.name == "messages":  # a file's index takes changed and new ones apart, a server's all alike
-                fulltext.reindex(tx, [key[0] for key in changed])
+            if table.name == "messages":
+                fulltext.reindex(tx, [key[0] for key in known])
                 fulltext.index_now(tx, [key[0] for key in changed if key not in present])
         self.moved.written += len(changed)
 

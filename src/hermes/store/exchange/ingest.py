@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from hermes.errors import InvalidInput
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx
@@ -22,13 +22,11 @@ from hermes.store.records import events as session_events
 from hermes.store.records.attachments import Attachments, listed, references
 from hermes.store.records.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
 from hermes.store.records.message_values import EncodedMessage, Mask, count_calls, encode_message, masked_session
-from hermes.store.records.titles import adopt_foreign_titles, next_title, set_title
+from hermes.store.records.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
+from hermes.store.records.titles import adopt_foreign_titles, set_or_number
 from hermes.store.records.visibility import User, session_clause
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.replay import SessionState
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import ExportedSession, HiddenMessage, MessageRow, RedactedMessage
 
 PARTIAL = "partial"  # the key of a session that comes with some of its messages only; True: the others have to be here
 FILES = "attachments"  # by hash, the bytes of attachments (or their base64), where an export carries them
@@ -110,7 +108,6 @@ class Ingest:
                 if row.owner != session_id or row.hidden == KEPT:
                     sql = "UPDATE messages SET session_id = ?, hidden = ? WHERE id = ?"
                     self.tx.run(sql, (session_id, row.shown, number))
-                    self.tx.changed_by_us([number])
             if row is not None and row.owner != session_id:
                 moved[row.id] = (number, session_id)
                 self._move_versions(row, number, session_id)
@@ -131,7 +128,6 @@ class Ingest:
         sql = "SELECT id FROM messages WHERE session_id = ? AND hidden = ? AND timestamp = ? AND role = ?"
         for (version,) in self.tx.rows(sql, (row.owner, REPLACED, *at)):
             self.tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, version))
-            self.tx.changed_by_us([version])
 
     def replace(self, number: int, keeper: str, told: Told) -> int:
         """Change a message; `keeper` gets the row with the earlier version, whose id is returned."""
@@ -150,11 +146,6 @@ class Ingest:
                 f"UPDATE sessions SET {', '.join(f'{name} = ?' for name in values)} WHERE id = ?", [*stored, session_id]
             )
 
-    def set_title(self, session_id: str, title: str | None) -> None:
-        """Set a session's title, or the next of its family where another session has it."""
-        taken = self.tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (title, session_id)) is not None
-        set_title(self.tx, session_id, next_title(self.tx, title) if title and taken else title)
-
     def refer(self, session_id: str, refs: Sequence[tuple[Sequence[Place], int, int | None, int | None]]) -> None:
         """Let a session show these messages of others: their places, the message before them, rewound, born."""
         named = ((lineage.ranges(self.tx, places), rest) for places, *rest in refs)
@@ -162,8 +153,9 @@ class Ingest:
 
     def index(self) -> None:
         """Index the messages that came in."""
-        self.engine.fulltext.index_now(self.tx, self._unindexed)
-        self._unindexed = []
+        if self._unindexed:
+            self.engine.fulltext.index_now(self.tx, self._unindexed)
+            self._unindexed = []
 
     def finish(self, session_id: str, more: tuple[int, int, float, str | None] | None = None) -> None:
         """The last step for each session: the index, its parent, its children, its counters (`more`: what is added to them
@@ -420,7 +412,6 @@ class _Follow:
         if new := {name: value for name, value in counted.items() if value not in (None, values[name])}:
             sets = ", ".join(f"{name} = ?" for name in new)
             self.tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*new.values(), row.id))
-            self.tx.changed_by_us([row.id])
             self.done.changed.append(row.id)
             self.done.revised += 1
 
@@ -451,7 +442,7 @@ class _Follow:
             return
         if (title is None and known is None) or (title is not None and known in (title, base)):
             adopt_foreign_titles(self.tx)
-            self.into.set_title(self.id, told)
+            set_or_number(self.tx, self.id, told)
             self._record(title=told)
             self.done.revised += 1
 

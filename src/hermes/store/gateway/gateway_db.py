@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypedDict, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypedDict, TypeVar
 
-from hermes.store.api.session_db import Transactions
+from hermes.store.api.session_db import SessionDB, Transactions
 from hermes.store.engines.base import REDACTED, Tx, get_meta, note_meta
 from hermes.store.gateway import approvals, inbox, outbox, routes
 from hermes.store.gateway.inbox import IncomingEvent, Received, ReceiveResult, SourceEvent
@@ -24,11 +24,8 @@ from hermes.store.gateway.routes import Route
 from hermes.store.gateway.tables import STATEMENTS, insert, replacing
 from hermes.store.records import lineage, sessions
 from hermes.store.records.attachments import references
+from hermes.store.records.visibility import User
 from hermes.store.transcripts import replay
-
-if TYPE_CHECKING:
-    from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.visibility import User
 
 IDENTITY = "gateway_identity"
 P = ParamSpec("P")

@@ -8,6 +8,7 @@ the rest as one zstd frame in another column; what people and models wrote is ne
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
@@ -44,6 +45,26 @@ def storable(text: str) -> str | bytes:
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
     return text
+
+
+ESCAPE = "\ufdd0"  # a character that Unicode reserves for such uses and never assigns
+_UNFIT = re.compile("[\0\ud800-\udfff\ufdd0]")
+_WRITTEN = re.compile(ESCAPE + "([0-9a-f]{4})")
+
+
+def fit(text: str) -> str:
+    """Text without NUL and lone surrogates, for a place that can't hold them: each becomes ESCAPE and four hex digits.
+
+    So does ESCAPE itself: every text comes back as it went in, equal texts stay equal, common prefixes stay common.
+    """
+    if text.isascii():
+        return text if "\0" not in text else text.replace("\0", ESCAPE + "0000")
+    return _UNFIT.sub(lambda found: f"{ESCAPE}{ord(found[0]):04x}", text)
+
+
+def unfit(text: str) -> str:
+    """The inverse of fit()."""
+    return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def restored(value: Any) -> Any:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import Any
 
 from hermes.store.engines.base import Tx
 from hermes.store.records import codec
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import SessionEvent
-    from hermes.store.transcripts.lines import Entry
+from hermes.store.records.rows import SessionEvent
+from hermes.store.transcripts.lines import Entry
 
 MODEL_ERROR = "model_error"
 RECALLED = "recalled"  # its text: the ids of the messages that the model got beside the question
@@ -69,22 +68,16 @@ def woven(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[t
 
     An event stands after the message it came after; where that message is not shown, it is placed by its time.
     """
-    if not events:
-        yield from ((False, message) for message in messages)
-        return
     places = {message["id"]: number for number, message in enumerate(messages) if "id" in message}
-    waiting: dict[int, list[SessionEvent]] = {}
+    told = [((number, 0), (False, message)) for number, message in enumerate(messages)]
     for event in events:
         place = places.get(event["after"])
         if place is None:
             later = (n for n, message in enumerate(messages) if (message.get("timestamp") or 0) > event["at"])
             place = next(later, len(messages)) - 1
-        waiting.setdefault(place, []).append(event)
-    for number in range(-1, len(messages)):
-        if number >= 0:
-            yield False, messages[number]
-        for event in waiting.get(number, ()):
-            yield True, event
+        told.append(((place, 1), (True, event)))
+    told.sort(key=itemgetter(0))
+    return (one for _, one in told)
 
 
 def described(event: SessionEvent) -> str:

@@ -8,19 +8,16 @@ that another program stored are noted when they are indexed; until then a questi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.store.engines.base import REDACTED, Engine, Row, Scope, Tx, rows_among
 from hermes.store.records import codec, message_reading
 from hermes.store.records.file_edits import Noted, calls_in, is_failure, noted
+from hermes.store.records.message_values import EncodedMessage
+from hermes.store.records.rows import ChangeReason, FileChangeRow
 from hermes.store.records.visibility import User
 from hermes.store.text.index_text import plain_parts
 
-if TYPE_CHECKING:
-    from hermes.store.records.message_values import EncodedMessage
-    from hermes.store.records.rows import ChangeReason, FileChangeRow
-
-_ANY = 1 << 62  # above every id
 _NEAR = 200  # ids among which the result of a call is looked for, and the call of a result
 _OF_SESSION = "session_id || '' = ?"  # an expression: the few ids are read, not the index of a long session
 _STORED = (
@@ -158,12 +155,12 @@ def reasons(tx: Tx, message_ids: Sequence[int], visible_to: User | None) -> dict
         if message_reading.session_of(tx, message_id, visible_to) is None:
             continue
         asked, request = _request(tx, session_id, message_id, at)
-        if asked and visible_to is not None and message_reading.session_of(tx, asked, visible_to) is None:
-            request = ""  # it is not shared with this person
         said, words = _last(tx, "assistant", session_id, message_id, at)
-        if said and visible_to is not None and message_reading.session_of(tx, said, visible_to) is None:
-            words = ""
-        found[message_id] = {"request": request, "words": words if said > asked else ""}
+        shown = [visible_to is None or message_reading.session_of(tx, one, visible_to) for one in (asked, said)]
+        found[message_id] = {
+            "request": request if shown[0] else "",
+            "words": words if shown[1] and said > asked else "",
+        }
     return found
 
 
@@ -195,5 +192,5 @@ def _request(tx: Tx, session_id: str, message_id: int, at: float) -> tuple[int, 
         best = (asked, text) if asked and not best[0] else best
         if parent is None:
             break
-        session_id, message_id = parent, _ANY
+        session_id, message_id = parent, message_reading.LAST
     return best

@@ -31,16 +31,7 @@ _TOOLS = {
 }
 _KINDS = {name: kind for kind, names in _TOOLS.items() for name in names.split()}
 _READING = ("view", "undoedit", "read")  # commands of editors that change nothing, or nothing that is known
-_PATHS = (
-    "path",
-    "filepath",
-    "targetfile",
-    "notebookpath",
-    "targetnotebook",
-    "file",
-    "filename",
-    "relativeworkspacepath",
-)
+_PATHS = "path filepath targetfile notebookpath targetnotebook file filename relativeworkspacepath".split()
 _WHOLE = ("content", "contents", "filetext", "codecontent", "code")
 _OLD = ("old", "oldstring", "oldstr", "oldtext", "targetcontent", "search")
 _NEW = ("new", "newstring", "newstr", "newtext", "newsource", "newcode", "replacementcontent", "codeedit", "code", "content",
@@ -57,9 +48,8 @@ _ABOUT = re.compile(r":|-{5,}\Z")  # the place in the file, between SEARCH and t
 _SAYS_SOMETHING = re.compile(r"\w\W*\w\W*\w")
 
 
-Noted = tuple[
-    int, str, str, str, bytes
-]  # the number of the call, path, its last component, kind, hashes of added lines
+# The number of the call, path, its last component, kind, hashes of added lines.
+Noted = tuple[int, str, str, str, bytes]
 
 
 @dataclass(slots=True)

@@ -14,18 +14,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.store.api.arguments import checked_time
 from hermes.store.engines.base import Tx, rows_among
 from hermes.store.records import codec, message_reading, message_values
+from hermes.store.records import rows as shapes
 from hermes.store.records.file_edits import calls_in
 from hermes.store.records.listing import CONTINUES, OF_ITS_OWN
 from hermes.store.records.visibility import AUTOMATED, User, session_clause
-
-if TYPE_CHECKING:
-    from hermes.store.records import rows as shapes
 
 TOKENS = ("input", "output", "cache_read", "cache_write", "reasoning")
 TOP = 5  # sessions in "longest" and "costliest"

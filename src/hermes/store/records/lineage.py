@@ -318,14 +318,13 @@ def cut_children(tx: Tx, session_id: str) -> list[str]:
 # id, as those of a deleted session do: other sessions that carry them find them there, and the parent gets them when it is
 # imported. No message is stored twice, and every session still shows the same messages.
 
-HIGHEST = 1 << 62
 Identity = tuple[Any, ...]
 Moved = dict[int, Place]  # by the id a message had, its place now
 
 
 def usable_id(value: Any) -> bool:
     """Whether an exported id can be a message's id here."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < HIGHEST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < message_reading.LAST
 
 
 def _identity(message: Mapping[str, Any]) -> Identity:

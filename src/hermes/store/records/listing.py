@@ -8,17 +8,15 @@ also the names to filter lists by, a session's relatives, and which watched sess
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.store.api.arguments import checked_period
 from hermes.store.engines.base import Tx, rows_among
 from hermes.store.records import codec, lineage, sessions
 from hermes.store.records.message_values import preview_of
+from hermes.store.records.rows import Facets, Relative, SessionRow
 from hermes.store.records.visibility import AUTOMATED, User, in_folder, session_clause
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Facets, Relative, SessionRow
 
 Condition = tuple[str, list[Any]]
 _MOST = 50  # names of each kind

@@ -8,21 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Row, Tx, rows_among
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Row, Tx, rows_among
 from hermes.store.engines.sqlite.schema import CARRIABLE, MESSAGE_COLUMNS
 from hermes.store.records import codec
-from hermes.store.records.attachments import PREFIX, listed
+from hermes.store.records.attachments import PREFIX, Attachments, listed
+from hermes.store.records.rows import AttachmentEntry, ChatMessage, MessageRow
 from hermes.store.records.visibility import User, session_clause
 
-if TYPE_CHECKING:
-    from hermes.store.engines.base import Engine
-    from hermes.store.records.attachments import Attachments
-    from hermes.store.records.rows import AttachmentEntry, ChatMessage, MessageRow
-
-
 _ID = itemgetter(0)
+LAST = 1 << 62  # above every id: the place of carried messages whose place is not known
 FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
 # Another session shows the row.
 NEEDED = (
@@ -55,24 +51,14 @@ def shown_rows(tx: Tx, session_id: str, columns: str = ROW, *, redacted: bool = 
     )
     if not refs:
         return own
-    carried: dict[int, list[Row]] = {}
+    placed = [((row[0], 0), row) for row in own]
     which = "TRUE" if redacted else CARRIABLE
-    for from_session, first, last, after in refs:
-        carried.setdefault(after, []).extend(
-            tx.rows(
-                f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? AND {which} ORDER BY m.id",
-                (from_session, first, last),
-            )
-        )
-    out = carried.pop(0, [])
-    gaps = _redacted(tx, session_id, carried.keys() - {row[0] for row in own}) if carried else set()
-    for row in sorted([*own, *((one,) for one in gaps)], key=_ID) if gaps else own:
-        if row[0] not in gaps:
-            out.append(row)
-        out += carried.pop(row[0], [])  # messages carried after a redacted message stay in their place
-    for rows in carried.values():  # their anchor was rewound: they come after the rest
-        out += rows
-    return out
+    sql = f"SELECT {columns} FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? AND {which} ORDER BY m.id"
+    for *carried, after in refs:
+        place = (after if after >= 0 else LAST, 1)  # the message before them may be redacted: they stay in their place
+        placed += [(place, row) for row in tx.rows(sql, carried)]
+    placed.sort(key=itemgetter(0))
+    return [row for _, row in placed]
 
 
 def carried_counts(tx: Tx, session_ids: Sequence[str]) -> dict[str, int]:
@@ -82,12 +68,6 @@ def carried_counts(tx: Tx, session_ids: Sequence[str]) -> dict[str, int]:
         f" r.first_id AND r.last_id AND {CARRIABLE} WHERE r.rewound IS NULL AND {{these}} GROUP BY r.session_id"
     )
     return {codec.restored(row[0]): int(row[1]) for row in rows_among(tx, sql, session_ids, "r.session_id")}
-
-
-def _redacted(tx: Tx, session_id: str, ids: Iterable[int]) -> set[int]:
-    """The redacted ones among a session's own messages with these ids."""
-    sql = f"SELECT id FROM messages WHERE id = ? AND session_id = ? AND hidden = {REDACTED}"
-    return {number for one in ids for number in tx.column(sql, (one, session_id))}
 
 
 def rows_of(tx: Tx, message_id: int) -> list[Row]:
@@ -284,6 +264,6 @@ def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[in
             )
             if done:
                 refer(tx, message_id, lifted)
-                tx.changed_by_us([message_id])
+                engine.fulltext.reindex(tx, [message_id])
                 touched[row[2]] = None
     return list(touched)

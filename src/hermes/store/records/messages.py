@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hermes.errors import SessionNotFound
-from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Document, Engine, Tx
+from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.records import codec, file_changes
 from hermes.store.records.message_reading import NEEDED, UNSETTLED, refer, shown_rows
 from hermes.store.records.message_values import STORED, EncodedMessage, count_calls, preview_of
@@ -31,7 +31,9 @@ def append(tx: Tx, session_id: str, ready: EncodedMessage) -> int:
     """Store one message and count it on its session."""
     stamp, preview = ready.timestamp, None if ready.preview is None else codec.storable(ready.preview)
     counted = _COUNT, (1, ready.calls, stamp, stamp, preview, session_id)
-    message_id = tx.store_message(counted, (_INSERT, (session_id, *ready.values.values())), _document(ready))
+    values = ready.values
+    document = ready.text, values["content_format"], values["tool_name"], values["tool_calls"]
+    message_id = tx.store_message(counted, (_INSERT, (session_id, *values.values())), document)
     if message_id is None:
         raise SessionNotFound(session_id)
     _stored(tx, session_id, message_id, ready)
@@ -45,18 +47,12 @@ def _stored(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> 
         file_changes.note(tx, session_id, message_id, ready)
 
 
-def _document(ready: EncodedMessage) -> Document:
-    values = ready.values
-    return ready.text, values["content_format"], values["tool_name"], values["tool_calls"]
-
-
 def insert(tx: Tx, session_id: str, ready: EncodedMessage, message_id: int | None) -> int:
     """Store a message (under a given id) without updating counters: imports and rebuilds recount afterwards."""
     if message_id is None:
         message_id = tx.insert(_INSERT, (session_id, *ready.values.values()))
     else:
         tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values.values()))
-    tx.message_stored(message_id, _document(ready))
     _stored(tx, session_id, message_id, ready)
     return message_id
 
@@ -67,7 +63,10 @@ _ALL_BUT_WRITER = tuple(name for name in STORED if name != "writer")
 
 
 def set_values(tx: Tx, message_id: int, ready: EncodedMessage, *, only_content: bool = False) -> None:
-    """Replace a message's row (or only its content) with another version; its id, session and storage time stay."""
+    """Replace a message's row (or only its content) with another version; its id, session and storage time stay.
+
+    The caller indexes it again.
+    """
     names = _CONTENT if only_content else _ALL_BUT_WRITER
     sets = ", ".join(f"{name} = ?" for name in names)
     tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*(ready.values[name] for name in names), message_id))
@@ -78,7 +77,6 @@ def set_values(tx: Tx, message_id: int, ready: EncodedMessage, *, only_content: 
         file_changes.note(
             tx, str(tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))), message_id, ready
         )
-    tx.changed_by_us([message_id])
 
 
 def recount(tx: Tx, session_id: str) -> None:
@@ -174,14 +172,6 @@ def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
         recount(tx, session_id)
 
 
-def edit(engine: Engine, tx: Tx, message_id: int, ready: EncodedMessage, place: MessageHome) -> tuple[int, str]:
-    """Replace a message's content; returns the row with the earlier version, and its owner."""
-    version = replace(engine, tx, message_id, ready, place.keeper, only_content=True)
-    for session_id in place.sessions:
-        recount(tx, session_id)
-    return version, place.keeper
-
-
 def replace(
     engine: Engine, tx: Tx, message_id: int, ready: EncodedMessage, keeper: str, *, only_content: bool = False
 ) -> int:
@@ -224,9 +214,8 @@ def remove_own(
 
 def delete(engine: Engine, tx: Tx, ids: Sequence[int]) -> None:
     """Delete the rows of messages, with their index entries."""
-    engine.fulltext.drop(tx, ids)
     for message_id in ids:
         tx.run("DELETE FROM messages WHERE id = ?", (message_id,))
         tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
     file_changes.forget(tx, ids)
-    tx.changed_by_us(ids)
+    engine.fulltext.drop(tx, ids)

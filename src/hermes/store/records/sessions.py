@@ -10,16 +10,14 @@ import hashlib
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hermes.errors import InvalidInput, SessionNotFound
 from hermes.store.engines.base import KEPT, REDACTED, Tx, drop_meta, get_meta, rows_among, set_meta
 from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.records import codec
+from hermes.store.records.rows import SessionRow
 from hermes.store.records.visibility import User, in_folder, session_clause
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import SessionRow
 
 AnySession = TypeVar("AnySession", bound="SessionRow")
 
@@ -319,7 +317,5 @@ def inherit_model(tx: Tx, parent: str, child: str) -> None:
 
 def move_choice(tx: Tx, old: str, new: str) -> None:
     """Move the model chosen before the first message to the session that has begun."""
-    chosen = chosen_model(tx, old)
-    if chosen is not None:
-        choose_model(tx, old, None)
-        choose_model(tx, new, chosen)
+    inherit_model(tx, old, new)
+    choose_model(tx, old, None)

@@ -27,6 +27,7 @@ from hermes.store.text.index_text import fold
 __all__ = ["MAX_TITLE", "sanitize_title", "shown_title", "split_family"]
 
 MAX_TITLE = 100  # code points
+_NUMBERED = re.compile(r"(.*\S) #([2-9]|[1-9][0-9]{1,8})", re.DOTALL)
 
 
 def sanitize_title(text: str | None) -> str | None:
@@ -53,7 +54,7 @@ def split_family(title: str) -> tuple[str, int]:
     What counts is something, one space, "#" and a number from 2 to 999999999 in ASCII digits without leading
     zeros. Any other title ("bug #login page", "#5", "x #1", "x #007") is the first of a family of its own.
     """
-    numbered = _numbered().fullmatch(title)
+    numbered = _NUMBERED.fullmatch(title)
     return (numbered[1], int(numbered[2])) if numbered else (title, 1)
 
 
@@ -89,11 +90,6 @@ def _shortened(text: str, room: int) -> str:
 
 
 # The patterns are compiled when first needed: most processes never clean a title that is not plain ASCII.
-
-
-@cache
-def _numbered() -> re.Pattern[str]:
-    return re.compile(r"(.*\S) #([2-9]|[1-9][0-9]{1,8})", re.DOTALL)
 
 
 @cache
@@ -187,6 +183,12 @@ def set_title(tx: Tx, session_id: str, title: str | None, *, only_if_untitled: b
         (clean, base, number, clean, session_id),
     )
     return True
+
+
+def set_or_number(tx: Tx, session_id: str, title: str | None) -> None:
+    """Give a session a title, or the next one of its family where another session has it."""
+    taken = tx.row("SELECT 1 FROM sessions WHERE title = ? AND id <> ?", (title, session_id)) is not None
+    set_title(tx, session_id, next_title(tx, title) if title and taken else title)
 
 
 def next_title(tx: Tx, base: str) -> str:

@@ -39,34 +39,23 @@ def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool) -> list[str]:
     """Add to (or set) a session's counters; returns the columns that changed, [] when none did or there is no such session."""
-    sets: list[str] = []
-    changed: list[str] = []
-    params: list[Any] = []
-    for name in (*COUNTERS, *COSTS):
-        value = values.get(name)
-        if value is None:
-            continue
+    given = {name: value for name, value in values.items() if value is not None}
+    sets: dict[str, str] = {}
+    for name in filter(_KINDS.__contains__, given):
         if absolute:
-            sets.append(f"{name} = ?")
-        elif value:
-            sets.append(f"{name} = coalesce({name}, 0) + ?")
-        elif name in COSTS:
-            sets.append(f"{name} = coalesce({name}, ?)")
-        else:
-            continue
-        params.append(value)
-        changed.append(name)
-    words = [name for name in (*FILLED, *NEWEST) if values.get(name) is not None]
+            sets[name] = "?"
+        elif given[name] or name in COSTS:  # a cost of 0 says that it is known
+            sets[name] = f"coalesce({name}, 0) + ?"
+    words = [name for name in (*FILLED, *NEWEST) if name in given]
     known = tx.row(f"SELECT {', '.join(words)} FROM sessions WHERE id = ?", (session_id,)) if words else None
     for name, before in zip(words, known or (), strict=False):
-        if before is None or (name in NEWEST and before != values[name]):
-            sets.append(f"{name} = coalesce({name}, ?)" if name in FILLED else f"{name} = ?")
-            params.append(values[name])
-            changed.append(name)
+        if before is None or (name in NEWEST and before != given[name]):
+            sets[name] = f"coalesce({name}, ?)" if name in FILLED else "?"
     if not sets:
         return []
-    done = tx.run(f"UPDATE sessions SET {', '.join(sets)} WHERE id = ? AND purged IS NULL", [*params, session_id])
-    return changed if done else []
+    changes = ", ".join(f"{name} = {value}" for name, value in sets.items())
+    sql = f"UPDATE sessions SET {changes} WHERE id = ? AND purged IS NULL"
+    return [*sets] if tx.run(sql, [*(given[name] for name in sets), session_id]) else []
 
 
 # ---------------------------------------------------------------------------------------------- side tasks

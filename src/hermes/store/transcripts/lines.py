@@ -7,7 +7,6 @@ opened next, and a database can be rebuilt from the files alone. docs/format.md 
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -18,7 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec.json import encode
+
 from hermes.home import make_private
+from hermes.store.records import codec
+from hermes.whole_files import lock_within
 
 Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/format.md
 FORMAT = "hermes-transcript"
@@ -32,7 +35,7 @@ _COMPLETE_TO = re.compile(rb'{"type":"session",[^{]*"complete_to":(\d{1,18}),')
 _MESSAGE_ID = re.compile(rb'{"type":"message","id":\d{1,18},')
 _TIMESTAMP = re.compile(rb'"timestamp":[-+.\dEe]+')
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-_LONE = re.compile("[\ud800-\udfff]")
+_ESCAPE = codec.ESCAPE.encode()  # of characters that JSON can not have: lone surrogates
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
 
@@ -53,33 +56,19 @@ def file_name(session_id: str) -> str:
 
 def line(entry: Entry) -> bytes:
     """One line of a transcript."""
-    from msgspec.json import encode  # slow to import for callers that only list
-
     try:
-        return encode(entry) + b"\n"
+        data = encode(entry)
     except (TypeError, ValueError, OverflowError):  # lone surrogates, numbers beyond 64 bits
-        return json.dumps(_readable(entry), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-
-
-def _readable(entry: Entry) -> Entry:
-    """An entry that any JSON parser accepts: fields with lone surrogates have U+FFFD instead, and `exact` has them as
-    they are, for this program."""
-    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in entry.items()}
-    lone = [key for key, text in texts.items() if _LONE.search(text)]
-    if not lone:
-        return entry
-    exact = json.dumps({key: entry[key] for key in lone}, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    shown = {key: json.loads(_LONE.sub("\ufffd", texts[key])) if key in lone else entry[key] for key in entry}
-    return {**shown, "exact": base64.b64encode(exact).decode()}
+        data = _ESCAPE
+    if _ESCAPE in data:
+        data = codec.fit(json.dumps(entry, ensure_ascii=False, separators=(",", ":"))).encode()
+    return data + b"\n"
 
 
 def read(raw: bytes) -> Entry | None:
-    """The entry of a line, with the exact values of `_readable`; None for one that is no object, ValueError for no JSON."""
-    entry = json.loads(raw)
-    if not isinstance(entry, dict) or not isinstance(entry.get("exact"), str):
-        return entry if isinstance(entry, dict) else None
-    exact = json.loads(base64.b64decode(entry.pop("exact"), validate=True).decode("utf-8", "surrogatepass"))
-    return {**entry, **exact}
+    """The entry of a line; None for one that is no object, ValueError for no JSON."""
+    entry = json.loads(codec.unfit(raw.decode()) if _ESCAPE in raw else raw)
+    return entry if isinstance(entry, dict) else None
 
 
 def entries(path: Path, unread: list[bytes]) -> Iterator[Entry]:
@@ -125,20 +114,9 @@ class TranscriptFile:
         except FileNotFoundError:
             make_private(path.parent)
             self.handle = os.open(path, _FLAGS, 0o600)
-        self.is_locked = self._lock()
+        # Unless the holder of the lock hangs: then writing the line matters more than the order of lines.
+        self.is_locked = lock_within(self.handle, _PATIENCE)
         self.size = os.fstat(self.handle).st_size
-
-    def _lock(self) -> bool:
-        """Lock the file, unless its holder hangs: then writing the line matters more than the order of lines."""
-        end = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except OSError:
-                if time.monotonic() > end:
-                    return False
-                time.sleep(0.001)
 
     def append(self, data: bytes) -> None:
         """Append whole lines in one write; a torn last line stays a separate line."""

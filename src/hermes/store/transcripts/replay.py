@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
 from hermes.store.records import codec, events, message_reading, titles
+from hermes.store.records.rows import MessageRow, SessionEvent
 from hermes.store.records.sessions import PROMPT, free_id, keep_prompt, tidy
 from hermes.store.transcripts.lines import FORMAT, VERSION, Entry, entries, event, file_name, line, read
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import MessageRow, SessionEvent
 
 _NOT_TOLD = (  # counted again, or of this database alone; the prompt is told as text
     "system_prompt", "system_prompt_hash", "message_count", "tool_call_count", "active_at", "title_seen", "transcript",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from hermes.errors import StoreCorrupt
 from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, meta_names
@@ -26,14 +26,12 @@ from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, noted
+from hermes.store.records.rows import Finding
 from hermes.store.search.meaning import vectors
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.writer import LOST, TranscriptWriter
 from hermes.store.upkeep.retention import SHREDDING, finish_deletions, half_deleted
 from hermes.texts import counted
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
 
 _PAUSES = (0.05, 0.1, 0.4, 1.0)  # seconds before each further look while others write: a line follows its commit
 DAMAGED = frozenset(("corruption", "damaged-row", "damaged-text", "lost"))  # only a rebuild helps
@@ -261,12 +259,10 @@ def repair(
             messages.recount(tx, session_id)
     if "counters" in by_kind:
         done.append(f"corrected {len(by_kind['counters'])} counters of sessions")
-    if rebuild_index or any(kind.startswith("fts-") and kind != "fts-waiting" for kind in by_kind):
+    if rebuild_index or any(kind.startswith("fts-") for kind in by_kind):
         engine.rebuild_index()
         file_changes.note_again(engine)
         done.append("rebuilt the full-text index")
-    elif "fts-waiting" in by_kind:
-        done.append(f"indexed {engine.catch_up()} messages")
     return done + _rewrite_transcripts(transcripts, found)
 
 
@@ -386,7 +382,7 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
         health.used_by = holder_of(path).strip(" ()")
         _search_for_damage(connection, health, seconds)
         if health.kind == "current" and not health.damage:
-            tx = SqliteTx(connection, SqliteFullText())
+            tx = SqliteTx(connection)
             health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
             health.pending = SqliteFullText().pending(tx)
             if vectors.are_kept(tx):

@@ -8,17 +8,15 @@ the session's own id, with an empty session row (`purged`): a tombstone. Creatin
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.store.api.arguments import checked_period, checked_text
 from hermes.store.coordination import leases
 from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, drop_meta, get_meta, set_meta
 from hermes.store.records import codec, events, lineage, message_reading, messages, sessions, titles, usage
 from hermes.store.records.message_reading import NEEDED, UNSETTLED
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import AuditEntry, TrashedSession
-    from hermes.store.transcripts.writer import TranscriptWriter
+from hermes.store.records.rows import AuditEntry, TrashedSession
+from hermes.store.transcripts.writer import TranscriptWriter
 
 ROWS_AT_ONCE = 200
 DAY = 86_400.0
@@ -83,15 +81,9 @@ def restore(tx: Tx, session_id: str, by: str = "") -> bool:
     if row is None:
         return False
     tx.run("UPDATE sessions SET trashed_at = NULL, trashed_title = NULL WHERE id = ?", (session_id,))
-    (title,) = row
-    if title is not None:
-        titles.set_title(tx, session_id, titles.next_title(tx, title) if _taken(tx, title) else title)
+    titles.set_or_number(tx, session_id, row[0])
     audit(tx, "restore", session_id, by)
     return True
-
-
-def _taken(tx: Tx, title: str) -> bool:
-    return tx.row("SELECT 1 FROM sessions WHERE title = ?", (title,)) is not None
 
 
 def trashed(tx: Tx) -> list[TrashedSession]:
@@ -121,8 +113,11 @@ def purge(engine: Engine, session_id: str, by: str, transcripts: TranscriptWrite
     return True
 
 
-def mark_deleted(tx: Tx, session_id: str) -> list[str]:
-    """The first step of a deletion: the session is not shown any more. Returns the children it had."""
+def mark_deleted(tx: Tx, session_id: str, *, shredded: bool = False) -> list[str]:
+    """The first step of a deletion: the session is not shown any more. Returns the children it had.
+
+    Of a session that is `shredded`, the system prompt goes even where others are stored as its beginning and their own end.
+    """
     prompt = tx.value("SELECT system_prompt_hash FROM sessions WHERE id = ?", (session_id,))
     tx.run(
         "UPDATE sessions SET purged = 1, title = NULL, title_base = NULL, title_no = NULL, title_seen = NULL,"
@@ -131,7 +126,7 @@ def mark_deleted(tx: Tx, session_id: str) -> list[str]:
         (session_id,),
     )
     children = lineage.cut_children(tx, session_id)
-    _drop_prompt(tx, prompt)
+    _drop_prompt(tx, prompt, shredded=shredded)
     return children
 
 
@@ -200,14 +195,24 @@ def drop_empty_tombstone(tx: Tx, session_id: str) -> None:
     tx.run(f"DELETE FROM sessions WHERE id = ? AND purged IS NOT NULL AND NOT EXISTS ({left})", (session_id,))
 
 
-def _drop_prompt(tx: Tx, digest: str | None) -> None:
-    """Delete a system prompt with the last session that uses it (or a prompt based on it)."""
-    if digest is not None:
-        tx.run(
-            "DELETE FROM system_prompts WHERE hash = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE system_prompt_hash = ?)"
-            " AND NOT EXISTS (SELECT 1 FROM system_prompts d WHERE d.base_hash = ?)",
-            (digest, digest, digest),
-        )
+def _drop_prompt(tx: Tx, digest: str | None, *, shredded: bool = False) -> None:
+    """Delete a system prompt that no session has any more, and the one it is based on.
+
+    One on which others are based stays for them; if it is `shredded`, they are rewritten.
+    """
+    row = tx.row("SELECT base_hash, text FROM system_prompts WHERE hash = ?", (digest,))
+    if row is None or tx.row("SELECT 1 FROM sessions WHERE system_prompt_hash = ?", (digest,)) is not None:
+        return
+    base, text = row
+    based = "SELECT hash, base_chars, text FROM system_prompts WHERE base_hash = ?"
+    if not shredded and tx.row(f"{based} LIMIT 1", (digest,)) is not None:
+        return
+    for other, shared, end in tx.rows(based, (digest,)):
+        whole = codec.storable(codec.restored(text)[:shared] + codec.restored(end))
+        tx.run("UPDATE system_prompts SET base_hash = NULL, base_chars = NULL, text = ? WHERE hash = ?", (whole, other))
+    tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
+    if base is not None:
+        _drop_prompt(tx, base)
 
 
 def finish_deletions(engine: Engine, transcripts: TranscriptWriter) -> int:

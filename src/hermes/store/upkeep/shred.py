@@ -20,21 +20,19 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
+from hermes.store.api.open import OpenStore
 from hermes.store.coordination import leases
 from hermes.store.engines.base import Tx, drop_meta, get_meta, meta_names, set_meta
 from hermes.store.exchange.sync import tables as sync_tables
 from hermes.store.gateway import outbox
 from hermes.store.records import codec, lineage
+from hermes.store.records.rows import ShredResult
 from hermes.store.transcripts.lines import file_name
 from hermes.store.upkeep import retention
 from hermes.whole_files import write_whole
-
-if TYPE_CHECKING:
-    from hermes.store.api.open import OpenStore
-    from hermes.store.records.rows import ShredResult
 
 
 def forget_texts(path: Path, texts: Collection[str]) -> None:
@@ -207,17 +205,14 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     parts, earlier = _parts(tx, session_id), _noted(tx, session_id)
     _refuse(tx, parts)
     plan = _planned(tx, parts, earlier)
-    prompts = _column(tx, "SELECT system_prompt_hash FROM sessions WHERE id = ? AND system_prompt_hash > ''", parts)
     children: list[str] = []
     outbox.shred(tx, plan.parts)
     sync_tables.shredded(tx, parts)
     for part in parts:
         count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))
-        children += [child for child in retention.mark_deleted(tx, part) if child not in plan.parts]
+        children += [child for child in retention.mark_deleted(tx, part, shredded=True) if child not in plan.parts]
         # A deletion, for every program that asks whether a transcript's session was deleted.
         retention.audit(tx, "delete", part, by, f"shredded, {count} messages")
-    for digest in prompts:
-        _drop_prompt(tx, digest)
     if earlier.parts:
         drop_meta(tx, retention.SHREDDING + earlier.parts[-1])
     set_meta(tx, retention.SHREDDING + plan.parts[-1], codec.to_json(asdict(plan)))
@@ -243,21 +238,6 @@ def _planned(tx: Tx, parts: list[str], earlier: Plan) -> Plan:
         attachments=[*dict.fromkeys(earlier.attachments + _column(tx, own, [*parts, *tombstones]) + files)],
         shared_with=sorted({*earlier.shared_with, *shared} - set(parts)),
     )
-
-
-def _drop_prompt(tx: Tx, digest: str) -> None:
-    """Remove a prompt that no session has, also where others are stored as its beginning and their own end."""
-    row = tx.row("SELECT base_hash, text FROM system_prompts WHERE hash = ?", (digest,))
-    if row is None or tx.row("SELECT 1 FROM sessions WHERE system_prompt_hash = ?", (digest,)) is not None:
-        return
-    base, text = row
-    based = tx.rows("SELECT hash, base_chars, text FROM system_prompts WHERE base_hash = ?", (digest,))
-    for other, shared, end in based:
-        whole = codec.storable(codec.restored(text)[:shared] + codec.restored(end))
-        tx.run("UPDATE system_prompts SET base_hash = NULL, base_chars = NULL, text = ? WHERE hash = ?", (whole, other))
-    tx.run("DELETE FROM system_prompts WHERE hash = ?", (digest,))
-    if base is not None and tx.row("SELECT 1 FROM system_prompts WHERE base_hash = ?", (base,)) is None:
-        _drop_prompt(tx, base)
 
 
 # ------------------------------------------------------------------------------------------ files

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import errors
@@ -17,11 +17,7 @@ from hermes.store.engines.base import finding
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.engines.postgres.lexemes import entries
 from hermes.store.records import codec
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
-
-LONG = 60  # seconds: a running indexer needs a few
+from hermes.store.records.rows import Finding
 
 
 def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
@@ -38,17 +34,6 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
             if (damage := codec.text_damage("", rest, None)) is not None:
                 yield finding("damaged-text", f"message {message_id}", damage)
         yield from _differing(tx, fulltext, [row[0] for row in rows if row[0] not in waiting])
-
-
-def waiting_for_long(tx: Any) -> Iterator[Finding]:
-    """Messages that no process indexes. Search finds them, but has to read them each time."""
-    rows = tx.rows(
-        "SELECT message_id, extract(epoch FROM clock_timestamp() - since)::bigint FROM unindexed"
-        f" WHERE since < clock_timestamp() - interval '{LONG} seconds' ORDER BY message_id"
-    )
-    for message_id, seconds in rows:
-        detail = f"has waited {seconds} s to be indexed; `hermes sessions optimize` does it now"
-        yield finding("fts-waiting", f"message {message_id}", detail)
 
 
 def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Finding]:

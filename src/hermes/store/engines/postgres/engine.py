@@ -16,14 +16,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import NothingThere, Progress, columns_of
+from hermes.store.engines.base import NothingThere, Progress
 from hermes.store.engines.postgres import migrate, transaction
 from hermes.store.engines.postgres.connection import (
     NO_OPTIONS,
@@ -39,9 +39,7 @@ from hermes.store.engines.postgres.connection import (
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, take_out_unused
 from hermes.store.engines.postgres.indexer import Indexer
 from hermes.store.engines.postgres.transaction import PostgresTx
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
+from hermes.store.records.rows import Finding
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
 TIMEOUT = 30.0  # seconds for the answer to a BEGIN or COMMIT
@@ -268,14 +266,10 @@ class PostgresEngine:
             raise StoreReadOnly(self.notice or f"{self.where} is opened for reading only")
 
     def _commit(self, tx: PostgresTx) -> None:
-        """Index the stored messages that are not queued, and commit."""
+        """Commit, and find out what became of that if the connection is lost."""
         connection = tx.connection
         if not tx.keyed:  # nothing was stored
             tx.begun(*tx.ask(transaction.noting(tx.key)).fetchone())
-        for start in range(0, len(tx.stored), BATCH):
-            self.fulltext.write(
-                tx, [(one, columns_of(*document)) for one, document in tx.stored[start : start + BATCH]]
-            )
         try:
             status = connection.tell(b"COMMIT")
         except psycopg.Error as error:
@@ -291,7 +285,7 @@ class PostgresEngine:
                 f"{self.where} has stored this change, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
-        self._indexer.imported(len(tx.stored))
+        self._indexer.imported(tx.indexed)
 
     def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out its outcome."""
@@ -388,7 +382,7 @@ class PostgresEngine:
         from hermes.store.engines.postgres import check
 
         with self.searching() as tx:
-            return [*check.drift(tx, self.fulltext), *check.waiting_for_long(tx)]
+            return [*check.drift(tx, self.fulltext)]
 
     def rebuild_index(self) -> None:
         """Rebuild the index of each message, a few at a time; searches find everything meanwhile."""

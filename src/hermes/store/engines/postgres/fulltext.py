@@ -144,7 +144,8 @@ class PostgresFullText:
         return int(tx.value(f"SELECT count(*) {_UNINDEXED}"))
 
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
-        """Nothing to do: messages stored under given ids are indexed with the commit."""
+        self.reindex(tx, message_ids)
+        tx.indexed += len(message_ids)
 
     def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.drop(tx, message_ids)
@@ -173,7 +174,6 @@ class PostgresFullText:
 
     def drop(self, tx: Any, message_ids: Sequence[int]) -> None:
         gone = set(message_ids)
-        tx.stored = [one for one in tx.stored if one[0] not in gone]
         tx.waiting = [one for one in tx.waiting if one[0] not in gone]
         # This waits for a process that is indexing one of them; the next statement then sees its rows.
         tx.ask("DELETE FROM unindexed WHERE message_id = ANY(%s)", (list(message_ids),))

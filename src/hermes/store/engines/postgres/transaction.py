@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 
@@ -16,10 +16,8 @@ from hermes.errors import InvalidInput, StoreReadOnly
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import ALONE, VERSION
-from hermes.store.records.codec import Blob
-
-if TYPE_CHECKING:
-    from hermes.store.engines.unindexed import WaitingMessages
+from hermes.store.engines.unindexed import WaitingMessages
+from hermes.store.records.codec import ESCAPE, Blob, fit, unfit
 
 # The time, and the store's version: reading it blocks an upgrade until the transaction ends.
 NOW = "extract(epoch FROM clock_timestamp())::float8, (SELECT max(version) FROM hermes_migrations)"
@@ -42,7 +40,7 @@ class PostgresTx:
     """A transaction on one connection."""
 
     __slots__ = (
-        "_cursor", "ahead", "connection", "extent", "key", "keyed", "stored", "unindexed", "waiting",
+        "_cursor", "ahead", "connection", "extent", "indexed", "key", "keyed", "unindexed", "waiting",
     )  # fmt: skip
 
     def __init__(self, connection: PooledConnection, *, ahead: float = 0.0, key: int | None = None) -> None:
@@ -54,8 +52,8 @@ class PostgresTx:
         self._cursor = connection.cursor(binary=True)
         self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
         self.unindexed: WaitingMessages | None = None  # messages that wait to be indexed, once their ids were read
-        self.stored: list[tuple[int, Document]] = []  # messages that were stored, to index with the commit
-        self.waiting: list[tuple[int, Document]] = []  # those to index after it
+        self.indexed = 0  # messages that were indexed in it
+        self.waiting: list[tuple[int, Document]] = []  # messages that were stored, to index after the commit
 
     def begun(self, now: float, version: int) -> None:
         """Called with the server's answer, after the key was stored: the time, and the store's version."""
@@ -158,17 +156,11 @@ class PostgresTx:
         row = self.ask(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq").fetchone()
         return int(row[0])
 
-    def changed_by_us(self, message_ids: Sequence[int]) -> None:
-        """Nothing to do: on a server, changes with SQL are not recorded."""
-
     def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         message_id = store_message(self, count, insert)
         if message_id is not None:
             self.waiting.append((message_id, document))
         return message_id
-
-    def message_stored(self, message_id: int, document: Document) -> None:
-        self.stored.append((message_id, document))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -286,25 +278,7 @@ def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, 
 
 # ---------------------------------------------------------------------------------------------- Text as PostgreSQL can hold it
 #
-# A column of type text accepts every character but NUL and lone surrogates. These are written as U+FDD0 (which Unicode
-# reserves for such uses and never assigns to a character) and four hex digits, and so is U+FDD0 itself: every text comes back
-# as it went in, equal texts stay equal, and common prefixes stay common.
-
-ESCAPE = "\ufdd0"
-_UNFIT = re.compile("[\0\ud800-\udfff\ufdd0]")
-_WRITTEN = re.compile(ESCAPE + "([0-9a-f]{4})")
-
-
-def fit(text: str) -> str:
-    """Text with the characters that PostgreSQL can't store escaped."""
-    if text.isascii():
-        return text if "\0" not in text else text.replace("\0", ESCAPE + "0000")
-    return _UNFIT.sub(lambda found: f"{ESCAPE}{ord(found[0]):04x}", text)
-
-
-def unfit(text: str) -> str:
-    """The inverse of fit()."""
-    return _WRITTEN.sub(lambda found: chr(int(found[1], 16)), text)
+# A column of type text accepts every character but NUL and lone surrogates: see codec.fit.
 
 
 def fit_value(given: Any) -> Any:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import StoreBusy
 from hermes.home import has_key_file, key_file
@@ -37,9 +37,7 @@ from hermes.store.engines.sqlite.engine import SqliteEngine
 from hermes.store.engines.sqlite.fulltext import text_crc
 from hermes.store.engines.unindexed import IndexedRow
 from hermes.store.records import codec
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
+from hermes.store.records.rows import Finding
 
 _STEPS = 20_000  # of SQLite's machine, between two calls of `progress`
 _CHUNK = 500  # messages between two calls of `progress`

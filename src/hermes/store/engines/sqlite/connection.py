@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import random
 import shlex
 import sqlite3
 import struct
 import threading
-import time
 import zlib
 from collections import Counter
 from contextlib import suppress
@@ -30,6 +28,7 @@ from hermes import errors
 from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
 from hermes.home import default_database, has_key_file, key_file
 from hermes.store.engines.base import FULL, from_os
+from hermes.whole_files import lock_within
 
 OLDEST = (3, 40, 0)
 codes = sqlite3  # for the other modules: SQLite's result codes and actions, by their names
@@ -110,7 +109,6 @@ def pragma(connection: Connection, name: str) -> Any:
 
 _IN_USE = (("", 0x40000002), ("-shm", 128))  # the bytes that every user of a database in WAL mode has a read lock on
 _DESCRIPTORS = "/proc/self/fd"
-_FIRST, _LAST = 0.000_2, 0.002  # seconds between two tries to lead the queue
 
 
 @dataclass(slots=True)
@@ -216,23 +214,10 @@ class WriteQueue:
 
     def enter(self, timeout: float) -> bool:
         """Wait for the lock; False on a timeout (or where there is no such lock)."""
-        pause, until = _FIRST, 0.0
-        try:
-            if self._file < 0:
+        if self._file < 0:
+            with suppress(OSError):  # it can't be made here
                 self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            while not self._held:
-                try:
-                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    self._held = True
-                except BlockingIOError:
-                    now = time.monotonic()
-                    until = until or now + timeout
-                    if now >= until:
-                        break
-                    time.sleep(random.uniform(0.5, 1.5) * pause)
-                    pause = min(1.2 * pause, _LAST)
-        except OSError:
-            pass  # it can't be made here, or this file system has no such locks
+        self._held = self._held or (self._file >= 0 and lock_within(self._file, timeout))
         return self._held
 
     def leave(self) -> None:

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
@@ -38,9 +38,7 @@ from hermes.store.engines.sqlite.connection import (
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import titles
-
-if TYPE_CHECKING:
-    from hermes.store.records.rows import Finding
+from hermes.store.records.rows import Finding
 
 PAGE = 2048  # bytes of a page of a new file: a message changes five pages, and each is written and checksummed whole
 QUEUE_SECONDS = 2.0  # a writer that waits longer skips the queue and uses SQLite's own lock
@@ -200,7 +198,7 @@ class SqliteEngine:
                 try:
                     if begun:
                         connection.execute("BEGIN")
-                    yield SqliteTx(connection, self.fulltext)
+                    yield SqliteTx(connection)
                 finally:
                     if begun:
                         connection.commit()
@@ -242,7 +240,7 @@ class SqliteEngine:
         with self._alone() as connection:
             self._begin(connection)
             try:
-                yield SqliteTx(connection, self.fulltext)
+                yield SqliteTx(connection)
                 connection.execute("COMMIT")
             except BaseException:
                 self.fulltext.words.forget()  # it may have cached words of this transaction

@@ -153,8 +153,8 @@ class SqliteFullText:
         self.follow_changes(tx, message_ids)
 
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
-        """Nothing to do yet: when the rows go, the triggers keep what the entries were made of (`follow_changes`)."""
         self.dropped = True
+        self.follow_changes(tx, message_ids)
 
     def follow_changes(self, tx: Any, message_ids: Sequence[int] | None = None) -> None:
         """Bring the entries of changed and deleted messages up to date: of these, or of all."""

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import InvalidInput
 from hermes.store.engines.base import HELD, Document, Params, Row
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, code, codes
+from hermes.store.engines.unindexed import WaitingMessages
 from hermes.store.records.codec import storable
-
-if TYPE_CHECKING:
-    from hermes.store.engines.sqlite.fulltext import SqliteFullText
-    from hermes.store.engines.unindexed import WaitingMessages
 
 
 class SqliteTx:
     """A transaction on one connection."""
 
-    __slots__ = ("_execute", "_fulltext", "connection", "waiting")
+    __slots__ = ("_execute", "connection", "waiting")
 
-    def __init__(self, connection: Connection, fulltext: SqliteFullText) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._execute = connection.execute
-        self._fulltext = fulltext
         self.waiting: WaitingMessages | None = None  # messages above the mark, once a search has asked for them
 
     def cursor(self, sql: str, params: Params) -> Any:
@@ -97,14 +93,8 @@ class SqliteTx:
     def last_number(self, table: str) -> int:
         return int(self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) or 0)
 
-    def changed_by_us(self, message_ids: Sequence[int]) -> None:
-        self._fulltext.follow_changes(self, message_ids)
-
     def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
         return self.insert(*insert) if self.run(*count) else None
-
-    def message_stored(self, message_id: int, document: Document) -> None:
-        """Nothing to do: messages above the mark are indexed later."""
 
 
 def _too_large(error: OverflowError) -> str:

@@ -16,7 +16,6 @@ from hermes.store.coordination import leases
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Tx
 from hermes.store.exchange.ingest import Ingest
 from hermes.store.exchange.sync import collect, tables
-from hermes.store.exchange.sync import collect as snapshots
 from hermes.store.exchange.sync import document as documents
 from hermes.store.exchange.sync.document import DELETED, LIVE, SHREDDED, TRASHED, Document, Placement
 from hermes.store.exchange.sync.tables import TreeState
@@ -183,7 +182,7 @@ class _Work:
             red = record.get("red") or self.bodies[origin].get("red")
             if red:
                 body = {name: body[name] for name in ("role", "timestamp")}
-            number = self.into.keep(tree.removeprefix(snapshots.KEPT_OF), body, redacted=bool(red))
+            number = self.into.keep(tree.removeprefix(collect.KEPT_OF), body, redacted=bool(red))
             tables.remember(self.tx, tree, origin, number)
 
     def _keep_ancestors(self, here: Sequence[str]) -> None:
@@ -274,8 +273,8 @@ class _Work:
             self.done.sessions.add(session_id)
         if "system_prompt" in fields:
             sessions.set_prompt(self.tx, session_id, fields["system_prompt"])
-        values = {name: value for name, value in fields.items() if name in snapshots.FIELDS}
-        usage = {name: documents.total(slots) for name, slots in entry["usage"].items() if name in snapshots.USAGE}
+        values = {name: value for name, value in fields.items() if name in collect.FIELDS}
+        usage = {name: documents.total(slots) for name, slots in entry["usage"].items() if name in collect.USAGE}
         self.into.set_columns(session_id, {**values, **usage})
         there = {part: [name for name, one in entry[part].items() if one[0]] for part in sets if sets[part]}
         if "members" in there:
@@ -301,7 +300,9 @@ class _Work:
                 titles.set_title(self.tx, str(holder), titles.next_title(self.tx, title))
                 self.done.sessions.add(str(holder))
         try:
-            self.into.set_title(session_id, title)  # with another number than in the document, it was changed here
+            titles.set_or_number(
+                self.tx, session_id, title
+            )  # with another number than in the document, it was changed here
         except (TitleClash, ValueError) as error:
             raise InvalidInput(f"session {session_id}: its title can't be set ({error})") from error
 
@@ -351,9 +352,9 @@ class _Work:
     def _save(self, here: Sequence[str]) -> None:
         """Note what is here now as no change of this store, except for a title that got another number."""
         self.state.document, self.state.local = self.merged, {}
-        self.state.fingerprint = snapshots.combined(snapshots.fingerprints(self.tx, here) if here else {}, here)
+        self.state.fingerprint = collect.combined(collect.fingerprints(self.tx, here) if here else {}, here)
         for session_id in here:
-            now = self.state.local[session_id] = snapshots.snapshot(self.tx, session_id)
+            now = self.state.local[session_id] = collect.snapshot(self.tx, session_id)
             title = self.merged["sessions"][session_id]["fields"].get("title")
             if title is not None and now["life"][0] == LIVE and now["fields"]["title"] != title[0]:
                 now["fields"]["title"] = title[0]

@@ -6,21 +6,18 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes.errors import HermesError, InvalidInput
+from hermes.store.api.session_db import SessionDB
 from hermes.store.engines.base import REDACTED, Tx, drop_meta, meta_names, note_meta
 from hermes.store.exchange.sync import apply, collect, tables
-from hermes.store.exchange.sync import collect as snapshots
 from hermes.store.exchange.sync import document as documents
 from hermes.store.exchange.sync.apply import Applied, Counts, NotYet
 from hermes.store.exchange.sync.document import SHREDDED, Placement
 from hermes.store.records import lineage
 from hermes.store.records.attachments import note
 from hermes.store.upkeep import retention
-
-if TYPE_CHECKING:
-    from hermes.store.api.session_db import SessionDB
 
 _AT_ONCE = 25  # sessions in one transaction
 _MOST = 1 << 31  # bytes of a document, unpacked
@@ -193,14 +190,14 @@ def _bodies(tx: Tx, document: documents.Document) -> dict[str, Any]:
     wanted = {one: record for one, record in document["messages"].items() if "b" in record}
     attached: dict[str, Any] = {}
     for origin, row in tables.rows_of(tx, wanted).items():
-        body = snapshots.stored_body(tx, row, attached)
+        body = collect.stored_body(tx, row, attached)
         if wanted[origin].get("red"):
             found[origin] = _place_only(body)
         elif documents.digest(body) == wanted[origin]["b"][0]:
             found[origin] = body
     for origin, row in collect.carried_without_owner(tx, document):
         tree = tx.value("SELECT tree FROM sync_messages WHERE origin = ?", (origin,))
-        body, red = snapshots.stored_body(tx, row, attached), row.hidden == REDACTED
+        body, red = collect.stored_body(tx, row, attached), row.hidden == REDACTED
         found[origin] = {"tree": tree, "body": _place_only(body), "red": True} if red else {"tree": tree, "body": body}
     return found
 
