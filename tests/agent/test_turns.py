@@ -128,13 +128,12 @@ def test_a_session_is_live_until_the_agent_is_closed(aimock: Any, make_agent: An
     assert not agent.db.is_live("s1")
 
 
-def test_two_programs_in_one_conversation_are_told_so(aimock: Any, make_agent: Any) -> None:
+def test_two_programs_can_talk_in_one_conversation(aimock: Any, make_agent: Any) -> None:
     server = aimock(HI)
     one = make_agent(server)
     list(one.turn("hello"))
     two = make_agent(server, db=one.db)
-    events = list(two.turn("me too"))
-    assert any("another program" in notice.text for notice in of(Notice, events))
+    list(two.turn("me too"))
     assert len(spoken(one.db)) == 4
 
 

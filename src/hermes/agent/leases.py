@@ -20,7 +20,6 @@ from hermes.store.coordination.leases import (
     OPEN,
     TURN,
     holder_name,
-    is_gone,
     release,
     session_lease,
     take_turn,
@@ -172,7 +171,6 @@ class SessionLease(Lease):
     def __init__(self, db: SessionDB, *, ttl: float = TTL, source: str = "another program") -> None:
         super().__init__(db, None, ttl)
         self.fence: tuple[str, int] | None = None  # as it was taken; not as the renewer took it again when it was lost
-        self.beside = False  # another process had the session open when it was taken
         self._holder = holder_name(source)
         self._lock = threading.Lock()
         self._session_id: str | None = None
@@ -202,7 +200,6 @@ class SessionLease(Lease):
         with self._lock:
             self._planned = None
             if not self.holds(session_id, reason):
-                self._look_beside(session_id)
                 token = self.db.take_turn(session_id, self._holder, self.ttl, reason=reason)
                 self._taken(session_id, token, reason)
 
@@ -213,13 +210,8 @@ class SessionLease(Lease):
         """
         with self._lock:
             if not self.holds(session_id, TURN):
-                self._look_beside(session_id)
                 self._planned = session_id, self.db.turn_is_free(session_id, self._holder)
                 self.fence = None  # that of an earlier turn counts no longer
-
-    def _look_beside(self, session_id: str) -> None:
-        other = self.db.session_holder(session_id)
-        self.beside = other is not None and other != self._holder and not is_gone(other)
 
     @contextmanager
     def joining(self) -> Iterator[None]:

@@ -41,7 +41,6 @@ from hermes.agent.turn import (
     Text,
     Thought,
     Turn,
-    Work,
 )
 from hermes.agent.turn_session import Also, Content, Keep, TurnSession
 from hermes.errors import (
@@ -62,7 +61,6 @@ from hermes.store.records.events import MODEL_ERROR, RECALLED
 
 if TYPE_CHECKING:
     from hermes.agent.recall.recall import Recalled
-    from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
@@ -126,7 +124,7 @@ class Agent:
         self._cancel = threading.Event()
         self._busy = threading.Lock()
         self.recalled: Recalled | None = None  # what the last turn recalled
-        self._titling: Titling | None = None
+        self._titling: threading.Thread | None = None
         self._titled = False
         self._prompt = SystemPrompt(self)
         self.shared = False  # whether several people use this conversation; for the prompt of a new session
@@ -262,10 +260,8 @@ class Agent:
     def at_work(self, stop: Stop | None = None) -> Iterator[Callable[[], bool]]:
         """For work that is no turn but can be interrupted like one: gives the function that reports an interrupt."""
         cancel = threading.Event()
-        if stop is not None:
-            stop.bind(Work(cancel))
         with self._underway(cancel):
-            yield cancel.is_set
+            yield lambda: cancel.is_set() or (stop is not None and stop.wanted)
 
     def hold(self) -> bool:
         """Make the session live before its first turn (it must exist); False while another process holds it."""

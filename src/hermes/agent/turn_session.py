@@ -50,7 +50,6 @@ class TurnSession:
         self._db = context.db
         self._source, self._columns = source, columns
         self._lease = lease
-        self._told = False  # that another program is here too
         self._masking_told = False
         self._recovered = recover_abandoned(context.db, context.session_id)  # done here, so that a recap shows it
         self.history: list[Message] = []
@@ -93,9 +92,6 @@ class TurnSession:
                 self._db.update_system_prompt(self.session_id, self.prompt)
         if session is None or self.session_id != before:  # our lease may be of another session
             self.take_turn(later=later)
-        if self._lease.beside and not self._told:
-            self._told = True
-            yield Notice("another program has this conversation open as well")
         cut_off, self._recovered = self._recovered, False
         if self._db.drafts.exists(self.session_id):
             self.take_turn()

@@ -43,7 +43,6 @@ _SENT: dict[Any, tuple[str, ...]] = {  # fields sent besides role and content, b
     "assistant": ("name", "tool_calls", "refusal", *REASONING),
     "tool": ("tool_call_id",),
 }
-_ANY = ("name",)
 
 
 class EndpointModel:
@@ -201,19 +200,11 @@ class EndpointModel:
         if "max_tokens" in self._left_out and "max_tokens" in body:  # OpenAI's reasoning models want the newer name
             sent["max_completion_tokens"] = body["max_tokens"]
         drop = set(REASONING) if "reasoning" in self._left_out or self.provider == "openai" else set()
-        return {"model": self.name, "messages": _all_as_sent(messages, drop), **sent}
+        return {"model": self.name, "messages": [_as_sent(one, drop) for one in messages], **sent}
 
 
 def _kind(response: Response) -> str:
     return str(response.headers.get("content-type", ""))
-
-
-def _all_as_sent(messages: Sequence[Message], drop: set[str]) -> list[Message]:
-    """Messages as sent; one with a text alone, like most users' messages, is sent as it is."""
-    return [
-        message if len(message) == 2 and type(message.get("content")) is str else _as_sent(message, drop)
-        for message in messages
-    ]
 
 
 def _as_sent(message: Message, drop: set[str]) -> Message:
@@ -225,7 +216,7 @@ def _as_sent(message: Message, drop: set[str]) -> Message:
     if recalled := message.get("recalled"):
         parts = [{"type": "text", "text": recalled}]
         sent["content"] = [*parts, *content] if isinstance(content, list) else f"{recalled}\n\n{content}"
-    for field in _SENT.get(role, _ANY) if len(message) > 2 else ():
+    for field in _SENT.get(role, ("name",)):
         value = message.get(field)
         if value is None or field in drop:
             continue
@@ -292,11 +283,6 @@ class Assembler:
         if isinstance(choice.get("finish_reason"), str) and choice["finish_reason"]:
             self.finish_reason = choice["finish_reason"]
 
-    def add(self, chunk: Any) -> None:
-        """Take a chunk of which nothing is shown."""
-        for _ in self.take(chunk):
-            pass
-
     def _delta(self, delta: dict[str, Any]) -> Iterator[Piece]:
         thought = ""
         for name, parts in self._reasoning.items():
@@ -356,15 +342,11 @@ class Assembler:
         self._calls.append(call)
         return call
 
-    def text(self) -> str:
-        """The text received so far."""
-        return "".join(self._content)
-
     def reply(self, *, interrupted: bool = False) -> Reply:
         """The whole reply; of an interrupted one the text, but no incomplete tool calls."""
         calls = [] if interrupted else [_stored_call(call) for call in self._calls if call["name"]]
         return Reply(
-            content=self.text() or None,
+            content="".join(self._content) or None,
             tool_calls=calls,
             finish_reason="interrupted" if interrupted else self.finish_reason,
             reasoning="".join(self._reasoning["reasoning"]) or None,

@@ -27,15 +27,14 @@ HOW = (
     "For a model that answers: `hermes model install smollm2` (small, offline), or"
     " `hermes config set model.base_url URL` (a server that speaks OpenAI's protocol)."
 )
+# Greetings, and questions for help: both are answered with what this assistant can do.
 _GREETING = re.compile(
     r"^(?:hi+|hello|hey+|hiya|yo|greetings|good (?:morning|afternoon|evening|day)|hallo|moin|servus|guten (?:tag|morgen|abend)|"
     r"hola|buenos dias|buenas(?: tardes| noches)?|bonjour|bonsoir|salut|ciao|salve|ola|oi|привет|здравствуйте|добрый день|"
     r"你好|您好|嗨|こんにちは|おはよう(?:ございます)?|"
-    r"안녕(?:하세요)?|xin chao|chao|merhaba|selam|czesc|مرحبا|السلام عليكم|สวัสดี)(?: there| you| hermes| all| everyone)?$"
-)
-_HELP = re.compile(
-    r"^(?:help|help me|\?|what can you do|who are you|what are you|how does this work|"
-    r"hilfe|ayuda|aide|aiuto|помощь|帮助|ヘルプ|도움말)$"
+    r"안녕(?:하세요)?|xin chao|chao|merhaba|selam|czesc|مرحبا|السلام عليكم|สวัสดี|"
+    r"help|help me|what can you do|who are you|what are you|how does this work|"
+    r"hilfe|ayuda|aide|aiuto|помощь|帮助|ヘルプ|도움말)?(?: there| you| hermes| all| everyone)?$"
 )
 
 
@@ -89,10 +88,8 @@ class ExtractiveModel:
         """The answer to a question."""
         asked = fold(" ".join(question.split())).strip(" .!,?¡¿。！？、")
         if _GREETING.match(asked):
-            return f"Hello! {I_AM} Ask about something we talked about before.\n\n{HOW}"
-        if not asked or _HELP.match(asked):
             return (
-                f"{I_AM} Ask in your own words, for example: what did we decide about the parser?\n\n"
+                f"Hello! {I_AM} Ask in your own words, for example: what did we decide about the parser?\n\n"
                 "`hermes sessions search WORDS` finds every place, and `hermes sessions list` lists all sessions."
                 f"\n\n{HOW}"
             )

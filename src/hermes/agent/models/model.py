@@ -156,7 +156,6 @@ class Cost:
 
 
 UNKNOWN = Cost(None, None, None, "unknown")
-_unpriced: set[tuple[str, str]] = set()  # models and places that the table does not have; looked up once
 OWN = Cost(0.0, "own machine", None, "estimated")  # no provider bills it
 _REQUEST_SECONDS = 0.3  # the libraries of a first request are loaded within this time
 _FREE = ("local", "embedded", "extractive")  # kinds of models
@@ -200,16 +199,13 @@ def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usa
         cache_write_tokens=usage.cache_write_tokens or None,
     )
     for place, value in (("provider_api_url", base_url), ("provider_id", provider)):
-        if not value or (model_name, value) in _unpriced:
+        if not value:
             continue
         try:
             found = genai_prices.calc_price(counts, model_name, **dict[str, Any]({place: value}))
-        except LookupError:
-            _unpriced.add((model_name, value))
-        except (ValueError, TypeError):
+        except (LookupError, ValueError, TypeError):
             continue
-        else:
-            return Cost(float(found.total_price), SOURCE, genai_prices.__version__, "estimated")
+        return Cost(float(found.total_price), SOURCE, genai_prices.__version__, "estimated")
     return UNKNOWN
 
 
