@@ -14,7 +14,7 @@ from hermes.agent.conversations import new_session_id
 from hermes.agent.loop import ROUNDS
 from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.tools.tool import Context, Tool
-from hermes.agent.turn import Done, Notice, Text, Thought, ToolFinished, ToolStarted
+from hermes.agent.turn import Done, Text, Thought, ToolFinished, ToolStarted
 from hermes.errors import InvalidInput, ModelRefused, ToolError
 from tests.support.aimock import fixtures_of
 from tests.support.commits import commits

@@ -132,15 +132,9 @@ def _commit(
         tail_from = next((row["id"] for row in db.get_messages(session_id) if row["id"] not in known), None)
     session = db.get_session(session_id)
     child = new_session_id(gateway=session is None or session["source"] != "cli")
-    try:
-        return db.compress_session(
-            session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from
-        )
-    except InvalidInput:
-        tip = db.get_compression_tip(session_id)
-        if tip != session_id:  # another process compressed it first
-            return tip
-        raise
+    return db.compress_session(
+        session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from
+    )
 
 
 # ---------------------------------------------------------------------------------------------- the summary

@@ -57,8 +57,6 @@ class TurnSession:
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
         self.recalled = ""  # text of earlier conversations that is sent with the user's message in this turn
-        # the last result of `messages`, and its inputs
-        self._prepared: tuple[tuple[list[Message], int, str | None], list[Message]] | None = None
 
     @property
     def session_id(self) -> str:
@@ -258,12 +256,8 @@ class TurnSession:
 
     def messages(self) -> list[Message]:
         """The conversation as sent to the model, if all of it fits."""
-        seen = (self.history, len(self.history), self.prompt)
-        if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
-            read = self._db.read_attachment
-            made = prepared(self.history, system_prompt=self.prompt, attachments=read)
-            self._prepared = seen, made
-        messages = list(self._prepared[1])
+        read = self._db.read_attachment
+        messages = prepared(self.history, system_prompt=self.prompt, attachments=read)
         if self.recalled and (place := last_question(messages)) is not None:
             messages[place] = {**messages[place], "recalled": self.recalled}
         return messages
@@ -275,12 +269,7 @@ class TurnSession:
 
     def is_short(self, characters: int) -> bool:
         """Whether the history has fewer characters, roughly: a cheap check before a real count."""
-        length = len(self.prompt or "")
-        for message in self.history:
-            if length >= characters:
-                return False
-            length += len(str(message.get("content")))
-        return length < characters
+        return len(self.prompt or "") + sum(len(str(one.get("content"))) for one in self.history) < characters
 
 
 def _is_cut_off(row: Message) -> bool:
