@@ -31,7 +31,10 @@ class Canned:
     ) -> Iterator[Piece | Reply]:
         yield Reply(content=self.complete(messages))
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
         with self._lock:
             self.asked.append(list(messages))
             self.timeouts.append(timeout)

@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.compress import compress, edges_of, estimate_tokens, prompt_tokens
+from hermes.agent.compress import compress, edges_of, prompt_tokens
 from hermes.agent.leases import SessionLease
 from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.recall.history_text import CLOSE, OPEN
-from hermes.agent.summary import SUMMARY_MARK
+from hermes.agent.recall.history_text import CLOSE, OPEN, SUMMARY_MARK
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionBusy, SessionNotFound
-from hermes.texts import limits
+from hermes.texts import estimate_tokens, limits
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.wire import Wire, error, said

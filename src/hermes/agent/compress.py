@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.leases import SessionLease
-from hermes.agent.models.model import asked_aside, can_write, counted_for, without_thinking
+from hermes.agent.models.model import can_write, counted_for, without_thinking
 from hermes.agent.prompt import TOOL_BUDGET
 from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.room import cut_to
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
     from hermes.store.records.rows import MessageRow
 
-
-__all__ = ["compress", "estimate_tokens"]
 
 TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
 MOST_TOKENS = 6_000  # of a summary
@@ -161,7 +159,7 @@ def write_summary(
     whole = estimate_tokens(messages)
 
     def ask(prompt: list[Message], tokens: int) -> str:
-        return asked_aside(model, prompt, max_tokens=tokens, timeout=timeout, cancelled=cancelled)
+        return model.complete(prompt, max_tokens=tokens, timeout=timeout, cancelled=cancelled)
 
     while True:
         try:

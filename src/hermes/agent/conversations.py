@@ -153,7 +153,7 @@ class Conversations(Generic[A]):
             agent.close(patience=self._patience)
 
     def _close_unused(self) -> None:
-        """Close agents that were idle for long, and the longest unused if there are too many. Callers that queue meanwhile wait."""
+        """Close agents that were idle for long, and the longest unused of too many. Callers that queue meanwhile wait."""
         with self._changed:
             over, now = len(self._all) - self._kept, time.monotonic()
             idle = [one for one in self._all.values() if one.is_idle()]

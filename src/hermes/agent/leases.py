@@ -75,7 +75,6 @@ class _Renewer:
         self._lock = threading.Lock()
         self._leases: WeakSet[Lease] = WeakSet()  # one whose owner forgot it expires
         self._changed = threading.Event()
-        self._next = 0.0  # when the thread wakes up
         self._thread: threading.Thread | None = None
 
     def keep(self, lease: Lease) -> None:
@@ -85,8 +84,7 @@ class _Renewer:
                 return
             lease.due = time.monotonic() + lease.ttl / BEATS
             self._leases.add(lease)
-            if lease.due < self._next:
-                self._changed.set()
+            self._changed.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="hermes-leases", daemon=True)
                 self._thread.start()
@@ -106,11 +104,10 @@ class _Renewer:
                 if not self._leases:
                     self._thread = None
                     return
-                self._next = min((lease.due for lease in self._leases), default=0.0)
+                due = min((lease.due for lease in self._leases), default=0.0)
                 self._changed.clear()
-            self._changed.wait(max(0.0, self._next - time.monotonic()))
-            if time.monotonic() >= self._next:
-                self._beat()
+            self._changed.wait(max(0.0, due - time.monotonic()))
+            self._beat()
 
     def _beat(self) -> None:
         """Renew the leases that are due, or will be soon."""

@@ -323,8 +323,7 @@ def _memory(home: Path) -> list[str]:
 def _skills(home: Path) -> list[str]:
     from hermes.agent.tools.memory import skill_list
 
-    known = skill_list(home)
-    found = [f"- {skill.name}: {skill.description}" if skill.description else f"- {skill.name}" for skill in known]
+    found = [f"- {name}: {about}" if about else f"- {name}" for name, about in skill_list(home).items()]
     if not found:
         return []
     more = [f"- … and {len(found) - _SKILLS_LIMIT} more"] if len(found) > _SKILLS_LIMIT else []

@@ -282,26 +282,13 @@ def _clauses(text: str) -> Iterable[list[str]]:
 def _trimmed(clause: Sequence[str]) -> list[str]:
     """A clause without the meaningless words at its ends."""
     out = list(clause)
-    while out:
-        if DENSE_RUN.match(out[0]):
-            out[0] = DENSE_OPENINGS.sub("", out[0])
-            if out[0]:
+    for at, edge in ((0, DENSE_OPENINGS), (-1, DENSE_ENDINGS)):
+        while out:
+            rest = edge.sub("", out[at]) if DENSE_RUN.match(out[at]) else "" if is_stop(out[at]) else out[at]
+            if rest:
+                out[at] = rest
                 break
-            out.pop(0)
-        elif is_stop(out[0]):
-            out.pop(0)
-        else:
-            break
-    while out:
-        if DENSE_RUN.match(out[-1]):
-            out[-1] = DENSE_ENDINGS.sub("", out[-1])
-            if out[-1]:
-                break
-            out.pop()
-        elif is_stop(out[-1]):
-            out.pop()
-        else:
-            break
+            out.pop(at)
     return out
 
 

@@ -181,29 +181,19 @@ class Stop:
     """A request to stop, which may be made before its turn exists."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wanted = False
+        self.wanted = False  # whether a stop was requested
         self._bound: Turn | None = None
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a stop was requested."""
-        return self._wanted
 
     def want(self) -> None:
         """End the turn, or the one that will be bound."""
-        with self._lock:
-            self._wanted = True
-            bound = self._bound
-        if bound is not None:
-            bound.interrupt()
+        self.wanted = True
+        if self._bound is not None:
+            self._bound.interrupt()
 
     def bind(self, turn: Turn) -> Turn:
         """Bind a turn, so that it ends when a stop is requested, or at once if it was."""
-        with self._lock:
-            self._bound = turn
-            wanted = self._wanted
-        if wanted:
+        self._bound = turn
+        if self.wanted:
             turn.interrupt()
         return turn
 

@@ -33,7 +33,7 @@ from hermes.agent.models.transport import (
     refusal_in,
     refusal_of,
 )
-from hermes.errors import HermesError, ModelRefused, ModelUnreachable
+from hermes.errors import HermesError, ModelError, ModelRefused, ModelUnreachable
 
 if TYPE_CHECKING:
     from httpx import Client, Response
@@ -104,12 +104,17 @@ class EndpointModel:
         """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends at once with these."""
         yield from self.pieces(messages, {"tools": list(tools)} if tools else {}, cancelled)
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
         """One answer for a side task; `timeout` is for the whole call."""
         end = time.monotonic() + (timeout or float("inf"))
-        *_, reply = self.pieces(messages, {"max_tokens": max_tokens}, lambda: time.monotonic() > end)
+        *_, reply = self.pieces(messages, {"max_tokens": max_tokens}, lambda: cancelled() or time.monotonic() > end)
         assert isinstance(reply, Reply)
         if reply.finish_reason == "interrupted":
+            if cancelled():
+                raise ModelError("it was interrupted")
             error = ModelUnreachable(f"{self.where} did not answer within {timeout:g} seconds")
             raise of_setting(error, self.setting, self.name)
         side_task_done(self, reply)
@@ -381,13 +386,8 @@ def merged_details(details: list[Any]) -> list[Any]:
     out: list[Any] = []
     for item in details:
         last = out[-1] if out else None
-        if (
-            isinstance(item, dict)
-            and isinstance(last, dict)
-            and "index" in item
-            and last.get("index") == item["index"]
-            and last.get("type") == item.get("type")
-        ):
+        block = (item.get("index"), item.get("type")) if isinstance(item, dict) else (None, None)
+        if block[0] is not None and isinstance(last, dict) and block == (last.get("index"), last.get("type")):
             for key, value in item.items():
                 if key in ("text", "summary", "data") and isinstance(value, str) and isinstance(last.get(key), str):
                     last[key] += value

@@ -80,7 +80,10 @@ class ExtractiveModel:
             yield Piece(text=piece)
         yield Reply(content=text, finish_reason="stop", model=self.name)
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
         """The answer to the last question: side tasks are not given to this model."""
         return self.answer(_last_question(messages))
 

@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hermes.agent.models.servers import is_near
-from hermes.errors import ModelError
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.visibility import User
 
 REASONING = ("reasoning", "reasoning_content", "reasoning_details")  # a reply's fields, as endpoints name them
 Message = Mapping[str, Any]  # an OpenAI chat message; one that was read or sent is not changed
@@ -117,25 +114,11 @@ class Model(Protocol):
         """
         ...
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
-        """One answer for a side task (title, summary); the same errors."""
-        ...
-
-
-@runtime_checkable
-class Quotes(Protocol):
-    """A model that answers with passages of the history alone."""
-
-    def speaking_in(self, session_id: str, user: User | None) -> Model:
-        """A light view for one conversation, limited to what the user may see: one model serves any number of threads."""
-        ...
-
-
-class ReadsLittle(Protocol):
-    """A model that can't call tools and chooses what it reads of a conversation."""
-
-    def unread(self, messages: Sequence[Message]) -> str | None:
-        """A line for the user when the model reads only a part of the last message; None when it reads all of it."""
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
+        """One answer for a side task (title, summary); ModelError after `timeout` seconds, or when `cancelled()` turns true."""
         ...
 
 
@@ -250,21 +233,6 @@ def without_thinking(text: str) -> str:
     """A model's answer without the thinking some write into it."""
     text = _THINKING_LEFT.sub("", _THINKING.sub("", text))
     return _THINKING_OPEN.sub("", text).strip()
-
-
-def asked_aside(
-    model: Model, messages: Sequence[Message], *, max_tokens: int, timeout: float, cancelled: Callable[[], bool]
-) -> str:
-    """One answer of `model.complete`, with its errors; ModelError as soon as `cancelled()` turns true."""
-    job = partial(model.complete, messages, max_tokens=max_tokens, timeout=timeout)
-    (answer,) = in_parallel([job], workers=1, seconds=timeout + 5, cancelled=cancelled)
-    if isinstance(answer, Exception):
-        raise answer
-    if answer is None:
-        raise ModelError(
-            "it was interrupted" if cancelled() else f"{model.name} did not answer within {timeout:g} seconds"
-        )
-    return answer
 
 
 def in_parallel(

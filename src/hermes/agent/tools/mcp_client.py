@@ -167,15 +167,11 @@ def _awaited(context: Context, future: concurrent.futures.Future[_T], about: str
 
 def valid_name(server: str, tool: str, taken: set[str]) -> str:
     """`server__tool` as endpoints accept it: at most 64 of A-Z a-z 0-9 _ -, and unlike every other name in `taken`."""
-    full = f"{server}__{tool}"
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", full)
-    name = plain
-    if len(plain) > MAX_NAME or plain in taken:
-        name = f"{plain[: MAX_NAME - 9]}_{hashlib.sha256(full.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    number = 2
-    while name in taken:
-        name = f"{plain[: MAX_NAME - 5]}_{number}"
-        number += 1
+    full, number = f"{server}__{tool}", 0
+    plain = name = re.sub(r"[^A-Za-z0-9_-]", "_", full)
+    while len(name) > MAX_NAME or name in taken:
+        digest = hashlib.sha256(f"{full}{number or ''}".encode("utf-8", "replace")).hexdigest()
+        name, number = f"{plain[: MAX_NAME - 9]}_{digest[:8]}", number + 1
     taken.add(name)
     return name
 
@@ -210,18 +206,11 @@ def text_of_result(result: CallToolResult) -> str:
 
 
 def _part(block: Any) -> str:
-    kind = getattr(block, "type", "")
-    if kind == "text":
-        return str(block.text)
-    if kind in ("image", "audio"):
-        return f"[{kind}: {_line(str(block.mime_type), 100)}, about {len(block.data) * 3 // 4:,} bytes, not shown]"
-    if kind == "resource":
-        inner = block.resource
-        text = getattr(inner, "text", None)
-        return str(text) if text is not None else f"[file: {_line(str(inner.uri), 300)}, not shown]"
-    if kind == "resource_link":
-        return f"[link: {_line(str(block.uri), 300)}]"
-    return f"[{_line(str(kind), 50)}, not shown]"
+    held = getattr(block, "resource", block)
+    if (text := getattr(held, "text", None)) is not None:
+        return str(text)
+    what = getattr(held, "uri", None) or getattr(held, "mime_type", "")
+    return f"[{_line(str(block.type), 50)}: {_line(str(what), 300)}, not shown]"
 
 
 # ------------------------------------------------------------------------------------------------ one server

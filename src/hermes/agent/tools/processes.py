@@ -149,10 +149,7 @@ def ending(status: int) -> str:
     """How a program ended, as text."""
     if status >= 0:
         return f"exit status {status}"
-    try:
-        return f"ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"ended by signal {-status}"
+    return "ended by " + next((one.name for one in signal.Signals if one == -status), f"signal {-status}")
 
 
 def shell() -> str:
