@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,12 +36,9 @@ def memory_lines(home: Path) -> dict[str, list[str]]:
 
 
 def _bounded(lines: list[str], target: str) -> list[str]:
-    used = 0
-    for number, line in enumerate(lines):
-        used += len(line) + 3
-        if used > LIMITS[target] * 2:
-            return [*lines[:number], f"({len(lines) - number} more lines in {FILES[target]} are not shown here)"]
-    return lines
+    count = sum(used <= LIMITS[target] * 2 for used in accumulate(len(line) + 3 for line in lines))
+    more = [f"({len(lines) - count} more lines in {FILES[target]} are not shown here)"] if count < len(lines) else []
+    return lines[:count] + more
 
 
 def _path(home: Path, target: str) -> Path:
