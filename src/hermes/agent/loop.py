@@ -155,10 +155,6 @@ class Agent:
         """The directory in which the tools work."""
         return self.context.cwd
 
-    @cwd.setter
-    def cwd(self, cwd: Path) -> None:
-        self.context.cwd = cwd
-
     @property
     def busy(self) -> bool:
         """Whether a turn is running."""

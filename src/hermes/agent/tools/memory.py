@@ -63,12 +63,8 @@ def _entries(text: str) -> list[str]:
 
 
 def _run_memory(context: Context, arguments: dict[str, Any]) -> str:
-    action = choice_argument(arguments, "action", ("add", "replace", "remove", "list"))
-    if action == "list" and arguments.get("target") is None:
-        return _listed(context.home, list(FILES))
+    action = choice_argument(arguments, "action", ("add", "replace", "remove"))
     target = choice_argument(arguments, "target", tuple(FILES), "memory")
-    if action == "list":
-        return _listed(context.home, [target])
     with locked_folder(context.home / "memories"):
         text = _read(context.home, target)
         changed, said = _changed(context, text, target, action, arguments)
@@ -121,21 +117,13 @@ def _found(lines: list[str], old: str, target: str) -> int:
     entries = {number: one_line(_entry(line)) for number, line in enumerate(lines) if _is_entry(line)}
     matching = [number for number, entry in entries.items() if entry == old]
     matching = matching[:1] or [number for number, entry in entries.items() if old in entry]
-    if not matching:
-        raise ToolError(f"no entry in {FILES[target]} contains {old!r}; list shows the entries")
-    if len(matching) > 1:
-        candidates = "; ".join(repr(entries[number][:80]) for number in matching[:10])
-        raise ToolError(f"{len(matching)} entries in {FILES[target]} contain {old!r}, name one: {candidates}")
+    if len(matching) != 1:
+        candidates = (
+            "; ".join(repr(entries[number][:80]) for number in (matching or list(entries))[:10]) or "there are none"
+        )
+        count = len(matching) or "no"
+        raise ToolError(f"{count} entries in {FILES[target]} contain {old!r}, name one: {candidates}")
     return matching[0]
-
-
-def _listed(home: Path, targets: list[str]) -> str:
-    parts = []
-    for target in targets:
-        entries = [one_line(entry) for entry in _entries(_read(home, target))]
-        head = f"{FILES[target]}:" if entries else f"{FILES[target]} is empty."
-        parts.append("\n".join([head, *(f"- {entry}" for entry in entries)]))
-    return "\n".join(parts)
 
 
 memory = Tool(
@@ -148,7 +136,7 @@ memory = Tool(
     ),
     parameters=parameters(
         "action",
-        action=argument("string", enum=["add", "replace", "remove", "list"]),
+        action=argument("string", enum=["add", "replace", "remove"]),
         target=argument("string", "Which file; memory if not said.", enum=["memory", "user"]),
         text="The entry to add, or the new text of the replaced one.",
         old_text="A part of the entry to replace or remove.",

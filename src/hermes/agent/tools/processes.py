@@ -259,11 +259,7 @@ def _wait(context: Context, process: Process, seconds: float) -> None:
 def _told(number: int, process: Process, arguments: dict[str, Any]) -> str:
     state = "killed; " * process.killed + process.state()
     offset = int(number_argument(arguments, "offset", 0, 0, 1e15))
-    lines = arguments.get("lines")
-    text, following = process.output.since(offset, None if lines is not None else SHOWN_CHARS)
-    if lines is not None:
-        text = last_lines(text, int(number_argument(arguments, "lines", 50, 1, 10_000)))
-        text = without_middle(text, SHOWN_CHARS, first=1 / 3)
+    text, following = process.output.since(offset, SHOWN_CHARS)
     text = text.rstrip("\n") or ("(no output)" if not offset else "(nothing new)")
     return f"process {number}: {state}: {shortened(one_line(process.command), 100)}\n{text}\n[next offset: {following}]"
 
@@ -272,14 +268,13 @@ process = Tool(
     name="process",
     description=(
         "Look after commands started with terminal in the background: list them, read what one has printed (offset: only"
-        " what came after it; lines: only the last ones), wait for one to end, kill one."
+        " what came after it), wait for one to end, kill one."
     ),
     parameters=parameters(
         "action",
         action=argument("string", enum=["list", "read", "wait", "kill"]),
         id=argument("integer", "The number terminal gave, for read, wait and kill."),
         offset=argument("integer", "Read from here; the last answer's next offset."),
-        lines=argument("integer", "Only the last lines."),
         timeout=argument("number", "Seconds to wait at most; 60 if not said."),
     ),
     run=_run,
@@ -345,11 +340,3 @@ class Output:
             gap += max(0, len(head) - limit // 3) + max(0, len(tail) - limit * 2 // 3)
             head, tail = head[: limit // 3], tail[-(limit * 2 // 3) :]
         return f"{head}\n[… about {gap:,} characters left out …]\n{tail}", size
-
-
-def last_lines(text: str, count: int) -> str:
-    """The last lines, and how many there were before them."""
-    lines = text.rstrip("\n").split("\n")
-    if len(lines) <= count:
-        return text
-    return f"[… {len(lines) - count:,} lines before …]\n" + "\n".join(lines[-count:])
