@@ -157,11 +157,13 @@ class Conversations(Generic[A]):
         with self._changed:
             over, now = len(self._all) - self._kept, time.monotonic()
             idle = [one for one in self._all.values() if one.is_idle()]
-            gone = [one for at, one in enumerate(idle) if at < over or one.used_at + self._idle_seconds <= now]
-            for one in gone:
+            gone = [
+                (one, one.agent) for at, one in enumerate(idle) if at < over or one.used_at + self._idle_seconds <= now
+            ]
+            for one, _ in gone:
+                one.agent = None
                 self.queue(one.name)
-        for one in gone:
-            agent, one.agent = one.agent, None
+        for one, agent in gone:
             if agent is not None:
                 with suppress(Exception):  # a closed store: its lease expires
                     agent.close(patience=0)

@@ -69,15 +69,9 @@ class ExtractiveModel:
     def stream(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
-        """The answer word by word, then the whole answer."""
+        """The answer in one piece."""
         text = self.answer(_last_question(messages))
-        said: list[str] = []
-        for piece in re.findall(r"\s*\S+\s*?(?=\s|$)|\s+", text):
-            if cancelled():
-                yield Reply(content="".join(said), finish_reason="interrupted", model=self.name)
-                return
-            said.append(piece)
-            yield Piece(text=piece)
+        yield Piece(text=text)
         yield Reply(content=text, finish_reason="stop", model=self.name)
 
     def complete(
