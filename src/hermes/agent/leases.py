@@ -121,9 +121,6 @@ class _Renewer:
         for db, leases in stores.items():
             try:
                 _renew(db, leases)
-            except StoreClosed:
-                for lease in leases:
-                    self.drop(lease)
             except Exception:
                 _log.exception("leases could not be renewed")  # a bug of ours; the thread serves the whole process
 
@@ -140,19 +137,22 @@ def _renew(db: SessionDB, leases: list[Lease]) -> None:
     taken = [(*one, lease.ttl) for lease, one in zip(leases, held, strict=True) if one is not None]
     try:
         results = iter(db.renew_leases(taken) if taken else ())
-    except StoreClosed:
-        raise
     except HermesError as error:
         for lease in leases:
-            lease.failed(error)
+            _failed(lease, error)
         return
     for lease, one in zip(leases, held, strict=True):
         try:
             lease.renewed(one, one is not None and next(results))
-        except StoreClosed:
-            raise
         except HermesError as error:  # its session was deleted, or the store is busy: the others continue
-            lease.failed(error)
+            _failed(lease, error)
+
+
+def _failed(lease: Lease, error: HermesError) -> None:
+    if isinstance(error, StoreClosed):
+        _renewer.drop(lease)
+    else:
+        lease.failed(error)
 
 
 _renewer = _Renewer()

@@ -74,11 +74,6 @@ _CONCLUDE = (
 )
 
 
-def _refuse(question: str) -> Answer:
-    """No user can be asked: the rules decide alone."""
-    return NOBODY
-
-
 class Agent:
     """Runs turns in one session, one at a time; `interrupt` may be called from any thread."""
 
@@ -100,7 +95,9 @@ class Agent:
         session_id: str,
         source: str = "cli",
         tools: Iterable[Tool] = (),
-        confirm: Callable[[str], bool | Answer] = _refuse,
+        confirm: Callable[[str], bool | Answer] = lambda question: (
+            NOBODY
+        ),  # no user can be asked: the rules decide alone
         user: User | None = None,
         home: Path | None = None,
         cwd: Path | None = None,

@@ -62,10 +62,8 @@ def prepared(
 
 def last_question(messages: Sequence[Message]) -> int | None:
     """The place of the user's last message."""
-    for number in range(len(messages) - 1, -1, -1):
-        if messages[number].get("role") == "user" and not _is_stray(messages[number]):
-            return number
-    return None
+    places = (at for at in range(len(messages) - 1, -1, -1) if messages[at].get("role") == "user")
+    return next((at for at in places if not _is_stray(messages[at])), None)
 
 
 def repaired(history: Sequence[Message]) -> list[Message]:
