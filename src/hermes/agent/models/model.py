@@ -247,24 +247,19 @@ def in_parallel(
     Threads that don't return in time are abandoned: they are daemons and start nothing new.
     """
     answers: list[str | Exception | None] = [None] * len(jobs)
-    waiting = list(range(len(jobs)))[::-1]
-    lock, stopped = threading.Lock(), threading.Event()
+    places, stopped = threading.Semaphore(max(1, workers)), threading.Event()
 
-    def work() -> None:
-        while not stopped.is_set():
-            with lock:
-                if not waiting:
-                    return
-                number = waiting.pop()
-            try:
-                answer: str | Exception = jobs[number]()
-            except Exception as error:  # the caller decides what an error means for its part
-                answer = error
-            answers[number] = answer
+    def work(number: int) -> None:
+        with places:
+            if not stopped.is_set():
+                try:
+                    answers[number] = jobs[number]()
+                except Exception as error:  # the caller decides what an error means for its part
+                    answers[number] = error
 
     threads = [
-        threading.Thread(target=copy_context().run, args=(work,), daemon=True, name=f"hermes-side-task-{n}")
-        for n in range(max(1, min(workers, len(jobs))))
+        threading.Thread(target=copy_context().run, args=(work, n), daemon=True, name=f"hermes-side-task-{n}")
+        for n in range(len(jobs))
     ]
     for thread in threads:
         thread.start()

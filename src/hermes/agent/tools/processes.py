@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, number_argument, parameters
 from hermes.errors import ToolError
@@ -219,9 +219,7 @@ def background(context: Context) -> Background:
     with _MAKING:
         if "processes" not in context.state:
             context.state["processes"] = Background()
-        found = context.state["processes"]
-    assert isinstance(found, Background)
-    return found
+        return cast(Background, context.state["processes"])
 
 
 def running(context: Context) -> int:
