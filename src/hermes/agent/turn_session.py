@@ -76,11 +76,10 @@ class TurnSession:
             self.prompt = new_prompt()
             self._create(model)
         else:
-            old = self.session_id
-            tip = self._db.get_compression_tip(old) if session["end_reason"] == "compression" else old
-            if tip != old:  # another process compressed it meanwhile
+            tip = self._db.get_compression_tip(before) if session["end_reason"] == "compression" else before
+            if tip != before:  # another process compressed it meanwhile
                 self._context.session_id = tip
-                yield Followed(old, tip)
+                yield Followed(before, tip)
                 session = self._db.get_session(tip) or session
             if session["ended_at"] is not None:
                 self._db.reopen_session(self.session_id)

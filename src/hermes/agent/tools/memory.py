@@ -118,11 +118,9 @@ def _found(lines: list[str], old: str, target: str) -> int:
     matching = [number for number, entry in entries.items() if entry == old]
     matching = matching[:1] or [number for number, entry in entries.items() if old in entry]
     if len(matching) != 1:
-        candidates = (
-            "; ".join(repr(entries[number][:80]) for number in (matching or list(entries))[:10]) or "there are none"
-        )
+        named = "; ".join(repr(entries[number][:80]) for number in (matching or list(entries))[:10])
         count = len(matching) or "no"
-        raise ToolError(f"{count} entries in {FILES[target]} contain {old!r}, name one: {candidates}")
+        raise ToolError(f"{count} entries in {FILES[target]} contain {old!r}, name one: {named or 'there are none'}")
     return matching[0]
 
 
