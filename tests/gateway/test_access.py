@@ -358,11 +358,11 @@ def test_people_remember_apart(scene: Scene, hermes_home: Path) -> None:
     scene.tool("bob", "memory", action="add", text="of bob")
     scene.tool("carol", "memory", "thread", action="add", text="of the thread")
     assert "the owner's" in (hermes_home / "memories" / "MEMORY.md").read_text()
-    assert "of bob" not in scene.tool("alice", "memory", action="list")
-    assert "of bob" in scene.tool("bob", "memory", action="list")
-    assert "of bob" not in scene.tool("bob", "memory", "thread", action="list")
-    assert "of the thread" in scene.tool("alice", "memory", "thread", action="list")
-    assert "of the thread" not in scene.tool("carol", "memory", action="list")
+    assert "of bob" not in scene.tool("alice", "memory", action="remove", old_text="nothing")
+    assert "of bob" in scene.tool("bob", "memory", action="remove", old_text="nothing")
+    assert "of bob" not in scene.tool("bob", "memory", "thread", action="remove", old_text="nothing")
+    assert "of the thread" in scene.tool("alice", "memory", "thread", action="remove", old_text="nothing")
+    assert "of the thread" not in scene.tool("carol", "memory", action="remove", old_text="nothing")
 
 
 @pytest.mark.parametrize(
