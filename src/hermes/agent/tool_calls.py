@@ -94,8 +94,8 @@ def run_calls(
     try:
         for number, call in enumerate(calls):
             yield ToolStarted(call.id, call.name, call.arguments)
+            given += 1  # before it begins: an interrupt at this moment waits for it
             threading.Thread(target=crew.run, args=(number, call), name=f"hermes-tool-{call.name}", daemon=True).start()
-            given += 1
         for number, result in crew.done(len(calls)):
             if isinstance(result, str):
                 yield ToolProgress(calls[number].id, result)
