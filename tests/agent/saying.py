@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from hermes.agent.compress import compress as compress_session
+from hermes.agent.leases import SessionLease
 from hermes.agent.models.model import Message, Piece, Reply
 
 
@@ -31,7 +33,10 @@ class Canned:
     ) -> Iterator[Piece | Reply]:
         yield Reply(content=self.complete(messages))
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
         with self._lock:
             self.asked.append(list(messages))
             self.timeouts.append(timeout)
@@ -47,6 +52,15 @@ class Canned:
     def prompts(self) -> list[str]:
         """All that it was shown, one text a call."""
         return ["\n".join(str(message["content"]) for message in messages) for messages in self.asked]
+
+
+def compress(db: Any, session_id: str, model: Any, config: Any, **more: Any) -> str:
+    """Compress a session with a lease of its own, unless one is given."""
+    lease = SessionLease(db)
+    try:
+        return compress_session(db, session_id, model, config, **{"lease": lease, **more})
+    finally:
+        lease.release()
 
 
 def talk(

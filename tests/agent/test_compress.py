@@ -14,19 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.compress import compress, edges_of, estimate_tokens, prompt_tokens
+from hermes.agent.compress import edges_of, prompt_tokens
 from hermes.agent.leases import SessionLease
 from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.recall.history_text import CLOSE, OPEN
-from hermes.agent.summary import SUMMARY_MARK
+from hermes.agent.recall.history_text import CLOSE, OPEN, SUMMARY_MARK
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionBusy, SessionNotFound
-from hermes.texts import limits
+from hermes.texts import estimate_tokens, limits
 from tests.support.aimock import fixtures_of
 from tests.support.ports import free_port
 from tests.support.wire import Wire, error, said
 
-from .saying import Canned, everything, talk
+from .saying import Canned, compress, everything, talk
 
 NOTES = "## Goal\n- keep it\n## Decisions\n- use lark\n## Facts\n- none\n## Open work\n- none\n## Files\n- a.py"
 
@@ -404,12 +403,11 @@ def test_while_one_compresses_another_is_told_so_and_later_gets_the_child(make_d
 
 WORKER = """
 import sys, time
-from hermes.agent.compress import compress
 from hermes.config import Config
 from hermes.errors import InvalidInput, SessionBusy
 from hermes_state import SessionDB
 sys.path.insert(0, sys.argv[3])
-from saying import Canned
+from saying import Canned, compress
 config = Config()
 config.compression.protect_last_n = 4
 def slow(messages):

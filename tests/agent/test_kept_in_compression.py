@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.compress import compress
 from hermes.agent.loop import Agent
 from hermes.agent.summary import commands, exact_lines
 from hermes.agent.turn import Followed
 from hermes.config import Config
 from hermes.texts import text_tokens
 
-from .saying import Canned
+from .saying import Canned, compress
 from .transcripts import assistant, call, tool, user
 
 EMPTY_NOTES = "## Goal\n- to go on with the work\n## Decisions\n- none found"

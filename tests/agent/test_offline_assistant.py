@@ -79,15 +79,6 @@ def test_help_says_what_can_be_done(history, text) -> None:
     assert "hermes sessions search" in answer and "hermes model install smollm2" in answer
 
 
-def test_it_streams_word_by_word_and_can_be_interrupted(history) -> None:
-    seen: list[Any] = []
-    for item in ExtractiveModel(history).stream([{"role": "user", "content": "hi"}], cancelled=lambda: len(seen) >= 3):
-        seen.append(item)
-    assert len(seen) == 4
-    assert isinstance(seen[-1], Reply) and seen[-1].finish_reason == "interrupted"
-    assert seen[-1].content == "".join(piece.text for piece in seen[:-1])
-
-
 def talk_to(db: Any, home: Path, session_id: str, text: str) -> str:
     agent = Agent(db, Config(), ExtractiveModel(db), session_id=session_id, home=home, cwd=home)
     events = list(agent.turn(text))

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.language import DENSE_RUN, is_stop, words
-from hermes.agent.summary import MOST, SECTIONS, SUMMARY_MARK, summary_of, title_of
-from hermes.agent.titler import word_count
+from hermes.agent.recall.history_text import SUMMARY_MARK
+from hermes.agent.summary import MOST, SECTIONS, summary_of
+from hermes.agent.titler import title_of, word_count
 from tests.support.sizes import size, some
 
 from .transcripts import ALL, GERMAN, OUTAGE, PARSER, Transcript, assistant, tool, user

@@ -155,7 +155,7 @@ def test_many_sessions_titled_alike_at_once_get_different_titles(db) -> None:
     assert len(titles) == 8 and EXTRACTED in titles and all(title.startswith("Fix the login page") for title in titles)
 
 
-def test_many_new_conversations_at_once_share_a_few_threads(db) -> None:
+def test_many_new_conversations_at_once_ask_for_a_few_titles_at_a_time(db) -> None:
     go_on = threading.Event()
     asked = threading.Semaphore(0)
 
@@ -169,7 +169,6 @@ def test_many_new_conversations_at_once_share_a_few_threads(db) -> None:
     titlings = [start_titling(db, f"s{n}", Canned(slow)) for n in range(20)]
     for _ in range(AT_ONCE):
         assert asked.acquire(timeout=30)
-    assert sum(thread.name == "hermes-titler" for thread in threading.enumerate()) == AT_ONCE
     assert not asked.acquire(blocking=False)
     go_on.set()
     for titling in titlings:

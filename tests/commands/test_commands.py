@@ -166,7 +166,7 @@ def test_a_branch_goes_its_own_way(talk: Talk, server: ModelServer) -> None:
 
 def test_a_branch_stays_in_the_folder_one_is_in(talk: Talk, tmp_path: Path) -> None:
     talk.type("hello")
-    talk.conversation.agent.cwd = tmp_path
+    talk.conversation.agent.context.cwd = tmp_path
     talk.type("/branch")
     assert talk.conversation.agent.cwd == tmp_path
 

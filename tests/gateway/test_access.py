@@ -91,7 +91,7 @@ ATTEMPTS: dict[str, Callable[[str, int], str]] = {
     "tool: title": lambda session, message: f'call=session_search {{"session_id": "{TITLE}"}}',
     "tool: message": lambda session, message: f'call=session_search {{"around_message_id": {message}}}',
     "tool: other source": lambda session, message: 'call=session_search {"query": "recipe", "source": "cli"}',
-    "tool: memory": lambda session, message: 'call=memory {"action": "list"}',
+    "tool: memory": lambda session, message: 'call=memory {"action": "remove", "old_text": "nothing"}',
     "tool: skills": lambda session, message: 'call=skills {"action": "view", "name": "plums"}',
     "tool: skills by a path": lambda session, message: 'call=skills {"action": "view", "name": "../../skills/plums"}',
     "tool: terminal": lambda session, message: 'call=terminal {"command": "cat ~/.hermes/* $HERMES_HOME/*/*"}',
@@ -358,11 +358,11 @@ def test_people_remember_apart(scene: Scene, hermes_home: Path) -> None:
     scene.tool("bob", "memory", action="add", text="of bob")
     scene.tool("carol", "memory", "thread", action="add", text="of the thread")
     assert "the owner's" in (hermes_home / "memories" / "MEMORY.md").read_text()
-    assert "of bob" not in scene.tool("alice", "memory", action="list")
-    assert "of bob" in scene.tool("bob", "memory", action="list")
-    assert "of bob" not in scene.tool("bob", "memory", "thread", action="list")
-    assert "of the thread" in scene.tool("alice", "memory", "thread", action="list")
-    assert "of the thread" not in scene.tool("carol", "memory", action="list")
+    assert "of bob" not in scene.tool("alice", "memory", action="remove", old_text="nothing")
+    assert "of bob" in scene.tool("bob", "memory", action="remove", old_text="nothing")
+    assert "of bob" not in scene.tool("bob", "memory", "thread", action="remove", old_text="nothing")
+    assert "of the thread" in scene.tool("alice", "memory", "thread", action="remove", old_text="nothing")
+    assert "of the thread" not in scene.tool("carol", "memory", action="remove", old_text="nothing")
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def text_in(name: str | None, mime: str | None, data: bytes) -> tuple[str, str] 
         return None
     declared = _CHARSET.search(mime or "")
     marked = next((encoding for mark, encoding in _MARKED if data.startswith(mark)), None)
-    for encoding in (marked, "utf-8", declared[1] if declared else None, _without_mark(data), "windows-1252"):
+    for encoding in (marked, "utf-8", declared[1] if declared else None, "windows-1252"):
         try:
             text = data.decode(encoding) if encoding else None
         except (UnicodeDecodeError, LookupError):
@@ -175,17 +175,6 @@ def text_in(name: str | None, mime: str | None, data: bytes) -> tuple[str, str] 
         if text is not None and not any(sign < " " and sign not in "\t\n\r\f\x1b" for sign in text[:4096]):
             return text.replace("\0", "\ufffd"), "utf-8" if encoding == "utf-8-sig" else str(encoding)
     return None
-
-
-def _without_mark(data: bytes) -> str | None:
-    """UTF-16 without a byte order mark: every other byte of plain letters is zero."""
-    head = data[:400]
-    if len(head) < 4 or len(data) % 2:
-        return None
-    even, odd = head[::2].count(0), head[1::2].count(0)
-    if max(even, odd) * 4 < len(head):
-        return None
-    return "utf-16-le" if odd > even else "utf-16-be"
 
 
 def image_type(data: bytes) -> str | None:

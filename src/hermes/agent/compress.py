@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.leases import SessionLease
-from hermes.agent.models.model import asked_aside, can_write, counted_for, without_thinking
+from hermes.agent.models.model import can_write, counted_for, without_thinking
 from hermes.agent.prompt import TOOL_BUDGET
 from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.room import cut_to
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
     from hermes.store.records.rows import MessageRow
 
-
-__all__ = ["compress", "estimate_tokens"]
 
 TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
 MOST_TOKENS = 6_000  # of a summary
@@ -71,12 +68,12 @@ def compress(
     model: Model,
     config: Config,
     *,
+    lease: SessionLease,
     focus: str | None = None,
     room: int | None = None,
     window: int | None = None,
     shrink: bool = False,
     cancelled: Callable[[], bool] = lambda: False,
-    lease: SessionLease | None = None,
 ) -> str:
     """Continue a session in a compressed child; returns the child's id.
 
@@ -84,7 +81,7 @@ def compress(
     compresses the same session, or answers there, it raises SessionBusy; if that process compressed it in between, the id of its
     child is returned and nothing is compressed twice. InvalidInput when there is nothing to leave out, ModelError when the
     model gives no summary or `cancelled()` turns true, Fenced when this process was suspended and another has continued the
-    session; in each of these cases the session is unchanged. `lease` is the caller's lease of sessions, if it has one.
+    session; in each of these cases the session is unchanged. `lease` is the caller's lease of sessions.
 
     `window` is that of the model that continues (None: that of `model`, which writes the summary), `room` the tokens that the
     messages may take there (None: `compression.threshold` of it). `shrink` keeps fewer of the last messages than
@@ -93,11 +90,7 @@ def compress(
     if db.get_session(session_id) is None:
         raise SessionNotFound(session_id)
     session_id = db.get_compression_tip(session_id)
-    with ExitStack() as stack:
-        if lease is None:
-            lease = SessionLease(db)
-            stack.callback(lease.release)
-        stack.enter_context(lease.compressing(session_id))
+    with lease.compressing(session_id):
         if db.get_compression_tip(session_id) != session_id:
             return db.get_compression_tip(session_id)
         messages = db.get_messages(session_id)
@@ -132,15 +125,9 @@ def _commit(
         tail_from = next((row["id"] for row in db.get_messages(session_id) if row["id"] not in known), None)
     session = db.get_session(session_id)
     child = new_session_id(gateway=session is None or session["source"] != "cli")
-    try:
-        return db.compress_session(
-            session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from
-        )
-    except InvalidInput:
-        tip = db.get_compression_tip(session_id)
-        if tip != session_id:  # another process compressed it first
-            return tip
-        raise
+    return db.compress_session(
+        session_id, child, summary=text, head_until=messages[head - 1]["id"] if head else None, tail_from=tail_from
+    )
 
 
 # ---------------------------------------------------------------------------------------------- the summary
@@ -166,12 +153,9 @@ def write_summary(
     room = max(_LEAST_ROOM, (model.context_length or 8192) * 3 // 4 - _OVERHEAD_TOKENS)
     whole = estimate_tokens(messages)
 
-    def ask(prompt: list[Message], tokens: int) -> str:
-        return asked_aside(model, prompt, max_tokens=tokens, timeout=timeout, cancelled=cancelled)
-
     while True:
         try:
-            return _written(messages, model.name, ask, focus, room, tokens)
+            return _written(messages, model, focus, room, tokens, timeout, cancelled)
         except ContextTooLong:  # the estimate was too low for this model's tokenizer
             if room <= _LEAST_ROOM:
                 return summary_of(messages, focus, 4 * tokens)
@@ -180,11 +164,12 @@ def write_summary(
 
 def _written(
     messages: Sequence[Mapping[str, Any]],
-    name: str,
-    ask: Callable[[list[Message], int], str],
+    model: Model,
     focus: str | None,
     room: int,
     tokens: int,
+    timeout: float,
+    cancelled: Callable[[], bool],
 ) -> str:
     answer_tokens = max(300, min(4_000, room // 4))
     words = min(tokens // 4, answer_tokens // 2)  # a token is less than a word, and the copied lines need room, too
@@ -192,9 +177,11 @@ def _written(
     notes = "\n\n".join(earlier)
     pieces = list(_chunks([message for message in messages if not _is_notes(message)], room - answer_tokens))
     for number, piece in enumerate(pieces or [""]):
-        notes = without_thinking(ask(_prompt(notes, piece, focus, number, len(pieces), words), answer_tokens))
+        prompt = _prompt(notes, piece, focus, number, len(pieces), words)
+        answer = model.complete(prompt, max_tokens=answer_tokens, timeout=timeout, cancelled=cancelled)
+        notes = without_thinking(answer)
         if not notes:
-            raise ModelError(f"{name} gave an empty summary; the session stays as it is")
+            raise ModelError(f"{model.name} gave an empty summary; the session stays as it is")
     return notes
 
 

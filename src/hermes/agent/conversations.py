@@ -8,6 +8,7 @@ have it one after the other, in the order they came (`enter` or `queue`, then `l
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -49,8 +50,8 @@ class _AgentSlot(Generic[A]):
 class Conversations(Generic[A]):
     """Agents by the name of their conversation. From any thread."""
 
-    def __init__(self, *, kept: int = KEPT, idle_seconds: float | None = None, patience: float = 0.0) -> None:
-        """An agent is closed after `idle_seconds` (None: never), and the longest unused when there are more than `kept`.
+    def __init__(self, *, kept: int = KEPT, idle_seconds: float = math.inf, patience: float = 0.0) -> None:
+        """An agent is closed after `idle_seconds`, and the longest unused when there are more than `kept`.
 
         `patience` is how long closing one waits for its title; a process that keeps running need not wait.
         """
@@ -136,7 +137,7 @@ class Conversations(Generic[A]):
         with self._changed:
             one.agent, one.used_at = agent, time.monotonic()
             self._all[name] = one
-        self._thin_out()
+        self._close_unused()
         return agent
 
     def drop(self, name: str) -> None:
@@ -151,48 +152,37 @@ class Conversations(Generic[A]):
         if agent is not None:
             agent.close(patience=self._patience)
 
-    def _thin_out(self) -> None:
-        """Close the longest unused, if there are too many."""
+    def _close_unused(self) -> None:
+        """Close agents that were idle for long, and the longest unused of too many. Callers that queue meanwhile wait."""
         with self._changed:
-            over = len(self._all) - self._kept
-            gone = [one for one in self._all.values() if one.is_idle()][:over] if over > 0 else []
-            for one in gone:
-                del self._all[one.name]
-        for one in gone:
-            if one.agent is not None:
-                one.agent.close(patience=0)
+            over, now = len(self._all) - self._kept, time.monotonic()
+            idle = [one for one in self._all.values() if one.is_idle()]
+            gone = [
+                (one, one.agent) for at, one in enumerate(idle) if at < over or one.used_at + self._idle_seconds <= now
+            ]
+            for one, _ in gone:
+                one.agent = None
+                self.queue(one.name)
+        for one, agent in gone:
+            if agent is not None:
+                with suppress(Exception):  # a closed store: its lease expires
+                    agent.close(patience=0)
+            self.leave(one.name)
 
     def _sweep_later(self) -> None:
-        if self._idle_seconds is not None and not self._sweeping and not self._closed:
+        if self._idle_seconds != math.inf and not self._sweeping and not self._closed:
             self._sweeping = True
             threading.Thread(target=self._sweep, name="hermes-idle-agents", daemon=True).start()
 
     def _sweep(self) -> None:
-        """Close agents that were idle for long, until there are none. A caller that queues meanwhile waits until that is done."""
-        assert self._idle_seconds is not None
+        """Close idle agents, until there are no agents."""
         while True:
+            self._close_unused()
             with self._changed:
-                resting = [one for one in self._all.values() if not one.queue and one.agent is not None]
-                if not resting or self._closed:
+                if self._closed or all(one.agent is None for one in self._all.values()):
                     self._sweeping = False
                     return
-                now = time.monotonic()
-                left = min(one.used_at for one in resting) + self._idle_seconds - now
-                if left > 0:
-                    self._changed.wait(left)
-                    continue
-                due = [one for one in resting if one.used_at + self._idle_seconds <= now]
-                gone = [one for one in due if one.is_idle()]
-                for one in due:
-                    one.used_at = now  # checked again later, if it has background processes
-                for one in gone:
-                    self.queue(one.name)
-            for one in gone:
-                agent, one.agent = one.agent, None
-                if agent is not None:
-                    with suppress(Exception):  # a closed store: its lease expires
-                        agent.close(patience=0)
-                self.leave(one.name)
+                self._changed.wait(self._idle_seconds / 4)
 
     def close(self, seconds: float = 5.0) -> None:
         """Wait up to this time until no conversation is in use, then close the agents of those that are not, in as much time."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 
 from hermes.store.text.index_text import fold
 from hermes.store.text.stems import STOP_WORDS
@@ -140,14 +139,12 @@ def sentences(line: str) -> list[str]:
     return out
 
 
-@cache
-def _word() -> re.Pattern[str]:
-    return re.compile(f"[{DENSE}]+|(?:(?![{DENSE}])[\\w'’.+#/@&-])+")
+_WORD = re.compile(f"[{DENSE}]+|(?:(?![{DENSE}])[\\w'’.+#/@&-])+")
 
 
 def words(text: str) -> list[str]:
     """The words of a text; a run of a script without spaces is one."""
-    found = (word.strip("'’.-/&_") if word != "C++" else word for word in _word().findall(text))
+    found = (word.strip("'’.-/&_") if word != "C++" else word for word in _WORD.findall(text))
     return [word for word in found if any(c.isalnum() for c in word)]
 
 

@@ -20,7 +20,6 @@ from hermes.store.coordination.leases import (
     OPEN,
     TURN,
     holder_name,
-    is_gone,
     release,
     session_lease,
     take_turn,
@@ -76,7 +75,6 @@ class _Renewer:
         self._lock = threading.Lock()
         self._leases: WeakSet[Lease] = WeakSet()  # one whose owner forgot it expires
         self._changed = threading.Event()
-        self._next = 0.0  # when the thread wakes up
         self._thread: threading.Thread | None = None
 
     def keep(self, lease: Lease) -> None:
@@ -86,8 +84,7 @@ class _Renewer:
                 return
             lease.due = time.monotonic() + lease.ttl / BEATS
             self._leases.add(lease)
-            if lease.due < self._next:
-                self._changed.set()
+            self._changed.set()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="hermes-leases", daemon=True)
                 self._thread.start()
@@ -107,11 +104,10 @@ class _Renewer:
                 if not self._leases:
                     self._thread = None
                     return
-                self._next = min((lease.due for lease in self._leases), default=0.0)
+                due = min((lease.due for lease in self._leases), default=0.0)
                 self._changed.clear()
-            self._changed.wait(max(0.0, self._next - time.monotonic()))
-            if time.monotonic() >= self._next:
-                self._beat()
+            self._changed.wait(max(0.0, due - time.monotonic()))
+            self._beat()
 
     def _beat(self) -> None:
         """Renew the leases that are due, or will be soon."""
@@ -125,9 +121,6 @@ class _Renewer:
         for db, leases in stores.items():
             try:
                 _renew(db, leases)
-            except StoreClosed:
-                for lease in leases:
-                    self.drop(lease)
             except Exception:
                 _log.exception("leases could not be renewed")  # a bug of ours; the thread serves the whole process
 
@@ -144,19 +137,22 @@ def _renew(db: SessionDB, leases: list[Lease]) -> None:
     taken = [(*one, lease.ttl) for lease, one in zip(leases, held, strict=True) if one is not None]
     try:
         results = iter(db.renew_leases(taken) if taken else ())
-    except StoreClosed:
-        raise
     except HermesError as error:
         for lease in leases:
-            lease.failed(error)
+            _failed(lease, error)
         return
     for lease, one in zip(leases, held, strict=True):
         try:
             lease.renewed(one, one is not None and next(results))
-        except StoreClosed:
-            raise
         except HermesError as error:  # its session was deleted, or the store is busy: the others continue
-            lease.failed(error)
+            _failed(lease, error)
+
+
+def _failed(lease: Lease, error: HermesError) -> None:
+    if isinstance(error, StoreClosed):
+        _renewer.drop(lease)
+    else:
+        lease.failed(error)
 
 
 _renewer = _Renewer()
@@ -172,7 +168,6 @@ class SessionLease(Lease):
     def __init__(self, db: SessionDB, *, ttl: float = TTL, source: str = "another program") -> None:
         super().__init__(db, None, ttl)
         self.fence: tuple[str, int] | None = None  # as it was taken; not as the renewer took it again when it was lost
-        self.beside = False  # another process had the session open when it was taken
         self._holder = holder_name(source)
         self._lock = threading.Lock()
         self._session_id: str | None = None
@@ -202,7 +197,6 @@ class SessionLease(Lease):
         with self._lock:
             self._planned = None
             if not self.holds(session_id, reason):
-                self._look_beside(session_id)
                 token = self.db.take_turn(session_id, self._holder, self.ttl, reason=reason)
                 self._taken(session_id, token, reason)
 
@@ -213,13 +207,8 @@ class SessionLease(Lease):
         """
         with self._lock:
             if not self.holds(session_id, TURN):
-                self._look_beside(session_id)
                 self._planned = session_id, self.db.turn_is_free(session_id, self._holder)
                 self.fence = None  # that of an earlier turn counts no longer
-
-    def _look_beside(self, session_id: str) -> None:
-        other = self.db.session_holder(session_id)
-        self.beside = other is not None and other != self._holder and not is_gone(other)
 
     @contextmanager
     def joining(self) -> Iterator[None]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from hermes.agent.models.model import Message, Model, Reply, has_price
 from hermes.agent.models.model import load as load_prices
 from hermes.agent.models.transport import most_tries, pause
 from hermes.agent.prompt import SystemPrompt, instruction_files
-from hermes.agent.room import Room, quoting, reading_little
+from hermes.agent.room import Room
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
 from hermes.agent.tools.permission import NOBODY
 from hermes.agent.tools.tool import Context, Tool
@@ -41,7 +40,6 @@ from hermes.agent.turn import (
     Text,
     Thought,
     Turn,
-    Work,
 )
 from hermes.agent.turn_session import Also, Content, Keep, TurnSession
 from hermes.errors import (
@@ -62,7 +60,6 @@ from hermes.store.records.events import MODEL_ERROR, RECALLED
 
 if TYPE_CHECKING:
     from hermes.agent.recall.recall import Recalled
-    from hermes.agent.titler import Titling
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
@@ -75,11 +72,6 @@ _CONCLUDE = (
     f"You have used your tools {ROUNDS} times in a row, which is the limit for one turn. Answer now, without tools:"
     " say what you found, what is done and what is left to do."
 )
-
-
-def _refuse(question: str) -> Answer:
-    """No user can be asked: the rules decide alone."""
-    return NOBODY
 
 
 class Agent:
@@ -103,7 +95,9 @@ class Agent:
         session_id: str,
         source: str = "cli",
         tools: Iterable[Tool] = (),
-        confirm: Callable[[str], bool | Answer] = _refuse,
+        confirm: Callable[[str], bool | Answer] = lambda question: (
+            NOBODY
+        ),  # no user can be asked: the rules decide alone
         user: User | None = None,
         home: Path | None = None,
         cwd: Path | None = None,
@@ -126,7 +120,7 @@ class Agent:
         self._cancel = threading.Event()
         self._busy = threading.Lock()
         self.recalled: Recalled | None = None  # what the last turn recalled
-        self._titling: Titling | None = None
+        self._titling: threading.Thread | None = None
         self._titled = False
         self._prompt = SystemPrompt(self)
         self.shared = False  # whether several people use this conversation; for the prompt of a new session
@@ -158,10 +152,6 @@ class Agent:
         """The directory in which the tools work."""
         return self.context.cwd
 
-    @cwd.setter
-    def cwd(self, cwd: Path) -> None:
-        self.context.cwd = cwd
-
     @property
     def busy(self) -> bool:
         """Whether a turn is running."""
@@ -180,12 +170,11 @@ class Agent:
         of the reply. `keep(session_id, content, also)`, if given, stores it and returns its id; it calls `also` in its
         transaction. `with_reply` is called in the transaction that stores the complete reply.
         """
-        return self._begin(partial(self._talked, content=content, keep=keep, with_reply=with_reply))
+        return self._begin(self._talked(content, keep, with_reply))
 
-    def _talked(self, cancel: threading.Event, content: Content, keep: Keep | None, with_reply: Also | None) -> Events:
-        with self._underway(cancel):
-            yield from self._said(content, keep)
-            yield from self._answer(with_reply)
+    def _talked(self, content: Content, keep: Keep | None, with_reply: Also | None) -> Events:
+        yield from self._said(content, keep)
+        yield from self._answer(with_reply)
 
     def _said(self, content: Content, keep: Keep | None) -> Iterator[Event]:
         """Enter the session and store the user's message."""
@@ -206,12 +195,11 @@ class Agent:
 
     def hear(self, content: Content, *, keep: Keep | None = None) -> Turn:
         """Store a message as `turn` does, without an answer: the next turn reads it."""
-        return self._begin(partial(self._heard, content=content, keep=keep))
+        return self._begin(self._heard(content, keep))
 
-    def _heard(self, cancel: threading.Event, content: Content, keep: Keep | None) -> Events:
-        with self._underway(cancel):
-            yield from self._said(content, keep)
-            yield Done("")
+    def _heard(self, content: Content, keep: Keep | None) -> Events:
+        yield from self._said(content, keep)
+        yield Done("")
 
     def go_on(self, message_id: int | None = None) -> Turn:
         """Continue a turn that a killed process left: answer the user's last message, if it has no complete reply yet.
@@ -221,38 +209,41 @@ class Agent:
         `message_id` is the message to answer: if another process has continued the conversation after it,
         there is only Done, with the reply it got or a note about that.
         """
-        return self._begin(partial(self._resumed, message_id=message_id))
+        return self._begin(self._resumed(message_id))
 
-    def _resumed(self, cancel: threading.Event, message_id: int | None) -> Events:
-        with self._underway(cancel):
-            reply = self._session.answered(message_id)
-            if reply is not None:
-                yield Done(reply)
-                return
-            if (yield from self._session.enter(self.model, self._prompt.new)):
-                yield Restarted("a crash cut the reply off; it starts over")
-            self._session.take_up()
-            yield from self._answer()
+    def _resumed(self, message_id: int | None) -> Events:
+        reply = self._session.answered(message_id)
+        if reply is not None:
+            yield Done(reply)
+            return
+        if (yield from self._session.enter(self.model, self._prompt.new)):
+            yield Restarted("a crash cut the reply off; it starts over")
+        self._session.take_up()
+        yield from self._answer()
 
     def retry(self) -> Turn:
         """Undo the last reply and answer the last message again. InvalidInput when there is none."""
-        return self._begin(self._retried)
+        return self._begin(self._retried())
 
-    def _retried(self, cancel: threading.Event) -> Events:
-        with self._underway(cancel):
-            if self.db.get_session(self.session_id) is None:
-                raise InvalidInput("there is nothing to answer again: this conversation has no messages yet")
-            yield from self._session.enter(self.model, self._prompt.new)
-            if not self._session.take_back():
-                raise InvalidInput("there is nothing to answer again: this conversation has no message from you")
-            yield from self._answer()
+    def _retried(self) -> Events:
+        if self.db.get_session(self.session_id) is None:
+            raise InvalidInput("there is nothing to answer again: this conversation has no messages yet")
+        yield from self._session.enter(self.model, self._prompt.new)
+        if not self._session.take_back():
+            raise InvalidInput("there is nothing to answer again: this conversation has no message from you")
+        yield from self._answer()
 
-    def _begin(self, events: Callable[[threading.Event], Events]) -> Turn:
+    def _begin(self, events: Events) -> Turn:
         """A turn with a cancel flag of its own, which `interrupt` sets from now on."""
         cancel = threading.Event()
         if not self.busy:
             self._cancel = cancel
-        return Turn(events(cancel), cancel)
+
+        def alone() -> Events:
+            with self._underway(cancel):
+                yield from events
+
+        return Turn(alone(), cancel)
 
     def interrupt(self) -> None:
         """End the turn that runs, or that exists and has not begun; received text is stored."""
@@ -262,10 +253,8 @@ class Agent:
     def at_work(self, stop: Stop | None = None) -> Iterator[Callable[[], bool]]:
         """For work that is no turn but can be interrupted like one: gives the function that reports an interrupt."""
         cancel = threading.Event()
-        if stop is not None:
-            stop.bind(Work(cancel))
         with self._underway(cancel):
-            yield cancel.is_set
+            yield lambda: cancel.is_set() or (stop is not None and stop.wanted)
 
     def hold(self) -> bool:
         """Make the session live before its first turn (it must exist); False while another process holds it."""
@@ -354,8 +343,7 @@ class Agent:
         if has_price(self.model):
             load_prices()
         self._room.begin_turn()
-        small = reading_little(self.model)
-        if small is not None and (unread := small.unread(self._session.messages())):
+        if hasattr(self.model, "unread") and (unread := self.model.unread(self._session.messages())):
             yield Notice(unread)
         yield from self._recall()
         for number in range(ROUNDS + 1):
@@ -461,8 +449,8 @@ class Agent:
         if concluding:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
         model = self.model
-        if (quotes := quoting(model)) is not None:
-            model = quotes.speaking_in(self.session_id, self.context.user)
+        if hasattr(model, "speaking_in"):  # it quotes the history, as far as this user may see it
+            model = model.speaking_in(self.session_id, self.context.user)
         reply: Reply | None = None
         begun, anew = False, bool(heard)
         for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):

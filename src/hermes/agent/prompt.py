@@ -12,10 +12,12 @@ without AGENTS.md gives CLAUDE.md, GEMINI.md or .cursorrules instead. They are r
 from __future__ import annotations
 
 import base64
+import os
 import platform
 import re
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +62,8 @@ def prepared(
 
 def last_question(messages: Sequence[Message]) -> int | None:
     """The place of the user's last message."""
-    for number in range(len(messages) - 1, -1, -1):
-        if messages[number].get("role") == "user" and not _is_stray(messages[number]):
-            return number
-    return None
+    places = (at for at in range(len(messages) - 1, -1, -1) if messages[at].get("role") == "user")
+    return next((at for at in places if not _is_stray(messages[at])), None)
 
 
 def repaired(history: Sequence[Message]) -> list[Message]:
@@ -129,11 +129,11 @@ def shown(message: Message, *, attachments: Read | None = None, earlier: bool = 
         return {**message, "content": without_middle(content_text(content), TOOL_BUDGET)}
     if isinstance(content, dict):
         content = [content]
-    if isinstance(content, list) and earlier:
-        content = [mentioned(part) for part in content]
-    elif isinstance(content, list) and attachments is not None:
-        content = [restored(part, attachments) for part in content]
     if isinstance(content, list):
+        if earlier:
+            content = [mentioned(part) for part in content]
+        elif attachments is not None:
+            content = [restored(part, attachments) for part in content]
         content = [
             part if unfit_address(part) is None else told(part, "at an address that the model may not open")
             for part in content
@@ -148,7 +148,7 @@ _DEEPEST = 20
 
 def restored(part: Any, read: Read) -> Any:
     """A part of the message to answer, its bytes in place of the reference; a note where they are missing."""
-    whole = _filled(part, read, 0)
+    whole = _filled(part, read)
     reference = _bytes_in(whole)
     return told(part, "which is no longer there") if reference and reference.startswith(_REFERENCE) else whole
 
@@ -175,19 +175,26 @@ _ADDRESS_FIELDS = ("url", "image_url", "video_url", "file_url")
 _BYTES_FIELDS = ("data", "file_data")  # base64, or an address
 
 
-def unfit_address(part: Any, depth: int = 0) -> str | None:
+def unfit_address(part: Any) -> str | None:
     """The first address in a part of a message that a model may not open: neither a data: URL nor at a public host name."""
-    is_text = isinstance(part, dict) and str(part.get("type")).endswith("text")  # links in it are not opened
-    if depth >= _DEEPEST or not isinstance(part, dict | list) or is_text:
-        return None
-    for name, value in part.items() if isinstance(part, dict) else (("", one) for one in part):
-        if isinstance(value, str) and (name in _ADDRESS_FIELDS or (name in _BYTES_FIELDS and _SCHEME.match(value))):
-            found = None if _PUBLIC.fullmatch(value) else value
+    addresses = (
+        value
+        for _, name, value in _values_in(part)
+        if name in _ADDRESS_FIELDS or (name in _BYTES_FIELDS and _SCHEME.match(value))
+    )
+    return next((address for address in addresses if not _PUBLIC.fullmatch(address)), None)
+
+
+def _values_in(part: Any, depth: int = 0) -> Iterator[tuple[Any, str, str]]:
+    """The texts in a part of a message but for its words, each with the object that holds it and its name there."""
+    if depth >= _DEEPEST or (isinstance(part, dict) and str(part.get("type")).endswith("text")):
+        return
+    items = part.items() if isinstance(part, dict) else (("", one) for one in part) if isinstance(part, list) else ()
+    for name, value in items:
+        if isinstance(value, str):
+            yield part, name, value
         else:
-            found = unfit_address(value, depth + 1)
-        if found is not None:
-            return found
-    return None
+            yield from _values_in(value, depth + 1)
 
 
 def told(part: Any, words: str) -> dict[str, str]:
@@ -218,51 +225,38 @@ def _name(part: Any) -> str:
     return one_line(address[5:].partition(";")[0] if address.startswith("data:") else address.rpartition("/")[2])[:120]
 
 
-def _bytes_in(part: Any, depth: int = 0) -> str | None:
+def _bytes_in(part: Any) -> str | None:
     """The first text in a part that stands for bytes: a reference, a data: address, or base64 next to its format."""
-    if isinstance(part, str):
-        return part if _digest(part) or (part.startswith("data:") and ";base64," in part[:200]) else None
-    if depth >= _DEEPEST:
-        return None
-    if isinstance(part, list):
-        return next((held for item in part if (held := _bytes_in(item, depth + 1))), None)
-    if not isinstance(part, dict) or part.get("type") == "text":
-        return None
-    raw = part.get("data")
-    if isinstance(raw, str) and raw and (part.get("format") or part.get("media_type")):
-        return raw
-    return next((held for item in part.values() if (held := _bytes_in(item, depth + 1))), None)
+    for holder, name, value in _values_in(part):
+        if _digest(value) or (value.startswith("data:") and ";base64," in value[:200]):
+            return value
+        if name == "data" and value and (holder.get("format") or holder.get("media_type")):
+            return value
+    return None
 
 
-def _filled(part: Any, read: Read, depth: int) -> Any:
+def _filled(part: Any, read: Read, name: str = "", depth: int = 0) -> Any:
+    """A copy of a part with bytes in place of references to them."""
     if isinstance(part, str):
-        data = _bytes_of(part, read)
-        return part if data is None else f"data:{mime_of(data)};base64,{base64.b64encode(data).decode()}"
-    if depth >= _DEEPEST:
-        return part
-    if isinstance(part, list):
-        return [_filled(item, read, depth + 1) for item in part]
-    if not isinstance(part, dict):
-        return part
-    raw = part.get("data")
-    if isinstance(raw, str) and (data := _bytes_of(raw, read)) is not None:  # audio and sources: bare base64
-        part = {**part, "data": base64.b64encode(data).decode()}
-    return {key: _filled(value, read, depth + 1) for key, value in part.items()}
+        digest = _digest(part)
+        try:
+            data = None if digest is None else read(digest)
+        except OSError:
+            data = None
+        if data is None:
+            return part
+        code = base64.b64encode(data).decode()
+        return code if name == "data" else f"data:{mime_of(data)};base64,{code}"  # in audio and sources it is bare
+    if depth < _DEEPEST and isinstance(part, list):
+        return [_filled(item, read, "", depth + 1) for item in part]
+    if depth < _DEEPEST and isinstance(part, dict):
+        return {key: _filled(value, read, key, depth + 1) for key, value in part.items()}
+    return part
 
 
 def _digest(text: str) -> str | None:
     digest = text.removeprefix(_REFERENCE)
     return digest if digest != text and len(digest) == 64 and digest.isalnum() else None
-
-
-def _bytes_of(text: str, read: Read) -> bytes | None:
-    digest = _digest(text)
-    if digest is None:
-        return None
-    try:
-        return read(digest)
-    except OSError:
-        return None
 
 
 _SKILLS_LIMIT = 100
@@ -327,8 +321,7 @@ def _memory(home: Path) -> list[str]:
 def _skills(home: Path) -> list[str]:
     from hermes.agent.tools.memory import skill_list
 
-    known = skill_list(home)
-    found = [f"- {skill.name}: {skill.description}" if skill.description else f"- {skill.name}" for skill in known]
+    found = [f"- {name}: {about}" if about else f"- {name}" for name, about in skill_list(home).items()]
     if not found:
         return []
     more = [f"- … and {len(found) - _SKILLS_LIMIT} more"] if len(found) > _SKILLS_LIMIT else []
@@ -341,7 +334,6 @@ class SystemPrompt:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._instructions: Stamps | None = None  # of the project, as they were read last
 
     def new(self) -> str:
         """The prompt of a new session."""
@@ -350,33 +342,36 @@ class SystemPrompt:
             return agent.system
         names = set(agent.tools) if agent.model.calls_tools else set()
         cwd = agent.cwd if agent.is_owners else None
-        return self._with_instructions(
-            system_prompt(agent.config, agent.context.home, cwd, tools=names, shared=agent.shared)
-        )
+        prompt = system_prompt(agent.config, agent.context.home, cwd, tools=names, shared=agent.shared)
+        return self._with_instructions(prompt, agent.instruction_files())
 
     def read_again(self, old: str) -> tuple[str, str] | None:
         """The prompt of an earlier turn with today's project instructions, and a line for the user; None if none changed."""
-
         agent = self._agent
         if not is_usual_prompt(old) or agent.system is not None or not agent.is_owners:
             return None
         files = agent.instruction_files()
-        if stamps(files) == self._instructions:
-            return None
-        new = self._with_instructions(old)
-        if agent.db.masked(new) == agent.db.masked(old):
+        new = self._with_instructions(old, files)
+        if new == old or agent.db.masked(new) == agent.db.masked(old):
             return None
         names = ", ".join(str(path) for path in files)
         return new, f"Project instructions read again: {names}" if files else "The project instructions are gone."
 
-    def _with_instructions(self, prompt: str) -> str:
-
-        files = self._agent.instruction_files()
-        self._instructions = stamps(files)
+    def _with_instructions(self, prompt: str, files: list[Path]) -> str:
+        """A system prompt with these files at its end, in place of those it had."""
+        texts: dict[Path, str] = {}
+        for path in files:
+            with suppress(OSError), path.open("rb") as stream:
+                texts[path] = harmless(stream.read(1_000_000).decode("utf-8", "replace")).strip()
         room = MOST
-        if sum(size for _, _, size in self._instructions) > ALWAYS_FITS:  # else no server is asked for its window
+        if sum(map(len, texts.values())) > ALWAYS_FITS:  # else no server is asked for its window
             room = min(room, self._agent.model.context_length)  # characters: about a quarter of the window
-        return with_instructions(prompt, files, room)
+        for left, path in zip(range(len(texts), 0, -1), sorted(texts, key=lambda one: len(texts[one])), strict=True):
+            texts[path] = without_middle(texts[path], room // left)  # what short files leave is for the long ones
+            room -= len(texts[path])
+        parts = [f"[{path}]\n{text}\n[end of {path.name}]" for path, text in texts.items() if text]
+        before = prompt.partition(_MARK)[0]
+        return before + _MARK + "\n\n".join([_HOW, *parts]) if parts else before
 
 
 NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", ".cursorrules")
@@ -386,53 +381,16 @@ _HOW = (
     "Work by these files. Where two differ, the later one counts, and what the user says in this conversation counts more"
     " than any of them."
 )
-Stamps = tuple[tuple[str, int, int], ...]  # each file with its time and size
 
 
 def instruction_files(home: Path, folder: Path) -> list[Path]:
     """The files that count in a folder, the nearest last."""
     top = project_folder(folder)
     between = [one for one in (folder, *folder.parents) if one.is_relative_to(top)]
-    named = [next((path for name in NAMES if _is_file(path := one / name)), None) for one in reversed(between)]
+    named = [next((path for name in NAMES if os.path.isfile(path := one / name)), None) for one in reversed(between)]
     own = home / NAMES[0]
-    found = [own] if _is_file(own) else []
+    found = [own] if os.path.isfile(own) else []
     return list(dict.fromkeys([*found, *(path for path in named if path is not None)]))
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a folder that may not be entered
-        return False
-
-
-def stamps(files: list[Path]) -> Stamps:
-    """Time and size of each file, which show a change without reading it."""
-    found = []
-    for path in files:
-        try:
-            about = path.stat()
-        except OSError:
-            continue
-        found.append((str(path), about.st_mtime_ns, about.st_size))
-    return tuple(found)
-
-
-def with_instructions(prompt: str, files: list[Path], room: int = MOST) -> str:
-    """A system prompt with these files at its end, in place of those it had; together at most `room` characters."""
-    texts: dict[Path, str] = {}
-    for path in files:
-        try:
-            with path.open("rb") as stream:
-                texts[path] = harmless(stream.read(1_000_000).decode("utf-8", "replace")).strip()
-        except OSError:
-            continue
-    for left, path in zip(range(len(texts), 0, -1), sorted(texts, key=lambda one: len(texts[one])), strict=True):
-        texts[path] = without_middle(texts[path], room // left)  # what short files leave is for the long ones
-        room -= len(texts[path])
-    parts = [f"[{path}]\n{text}\n[end of {path.name}]" for path, text in texts.items() if text]
-    before = prompt.partition(_MARK)[0]
-    return before + _MARK + "\n\n".join([_HOW, *parts]) if parts else before
 
 
 def without_instructions(prompt: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Sequence
 from operator import is_not
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from hermes.agent.models.model import REASONING, Message
 from hermes.agent.turn import Event, Followed, Notice
@@ -29,7 +29,7 @@ from hermes.texts import (
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
-    from hermes.agent.models.model import Message, Model, Quotes, ReadsLittle
+    from hermes.agent.models.model import Message, Model
     from hermes.agent.turn_session import TurnSession
 
 
@@ -213,9 +213,7 @@ class Room:
                 yield Notice(f"{self._model.name} takes no pictures; what you attached was left out.")
             messages = [without_attachments(message, UNSEEN) for message in messages]
         if most is None:
-            if reading_little(self._model) is not None or self._session.is_short(
-                ALWAYS_FITS
-            ):  # it chooses what it reads
+            if hasattr(self._model, "unread") or self._session.is_short(ALWAYS_FITS):  # it chooses what it reads
                 return messages
             most = self._limits(0)[1] - self._tool_tokens()
         messages, cut = fitted(messages, most)
@@ -305,13 +303,3 @@ class Room:
         self._session.go_to(child)
         yield Followed(old, child)
         return True
-
-
-def reading_little(model: Model) -> ReadsLittle | None:
-    """The model, if it chooses what it reads. (isinstance() with a protocol takes ten times as long, in every turn.)"""
-    return cast("ReadsLittle", model) if hasattr(model, "unread") else None
-
-
-def quoting(model: Model) -> Quotes | None:
-    """The model, if it only quotes the history."""
-    return cast("Quotes", model) if hasattr(model, "speaking_in") else None

@@ -26,10 +26,7 @@ from hermes.agent.language import (
     sentences,
 )
 from hermes.agent.recall.history_text import SUMMARY_MARK, message_text
-from hermes.agent.titler import title_of
 from hermes.texts import harmless, shortened, text_tokens
-
-__all__ = ["MOST", "SECTIONS", "SUMMARY_MARK", "summary_of", "title_of"]
 
 MOST = 12_000  # characters of a summary
 LEAST = 1_500
@@ -180,9 +177,8 @@ def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str,
         return
     for fact in facts("\n".join([*prose, *code]) if code else spoken):
         notes.particulars[fact] = None
-    for call_text in [text[len(spoken) :]] if len(text) > len(spoken) else []:
-        for fact in facts(call_text):
-            notes.from_tools[fact] = None
+    for fact in facts(text[len(spoken) :]):
+        notes.from_tools[fact] = None
 
 
 def _reply_to(messages: Sequence[Mapping[str, Any]], number: int) -> str:
@@ -298,10 +294,7 @@ def _fill(target: list[str], lines: Iterable[str], room: int) -> int:
     lines = list(lines)
     used = 0
     chosen: set[int] = set()
-    half = (len(lines) + 1) // 2
-    order = [index for pair in zip(range(half), range(len(lines) - 1, half - 1, -1), strict=False) for index in pair]
-    order += sorted(set(range(len(lines))).difference(order))
-    for index in order:
+    for index in sorted(range(len(lines)), key=lambda index: min(index, len(lines) - 1 - index)):
         if used + len(lines[index]) + 3 <= room:
             used += len(lines[index]) + 3
             chosen.add(index)

@@ -12,8 +12,8 @@ import secrets
 import threading
 import time
 import unicodedata
-from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,6 @@ TIMEOUT = 60.0
 _LEASE_SECONDS = 300.0  # a crashed attempt is repeated after this time
 _LONGEST = 100  # characters of a title
 _TRIES = 20
-_PAUSE = 0.05  # seconds; a program that waits for the title does not wait for them
 AT_ONCE = 4  # titles in progress at one time
 _READ = 3_000
 
@@ -72,38 +71,10 @@ _REFUSAL = re.compile(
 _EDGES = " \t\"'`*_#~>“”„‘’«»‹›「」『』【】《》〈〉()[]{}<|-–—:;,.。．!！…·•"
 
 
-class Titling:
-    """A title in progress."""
-
-    def __init__(self, db: SessionDB, session_id: str, model: Model | None) -> None:
-        self._task = (db, session_id, model)
-        self._wanted = threading.Event()
-        self._over = threading.Event()
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for it."""
-        self._wanted.set()
-        self._over.wait(timeout)
-
-    def is_alive(self) -> bool:
-        """Whether it is still in progress."""
-        return not self._over.is_set()
-
-    def run(self) -> None:
-        """Make it, after a moment: the reply reaches the user before."""
-        self._wanted.wait(_PAUSE)
-        try:
-            _title(*self._task)
-        except Exception:  # the store was closed, is full, …: a missing title must not disturb the conversation
-            pass
-        finally:
-            self._over.set()
-
-
-def start_titling(db: SessionDB, session_id: str, model: Model | None) -> Titling | None:
+def start_titling(db: SessionDB, session_id: str, model: Model | None) -> threading.Thread | None:
     """Begin to title a session in the background; None when it has a title or no messages.
 
-    Costs the caller one read of the session. A program about to end joins the titles it began, with a timeout.
+    Costs the caller one read of the session. A program about to end joins the threads it got, with a timeout.
     """
     try:
         session = db.get_session(session_id)
@@ -111,52 +82,30 @@ def start_titling(db: SessionDB, session_id: str, model: Model | None) -> Titlin
             return None
     except Exception:  # promised: titling never disturbs a conversation
         return None
-    titling = Titling(db, session_id, model)
-    _titler.take(titling)
-    return titling
+    thread = threading.Thread(target=_title, args=(db, session_id, model), name="hermes-titler", daemon=True)
+    thread.start()
+    return thread
 
 
-class _Titler:
-    """A few daemon threads for all sessions of the process: many new conversations at once wait for their titles."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[Titling] = deque()
-        self._threads = 0
-
-    def take(self, titling: Titling) -> None:
-        """Run it as soon as a thread is free."""
-        with self._lock:
-            self._waiting.append(titling)
-            if self._threads < AT_ONCE:
-                self._threads += 1
-                threading.Thread(target=self._work, daemon=True, name="hermes-titler").start()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._threads -= 1
-                    return
-                titling = self._waiting.popleft()
-            titling.run()
-
-
-_titler = _Titler()
+_places = threading.Semaphore(AT_ONCE)
 
 
 def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
-    asked, answered = first_exchange(db.get_messages(session_id))
-    if not asked and not answered:
-        return
-    lease, done = title_lease(session_id), titled_key(session_id)
-    token = db.acquire_lease(lease, holder_name("title"), _LEASE_SECONDS)
-    if token is None:  # another process is titling it
-        return
-    if db.get_meta(done) is None:
-        _set_title(db, session_id, asked, answered, model)
-        db.set_meta(done, "1")
-    db.release_lease(lease, token)
+    with (
+        _places,
+        suppress(Exception),
+    ):  # the store was closed, is full, …: a missing title must not disturb the conversation
+        asked, answered = first_exchange(db.get_messages(session_id))
+        if not asked and not answered:
+            return
+        lease, done = title_lease(session_id), titled_key(session_id)
+        token = db.acquire_lease(lease, holder_name("title"), _LEASE_SECONDS)
+        if token is None:  # another process is titling it
+            return
+        if db.get_meta(done) is None:
+            _set_title(db, session_id, asked, answered, model)
+            db.set_meta(done, "1")
+        db.release_lease(lease, token)
 
 
 def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model: Model | None) -> None:
@@ -333,26 +282,13 @@ def _clauses(text: str) -> Iterable[list[str]]:
 def _trimmed(clause: Sequence[str]) -> list[str]:
     """A clause without the meaningless words at its ends."""
     out = list(clause)
-    while out:
-        if DENSE_RUN.match(out[0]):
-            out[0] = DENSE_OPENINGS.sub("", out[0])
-            if out[0]:
+    for at, edge in ((0, DENSE_OPENINGS), (-1, DENSE_ENDINGS)):
+        while out:
+            rest = edge.sub("", out[at]) if DENSE_RUN.match(out[at]) else "" if is_stop(out[at]) else out[at]
+            if rest:
+                out[at] = rest
                 break
-            out.pop(0)
-        elif is_stop(out[0]):
-            out.pop(0)
-        else:
-            break
-    while out:
-        if DENSE_RUN.match(out[-1]):
-            out[-1] = DENSE_ENDINGS.sub("", out[-1])
-            if out[-1]:
-                break
-            out.pop()
-        elif is_stop(out[-1]):
-            out.pop()
-        else:
-            break
+            out.pop(at)
     return out
 
 

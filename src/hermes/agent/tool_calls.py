@@ -90,11 +90,12 @@ def run_calls(
     """
     crew = _Crew(tools, context)
     results: list[Result | None] = [None] * len(calls)
-    stored = 0
+    stored = given = 0
     try:
         for number, call in enumerate(calls):
             yield ToolStarted(call.id, call.name, call.arguments)
-            crew.give(number, call)
+            given += 1  # before it begins: an interrupt at this moment waits for it
+            threading.Thread(target=crew.run, args=(number, call), name=f"hermes-tool-{call.name}", daemon=True).start()
         for number, result in crew.done(len(calls)):
             if isinstance(result, str):
                 yield ToolProgress(calls[number].id, result)
@@ -106,12 +107,12 @@ def run_calls(
             yield result.event()
     except BaseException:
         stop()
-        for number, result in crew.done(sum(result is None for result in results[: crew.given])):
+        for number, result in crew.done(sum(result is None for result in results[:given])):
             if isinstance(result, Result):
                 results[number] = result
         raise
     finally:  # also when the consumer is gone: no call stays without a result
-        crew.dismiss()
+        crew.over.set()
         for number in range(stored, len(calls)):
             late = results[number]
             store(late if late is not None else Result(calls[number], INTERRUPTED, False, 0.0))
@@ -121,20 +122,13 @@ def run_calls(
 
 
 class _Crew:
-    """A few threads that run calls; each result has the number of its call."""
+    """The calls of one message while they run, each in a thread of its own; each result has the number of its call."""
 
     def __init__(self, tools: Mapping[str, Tool], context: Context) -> None:
         self._tools, self._context = tools, context
-        self._waiting: queue.SimpleQueue[tuple[int, Call] | None] = queue.SimpleQueue()
+        self._places = threading.Semaphore(AT_ONCE)
         self._done: queue.SimpleQueue[tuple[int, Result | str]] = queue.SimpleQueue()
-        self.given = 0
-
-    def give(self, number: int, call: Call) -> None:
-        """Run a call as soon as a thread is free."""
-        self._waiting.put((number, call))
-        self.given += 1
-        if self.given <= AT_ONCE:
-            threading.Thread(target=self._work, name=f"hermes-tool-{call.name}", daemon=True).start()
+        self.over = threading.Event()  # no further call may begin
 
     def done(self, count: int) -> Iterator[tuple[int, Result | str]]:
         """The next `count` results as they arrive, and between them, as texts, what running calls print.
@@ -153,23 +147,19 @@ class _Crew:
                     if time.monotonic() > deadline:
                         return
 
-    def dismiss(self) -> None:
-        """Signal that there are no more calls."""
-        for _ in range(min(self.given, AT_ONCE)):
-            self._waiting.put(None)
-
-    def _work(self) -> None:
-        for number, call in iter(self._waiting.get, None):
+    def run(self, number: int, call: Call) -> None:
+        """Run a call as soon as there is a place for it."""
+        with self._places:
             begun = time.monotonic()
             result = Reported(INTERRUPTED, outcome=STOPPED)
             waited = 0.0
-            if not self._context.cancelled():
+            if not (self.over.is_set() or self._context.cancelled()):
                 with running_call(partial(self._report, number), call.id) as running:
                     result = run_one(call, self._tools, self._context)
                 waited = running.waited
             seconds = max(0.0, time.monotonic() - begun - waited)
-            made = Result(call, str(result), not result.outcome, seconds, result.outcome, result.shown)
-            self._done.put((number, made))
+        made = Result(call, str(result), not result.outcome, seconds, result.outcome, result.shown)
+        self._done.put((number, made))
 
     def _report(self, number: int, text: str) -> None:
         self._done.put((number, text))

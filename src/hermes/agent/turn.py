@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hermes.agent.tools.permission import NOBODY, Answer
 from hermes.agent.tools.tool import current_id
@@ -177,46 +177,25 @@ class Turn(Iterator[Event]):
         return thread
 
 
-class Work:
-    """Work that is no turn and can be interrupted like one."""
-
-    def __init__(self, cancel: threading.Event) -> None:
-        self.interrupt = cancel.set
-        self.cancelled = cancel.is_set
-
-
-Interruptible = TypeVar("Interruptible", Turn, Work)
-
-
 class Stop:
     """A request to stop, which may be made before its turn exists."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._wanted = False
-        self._bound: Turn | Work | None = None
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a stop was requested."""
-        return self._wanted
+        self.wanted = False  # whether a stop was requested
+        self._bound: Turn | None = None
 
     def want(self) -> None:
         """End the turn, or the one that will be bound."""
-        with self._lock:
-            self._wanted = True
-            bound = self._bound
-        if bound is not None:
-            bound.interrupt()
+        self.wanted = True
+        if self._bound is not None:
+            self._bound.interrupt()
 
-    def bind(self, work: Interruptible) -> Interruptible:
-        """Bind a turn or work, so that it ends when a stop is requested, or at once if it was."""
-        with self._lock:
-            self._bound = work
-            wanted = self._wanted
-        if wanted:
-            work.interrupt()
-        return work
+    def bind(self, turn: Turn) -> Turn:
+        """Bind a turn, so that it ends when a stop is requested, or at once if it was."""
+        self._bound = turn
+        if self.wanted:
+            turn.interrupt()
+        return turn
 
 
 PATIENCE = 600.0  # seconds a tool waits for the user's answer; then the answer is no

@@ -50,7 +50,6 @@ class TurnSession:
         self._db = context.db
         self._source, self._columns = source, columns
         self._lease = lease
-        self._told = False  # that another program is here too
         self._masking_told = False
         self._recovered = recover_abandoned(context.db, context.session_id)  # done here, so that a recap shows it
         self.history: list[Message] = []
@@ -58,8 +57,6 @@ class TurnSession:
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
         self.recalled = ""  # text of earlier conversations that is sent with the user's message in this turn
-        # the last result of `messages`, and its inputs
-        self._prepared: tuple[tuple[list[Message], int, str | None], list[Message]] | None = None
 
     @property
     def session_id(self) -> str:
@@ -79,11 +76,10 @@ class TurnSession:
             self.prompt = new_prompt()
             self._create(model)
         else:
-            old = self.session_id
-            tip = self._db.get_compression_tip(old) if session["end_reason"] == "compression" else old
-            if tip != old:  # another process compressed it meanwhile
+            tip = self._db.get_compression_tip(before) if session["end_reason"] == "compression" else before
+            if tip != before:  # another process compressed it meanwhile
                 self._context.session_id = tip
-                yield Followed(old, tip)
+                yield Followed(before, tip)
                 session = self._db.get_session(tip) or session
             if session["ended_at"] is not None:
                 self._db.reopen_session(self.session_id)
@@ -93,9 +89,6 @@ class TurnSession:
                 self._db.update_system_prompt(self.session_id, self.prompt)
         if session is None or self.session_id != before:  # our lease may be of another session
             self.take_turn(later=later)
-        if self._lease.beside and not self._told:
-            self._told = True
-            yield Notice("another program has this conversation open as well")
         cut_off, self._recovered = self._recovered, False
         if self._db.drafts.exists(self.session_id):
             self.take_turn()
@@ -262,12 +255,8 @@ class TurnSession:
 
     def messages(self) -> list[Message]:
         """The conversation as sent to the model, if all of it fits."""
-        seen = (self.history, len(self.history), self.prompt)
-        if self._prepared is None or self._prepared[0][0] is not self.history or self._prepared[0][1:] != seen[1:]:
-            read = self._db.read_attachment
-            made = prepared(self.history, system_prompt=self.prompt, attachments=read)
-            self._prepared = seen, made
-        messages = list(self._prepared[1])
+        read = self._db.read_attachment
+        messages = prepared(self.history, system_prompt=self.prompt, attachments=read)
         if self.recalled and (place := last_question(messages)) is not None:
             messages[place] = {**messages[place], "recalled": self.recalled}
         return messages
@@ -279,12 +268,7 @@ class TurnSession:
 
     def is_short(self, characters: int) -> bool:
         """Whether the history has fewer characters, roughly: a cheap check before a real count."""
-        length = len(self.prompt or "")
-        for message in self.history:
-            if length >= characters:
-                return False
-            length += len(str(message.get("content")))
-        return length < characters
+        return len(self.prompt or "") + sum(len(str(one.get("content"))) for one in self.history) < characters
 
 
 def _is_cut_off(row: Message) -> bool:

@@ -156,7 +156,7 @@ def test_schemas_names_and_descriptions_are_fit_for_an_endpoint(connected: Any) 
 
 def test_results_are_text_and_bounded(shared: McpTools, context: Context) -> None:
     tools = shared
-    assert tool(tools, "x__picture").run(context, {}) == "look:\n[image: image/png, about 300 bytes, not shown]"
+    assert tool(tools, "x__picture").run(context, {}) == "look:\n[image: image/png, not shown]"
     long = tool(tools, "x__long").run(context, {})
     assert long.startswith("begin xxx") and long.endswith("xxx end") and len(long) < 41_000
     assert "characters left out" in long

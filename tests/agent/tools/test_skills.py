@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.memory import Skill, skill_list, skills
+from hermes.agent.tools.memory import skill_list, skills
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 
@@ -31,7 +31,7 @@ def test_a_skill_is_saved_listed_and_viewed(context: Context) -> None:
     assert do(context, "save", name="release", content="# Release\nJust do it.").startswith(
         "Replaced the skill release"
     )
-    assert skill_list(context.home) == [Skill("release", "Just do it.")]
+    assert skill_list(context.home) == {"release": "Just do it."}
 
 
 def test_skills_are_for_the_owner_only(context: Context) -> None:
@@ -68,7 +68,7 @@ def test_links_that_lead_out_are_not_followed(context: Context, tmp_path: Path) 
             do(context, "view", name=name)
         with pytest.raises(ToolError, match="outside"):
             do(context, "save", name=name, content="overwritten")
-    assert skill_list(context.home) == []
+    assert skill_list(context.home) == {}
     assert (outside / "SKILL.md").read_text() == "secret"
 
 
@@ -107,7 +107,7 @@ def test_an_unknown_skill_names_the_known_ones(context: Context) -> None:
 def test_bad_contents_are_refused(context: Context, content: Any, told: str) -> None:
     with pytest.raises(ToolError, match=told):
         do(context, "save", name="x", content=content)
-    assert skill_list(context.home) == []
+    assert skill_list(context.home) == {}
 
 
 def test_broken_skills_of_the_owner_do_not_hide_the_others(context: Context) -> None:
@@ -118,8 +118,8 @@ def test_broken_skills_of_the_owner_do_not_hide_the_others(context: Context) -> 
         (root / name / "SKILL.md").write_bytes(text)
     (root / "folder" / "SKILL.md").mkdir(parents=True)
     (root / "Not A Name").mkdir()
-    assert [skill.name for skill in skill_list(context.home)] == ["broken", "bytes", "empty", "good"]
-    assert skill_list(context.home)[0].description == "Still a line."
+    assert list(skill_list(context.home)) == ["broken", "bytes", "empty", "good"]
+    assert skill_list(context.home)["broken"] == "Still a line."
 
 
 def test_files_beside_a_skill_are_named(context: Context) -> None:
@@ -136,4 +136,4 @@ def test_any_content_is_saved_as_it_is_or_refused(context: Context, content: str
         return
     expected = content if content.endswith("\n") else content + "\n"
     assert (context.home / "skills/x/SKILL.md").read_bytes().decode() == expected.encode("utf-8", "replace").decode()
-    assert len(skill_list(context.home)[0].description) <= 200
+    assert all(len(about) <= 200 for about in skill_list(context.home).values())

@@ -251,12 +251,6 @@ def test_waiting_is_bounded_and_can_be_interrupted(context: Context, person: Any
     assert "running" in process.run(context, {"action": "wait", "id": 1, "timeout": 500})
 
 
-def test_only_the_last_lines(context: Context) -> None:
-    run(context, "seq 1 100", background=True)
-    said = process.run(context, {"action": "wait", "id": 1, "lines": 2})
-    assert "\n[… 98 lines before …]\n99\n100\n" in said
-
-
 def test_all_background_processes_end_with_the_agent(context: Context) -> None:
     run(context, "sleep 1234.57", background=True)
     run(context, "trap '' TERM; sleep 1234.57; sleep 1234.57", background=True)

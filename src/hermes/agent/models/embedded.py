@@ -95,11 +95,16 @@ class EmbeddedModel:
                 if room < ROOM:
                     raise
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
         """One answer for a side task; ModelUnreachable when it takes longer than `timeout` seconds."""
         endpoint = _loaded(self.path, lambda: False)
         assert endpoint is not None
-        return endpoint.complete(fitted(messages, ROOM, task=True), max_tokens=min(max_tokens, REPLY), timeout=timeout)
+        return endpoint.complete(
+            fitted(messages, ROOM), max_tokens=min(max_tokens, REPLY), timeout=timeout, cancelled=cancelled
+        )
 
 
 _LIMITS = {"max_tokens": REPLY, "temperature": 0.1}  # a penalty for repetition would punish the words of the question
@@ -189,19 +194,18 @@ def question_read(messages: Sequence[Message], room: int) -> str:
     return plain_content(fitted([*messages[:-1], {**messages[-1], "recalled": ""}], room)[-1]["content"])
 
 
-def fitted(messages: Sequence[Message], room: int, *, task: bool = False) -> list[Message]:
+def fitted(messages: Sequence[Message], room: int) -> list[Message]:
     """The conversation in at most `room` tokens (as estimated): system prompt shortened, newest turns included.
 
-    The system prompt of a side task is the task and is included as far as it fits. Text that was recalled for the question
-    is included if it fits. Tool calls and their results are left out: this model has no tools. The last message is the user's.
+    Text that was recalled for the question is included if it fits. Tool calls and their results are left out: this model has no
+    tools. The last message is the user's.
     """
     given = next(
         (plain_content(message.get("content")) for message in messages if message.get("role") == "system"), ""
     ).strip()
-    if task:
-        system = cut_to(given, room // 3)
-    else:
-        system = _system(given)
+    # A small model follows a short prompt: the first paragraph, or the short one where it is this program's own.
+    own = not given or given.startswith(_OWN)
+    system = _WHO if own else cut_to(given.partition("\n\n")[0], SYSTEM // 3)
     turns = [
         {"role": message["role"], "content": plain_content(message.get("content"))}
         for message in messages
@@ -227,11 +231,6 @@ def fitted(messages: Sequence[Message], room: int, *, task: bool = False) -> lis
         kept.pop(0)
     first = [{"role": "system", "content": system}] if system else []
     return [*first, *kept, {"role": "user", "content": question}]
-
-
-def _system(given: str) -> str:
-    """The system prompt as a small model can follow it: the first paragraph, or the short one where it is this program's own."""
-    return _WHO if not given or given.startswith(_OWN) else cut_to(given.partition("\n\n")[0], SYSTEM // 3)
 
 
 def in_circles(text: str) -> bool:

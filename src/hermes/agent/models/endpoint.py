@@ -33,7 +33,7 @@ from hermes.agent.models.transport import (
     refusal_in,
     refusal_of,
 )
-from hermes.errors import HermesError, ModelRefused, ModelUnreachable
+from hermes.errors import HermesError, ModelError, ModelRefused, ModelUnreachable
 
 if TYPE_CHECKING:
     from httpx import Client, Response
@@ -43,7 +43,6 @@ _SENT: dict[Any, tuple[str, ...]] = {  # fields sent besides role and content, b
     "assistant": ("name", "tool_calls", "refusal", *REASONING),
     "tool": ("tool_call_id",),
 }
-_ANY = ("name",)
 
 
 class EndpointModel:
@@ -105,12 +104,17 @@ class EndpointModel:
         """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends at once with these."""
         yield from self.pieces(messages, {"tools": list(tools)} if tools else {}, cancelled)
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
         """One answer for a side task; `timeout` is for the whole call."""
         end = time.monotonic() + (timeout or float("inf"))
-        *_, reply = self.pieces(messages, {"max_tokens": max_tokens}, lambda: time.monotonic() > end)
+        *_, reply = self.pieces(messages, {"max_tokens": max_tokens}, lambda: cancelled() or time.monotonic() > end)
         assert isinstance(reply, Reply)
         if reply.finish_reason == "interrupted":
+            if cancelled():
+                raise ModelError("it was interrupted")
             error = ModelUnreachable(f"{self.where} did not answer within {timeout:g} seconds")
             raise of_setting(error, self.setting, self.name)
         side_task_done(self, reply)
@@ -201,19 +205,11 @@ class EndpointModel:
         if "max_tokens" in self._left_out and "max_tokens" in body:  # OpenAI's reasoning models want the newer name
             sent["max_completion_tokens"] = body["max_tokens"]
         drop = set(REASONING) if "reasoning" in self._left_out or self.provider == "openai" else set()
-        return {"model": self.name, "messages": _all_as_sent(messages, drop), **sent}
+        return {"model": self.name, "messages": [_as_sent(one, drop) for one in messages], **sent}
 
 
 def _kind(response: Response) -> str:
     return str(response.headers.get("content-type", ""))
-
-
-def _all_as_sent(messages: Sequence[Message], drop: set[str]) -> list[Message]:
-    """Messages as sent; one with a text alone, like most users' messages, is sent as it is."""
-    return [
-        message if len(message) == 2 and type(message.get("content")) is str else _as_sent(message, drop)
-        for message in messages
-    ]
 
 
 def _as_sent(message: Message, drop: set[str]) -> Message:
@@ -225,7 +221,7 @@ def _as_sent(message: Message, drop: set[str]) -> Message:
     if recalled := message.get("recalled"):
         parts = [{"type": "text", "text": recalled}]
         sent["content"] = [*parts, *content] if isinstance(content, list) else f"{recalled}\n\n{content}"
-    for field in _SENT.get(role, _ANY) if len(message) > 2 else ():
+    for field in _SENT.get(role, ("name",)):
         value = message.get(field)
         if value is None or field in drop:
             continue
@@ -292,11 +288,6 @@ class Assembler:
         if isinstance(choice.get("finish_reason"), str) and choice["finish_reason"]:
             self.finish_reason = choice["finish_reason"]
 
-    def add(self, chunk: Any) -> None:
-        """Take a chunk of which nothing is shown."""
-        for _ in self.take(chunk):
-            pass
-
     def _delta(self, delta: dict[str, Any]) -> Iterator[Piece]:
         thought = ""
         for name, parts in self._reasoning.items():
@@ -356,15 +347,11 @@ class Assembler:
         self._calls.append(call)
         return call
 
-    def text(self) -> str:
-        """The text received so far."""
-        return "".join(self._content)
-
     def reply(self, *, interrupted: bool = False) -> Reply:
         """The whole reply; of an interrupted one the text, but no incomplete tool calls."""
         calls = [] if interrupted else [_stored_call(call) for call in self._calls if call["name"]]
         return Reply(
-            content=self.text() or None,
+            content="".join(self._content) or None,
             tool_calls=calls,
             finish_reason="interrupted" if interrupted else self.finish_reason,
             reasoning="".join(self._reasoning["reasoning"]) or None,
@@ -399,13 +386,8 @@ def merged_details(details: list[Any]) -> list[Any]:
     out: list[Any] = []
     for item in details:
         last = out[-1] if out else None
-        if (
-            isinstance(item, dict)
-            and isinstance(last, dict)
-            and "index" in item
-            and last.get("index") == item["index"]
-            and last.get("type") == item.get("type")
-        ):
+        block = (item.get("index"), item.get("type")) if isinstance(item, dict) else (None, None)
+        if block[0] is not None and isinstance(last, dict) and block == (last.get("index"), last.get("type")):
             for key, value in item.items():
                 if key in ("text", "summary", "data") and isinstance(value, str) and isinstance(last.get(key), str):
                     last[key] += value

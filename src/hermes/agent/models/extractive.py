@@ -27,15 +27,14 @@ HOW = (
     "For a model that answers: `hermes model install smollm2` (small, offline), or"
     " `hermes config set model.base_url URL` (a server that speaks OpenAI's protocol)."
 )
+# Greetings, and questions for help: both are answered with what this assistant can do.
 _GREETING = re.compile(
     r"^(?:hi+|hello|hey+|hiya|yo|greetings|good (?:morning|afternoon|evening|day)|hallo|moin|servus|guten (?:tag|morgen|abend)|"
     r"hola|buenos dias|buenas(?: tardes| noches)?|bonjour|bonsoir|salut|ciao|salve|ola|oi|привет|здравствуйте|добрый день|"
     r"你好|您好|嗨|こんにちは|おはよう(?:ございます)?|"
-    r"안녕(?:하세요)?|xin chao|chao|merhaba|selam|czesc|مرحبا|السلام عليكم|สวัสดี)(?: there| you| hermes| all| everyone)?$"
-)
-_HELP = re.compile(
-    r"^(?:help|help me|\?|what can you do|who are you|what are you|how does this work|"
-    r"hilfe|ayuda|aide|aiuto|помощь|帮助|ヘルプ|도움말)$"
+    r"안녕(?:하세요)?|xin chao|chao|merhaba|selam|czesc|مرحبا|السلام عليكم|สวัสดี|"
+    r"help|help me|what can you do|who are you|what are you|how does this work|"
+    r"hilfe|ayuda|aide|aiuto|помощь|帮助|ヘルプ|도움말)?(?: there| you| hermes| all| everyone)?$"
 )
 
 
@@ -70,18 +69,15 @@ class ExtractiveModel:
     def stream(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
-        """The answer word by word, then the whole answer."""
+        """The answer in one piece."""
         text = self.answer(_last_question(messages))
-        said: list[str] = []
-        for piece in re.findall(r"\s*\S+\s*?(?=\s|$)|\s+", text):
-            if cancelled():
-                yield Reply(content="".join(said), finish_reason="interrupted", model=self.name)
-                return
-            said.append(piece)
-            yield Piece(text=piece)
+        yield Piece(text=text)
         yield Reply(content=text, finish_reason="stop", model=self.name)
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
         """The answer to the last question: side tasks are not given to this model."""
         return self.answer(_last_question(messages))
 
@@ -89,10 +85,8 @@ class ExtractiveModel:
         """The answer to a question."""
         asked = fold(" ".join(question.split())).strip(" .!,?¡¿。！？、")
         if _GREETING.match(asked):
-            return f"Hello! {I_AM} Ask about something we talked about before.\n\n{HOW}"
-        if not asked or _HELP.match(asked):
             return (
-                f"{I_AM} Ask in your own words, for example: what did we decide about the parser?\n\n"
+                f"Hello! {I_AM} Ask in your own words, for example: what did we decide about the parser?\n\n"
                 "`hermes sessions search WORDS` finds every place, and `hermes sessions list` lists all sessions."
                 f"\n\n{HOW}"
             )

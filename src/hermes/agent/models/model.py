@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hermes.agent.models.servers import is_near
-from hermes.errors import ModelError
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.visibility import User
 
 REASONING = ("reasoning", "reasoning_content", "reasoning_details")  # a reply's fields, as endpoints name them
 Message = Mapping[str, Any]  # an OpenAI chat message; one that was read or sent is not changed
@@ -117,25 +114,11 @@ class Model(Protocol):
         """
         ...
 
-    def complete(self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None) -> str:
-        """One answer for a side task (title, summary); the same errors."""
-        ...
-
-
-@runtime_checkable
-class Quotes(Protocol):
-    """A model that answers with passages of the history alone."""
-
-    def speaking_in(self, session_id: str, user: User | None) -> Model:
-        """A light view for one conversation, limited to what the user may see: one model serves any number of threads."""
-        ...
-
-
-class ReadsLittle(Protocol):
-    """A model that can't call tools and chooses what it reads of a conversation."""
-
-    def unread(self, messages: Sequence[Message]) -> str | None:
-        """A line for the user when the model reads only a part of the last message; None when it reads all of it."""
+    def complete(
+        self, messages: Sequence[Message], *, max_tokens: int = 1000, timeout: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> str:  # fmt: skip
+        """One answer for a side task (title, summary); ModelError after `timeout` seconds, or when `cancelled()` turns true."""
         ...
 
 
@@ -156,7 +139,6 @@ class Cost:
 
 
 UNKNOWN = Cost(None, None, None, "unknown")
-_unpriced: set[tuple[str, str]] = set()  # models and places that the table does not have; looked up once
 OWN = Cost(0.0, "own machine", None, "estimated")  # no provider bills it
 _REQUEST_SECONDS = 0.3  # the libraries of a first request are loaded within this time
 _FREE = ("local", "embedded", "extractive")  # kinds of models
@@ -200,16 +182,13 @@ def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usa
         cache_write_tokens=usage.cache_write_tokens or None,
     )
     for place, value in (("provider_api_url", base_url), ("provider_id", provider)):
-        if not value or (model_name, value) in _unpriced:
+        if not value:
             continue
         try:
             found = genai_prices.calc_price(counts, model_name, **dict[str, Any]({place: value}))
-        except LookupError:
-            _unpriced.add((model_name, value))
-        except (ValueError, TypeError):
+        except (LookupError, ValueError, TypeError):
             continue
-        else:
-            return Cost(float(found.total_price), SOURCE, genai_prices.__version__, "estimated")
+        return Cost(float(found.total_price), SOURCE, genai_prices.__version__, "estimated")
     return UNKNOWN
 
 
@@ -256,21 +235,6 @@ def without_thinking(text: str) -> str:
     return _THINKING_OPEN.sub("", text).strip()
 
 
-def asked_aside(
-    model: Model, messages: Sequence[Message], *, max_tokens: int, timeout: float, cancelled: Callable[[], bool]
-) -> str:
-    """One answer of `model.complete`, with its errors; ModelError as soon as `cancelled()` turns true."""
-    job = partial(model.complete, messages, max_tokens=max_tokens, timeout=timeout)
-    (answer,) = in_parallel([job], workers=1, seconds=timeout + 5, cancelled=cancelled)
-    if isinstance(answer, Exception):
-        raise answer
-    if answer is None:
-        raise ModelError(
-            "it was interrupted" if cancelled() else f"{model.name} did not answer within {timeout:g} seconds"
-        )
-    return answer
-
-
 def in_parallel(
     jobs: Sequence[Callable[[], str]],
     *,
@@ -283,24 +247,19 @@ def in_parallel(
     Threads that don't return in time are abandoned: they are daemons and start nothing new.
     """
     answers: list[str | Exception | None] = [None] * len(jobs)
-    waiting = list(range(len(jobs)))[::-1]
-    lock, stopped = threading.Lock(), threading.Event()
+    places, stopped = threading.Semaphore(max(1, workers)), threading.Event()
 
-    def work() -> None:
-        while not stopped.is_set():
-            with lock:
-                if not waiting:
-                    return
-                number = waiting.pop()
-            try:
-                answer: str | Exception = jobs[number]()
-            except Exception as error:  # the caller decides what an error means for its part
-                answer = error
-            answers[number] = answer
+    def work(number: int) -> None:
+        with places:
+            if not stopped.is_set():
+                try:
+                    answers[number] = jobs[number]()
+                except Exception as error:  # the caller decides what an error means for its part
+                    answers[number] = error
 
     threads = [
-        threading.Thread(target=copy_context().run, args=(work,), daemon=True, name=f"hermes-side-task-{n}")
-        for n in range(max(1, min(workers, len(jobs))))
+        threading.Thread(target=copy_context().run, args=(work, n), daemon=True, name=f"hermes-side-task-{n}")
+        for n in range(len(jobs))
     ]
     for thread in threads:
         thread.start()

@@ -44,7 +44,7 @@ def _add(context: Context, store: CronDB, arguments: dict[str, Any]) -> str:
     due = next_time(schedule, timezone, time.time())
     where = "" if deliver == "none" else f", and deliver the reply to {deliver}"
     question = f"Make a job that asks “{one_line(prompt)}” at {schedule} ({timezone}){where}?"
-    _confirm(context, question)
+    permit(context, Question(question), DECLINED)
     job = store.add(
         secrets.token_hex(4), schedule, timezone, prompt, deliver=deliver, session_id=None, model=None, missed="once",
         next_at=due,
@@ -56,7 +56,8 @@ def _change(context: Context, store: CronDB, action: str, arguments: dict[str, A
     job = store.find(text_argument(arguments, "job"))
     if job is None:
         raise ToolError("no job has this id; the action list shows them")
-    _confirm(context, f"{action.capitalize()} the job {job.id} “{one_line(job.prompt)}” ({job.schedule})?")
+    question = f"{action.capitalize()} the job {job.id} “{one_line(job.prompt)}” ({job.schedule})?"
+    permit(context, Question(question), DECLINED)
     if action == "pause":
         store.pause(job.id)
     elif action == "resume":
@@ -64,10 +65,6 @@ def _change(context: Context, store: CronDB, action: str, arguments: dict[str, A
     else:
         store.remove(job.id)
     return f"{action}: job {job.id}"
-
-
-def _confirm(context: Context, question: str) -> None:
-    permit(context, Question(question), DECLINED)
 
 
 def _shown(job: Job) -> dict[str, Any]:

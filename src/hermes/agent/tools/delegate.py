@@ -7,6 +7,7 @@ parent except this one, asks through its parent, and may touch the same files.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -83,7 +84,8 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
             continue
         if isinstance(item, TurnEnded):
             if item.error is not None:
-                raise _failure(item.error)
+                text = item.error if isinstance(item.error, HermesError) else type(item.error).__name__
+                raise ToolError(f"the sub-agent failed: {text}")
             return said, calls, interrupted
         if isinstance(item, Done):
             said, interrupted = item.text, item.interrupted
@@ -97,18 +99,10 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
             report("\n".join([*steps, "writing its answer…"]))
 
 
-def _failure(error: BaseException) -> ToolError:
-    if isinstance(error, HermesError):
-        return ToolError(f"the sub-agent could not finish: {error}")
-    return ToolError(f"the sub-agent failed: {type(error).__name__}")
-
-
 def _end(context: Context, agent: Agent) -> None:
-    try:
+    with suppress(HermesError):  # the result matters more than the mark of its end
         if context.db.get_session(agent.session_id) is not None:
             context.db.end_session(agent.session_id, DONE)
-    except HermesError:
-        pass  # the result matters more than the mark of its end
 
 
 delegate = Tool(

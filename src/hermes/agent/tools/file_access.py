@@ -126,12 +126,6 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes | None:
             return file.read(most + 1)
 
 
-def read_text(path: Path) -> str | None:
-    """The text of a file; None when there is none. ToolError for a binary file."""
-    data = read_bytes(path)
-    return None if data is None else as_text(data, str(path))
-
-
 def as_text(data: bytes, name: str) -> str:
     """Bytes as text; ToolError when they are no UTF-8 text."""
     text = text_of_bytes(data)
@@ -156,11 +150,6 @@ def _mode(path: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
-
-
-def remove(path: Path) -> None:
-    """Remove a file."""
-    unmoved(path).unlink()
 
 
 @contextmanager
@@ -281,7 +270,7 @@ def put_back(db: SessionDB, change: Change) -> str | None:
         if now is None or hashed(now) != change.after:
             return "it was changed since"
         if change.was is None:
-            remove(change.path)
+            unmoved(change.path).unlink()
             return None
         data = db.read_attachment(change.was)
         if hashed(data) != change.was:

@@ -108,9 +108,10 @@ _SKIPPED: Final = (".git", "node_modules", "__pycache__", ".venv", ".tox", ".myp
 def _read(context: Context, arguments: dict[str, Any]) -> str:
     target = file_access.target_of(context, text_argument(arguments, "path"))
     target.ask(context, "Read")
-    text = file_access.read_text(target.path)
-    if text is None:
+    data = file_access.read_bytes(target.path)
+    if data is None:
         raise ToolError(f"there is no file {target.path}")
+    text = file_access.as_text(data, str(target.path))
     lines = text.splitlines(keepends=True)
     first = int(number_argument(arguments, "offset", 1, 1, 1e9))
     count = int(number_argument(arguments, "limit", 2_000, 1, 1e6))
@@ -126,10 +127,10 @@ def _read(context: Context, arguments: dict[str, Any]) -> str:
 def _write(context: Context, arguments: dict[str, Any]) -> str:
     target = file_access.target_of(context, text_argument(arguments, "path"), writing=True)
     content = text_argument(arguments, "content", empty=True)
-    if target.outside is not None:  # the file's text is not read before the user has agreed to more than that
-        target.ask(context, "Write", detail=_numbered(content))
-        return _store(context, target, file_access.read_bytes(target.path), content, asked=True)
-    return _store(context, target, file_access.read_bytes(target.path), content)
+    asked = target.outside is not None
+    if asked:  # the file's text is not read before the user has agreed to more than that
+        target.ask(context, "Write", detail="\n".join(f"+{line}" for line in content.splitlines()[:200]))
+    return _store(context, target, file_access.read_bytes(target.path), content, asked=asked)
 
 
 def _edit(context: Context, arguments: dict[str, Any]) -> str:
@@ -225,10 +226,6 @@ def diff_of_call(db: SessionDB, name: str, arguments: dict[str, Any], result: Ma
     """The diff of a finished write_file or edit_file; None where it can't be made again."""
     found = texts_of_call(db, name, arguments, result)
     return None if found is None else diff_of(found[1], found[2], found[0].path.name)
-
-
-def _numbered(content: str) -> str:
-    return "\n".join(f"+{line}" for line in content.splitlines()[:200])
 
 
 def _search(context: Context, arguments: dict[str, Any]) -> str:

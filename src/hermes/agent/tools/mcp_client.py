@@ -17,10 +17,8 @@ import json
 import logging
 import os
 import re
-import threading
-import time
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hermes.agent.tools.tool import Context, Tool
@@ -29,6 +27,7 @@ from hermes.texts import encodable, one_line, readable, shortened, without_middl
 
 if TYPE_CHECKING:
     import anyio
+    from anyio.from_thread import BlockingPortal
     from mcp import Client
     from mcp.types import CallToolResult
     from mcp.types import Tool as ServerTool
@@ -81,22 +80,22 @@ class McpTools:
         self.problems: list[str] = []
         self._call_seconds = call_seconds
         self._connections: list[McpConnection] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._running = ExitStack()  # the event loop and its thread
+        self._portal: BlockingPortal | None = None  # into that thread, until `close`
 
     def _start(self, servers: dict[str, McpServer], seconds: float) -> None:
-        loop = self._loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda _loop, _context: None)
-        self._thread = threading.Thread(target=loop.run_forever, name="mcp servers", daemon=True)
-        self._thread.start()
+        from anyio.from_thread import start_blocking_portal
+
+        portal = self._portal = self._running.enter_context(start_blocking_portal())
         atexit.register(self.close)
         try:
-            self._submit(self._start_all(servers, seconds)).result()
+            portal.call(self._start_all, servers, seconds)
         except BaseException:
             self.close()
             raise
 
     async def _start_all(self, servers: dict[str, McpServer], seconds: float) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         self._connections = [McpConnection(name, one, limit=seconds) for name, one in servers.items()]
         results = await asyncio.gather(*(each.start() for each in self._connections), return_exceptions=True)
         taken: set[str] = set()
@@ -123,9 +122,11 @@ class McpTools:
         from mcp import MCPError
 
         about = f"the MCP server {connection.name}"
-        future = self._submit(connection.call(tool, arguments, seconds=self._call_seconds))
         try:
-            return text_of_result(self._awaited(context, future, about))
+            if self._portal is None:
+                raise Broken("the MCP servers were closed")
+            future = self._portal.start_task_soon(partial(connection.call, tool, arguments, seconds=self._call_seconds))
+            return text_of_result(_awaited(context, future, about))
         except Lost:
             raise ToolError(f"{about} ended during the call; whether the call took effect is not known") from None
         except Broken as error:
@@ -137,55 +138,40 @@ class McpTools:
         except Exception as error:  # an untrusted answer may make the library raise anything
             raise ToolError(f"{about} gave no usable answer: {_line(str(error), 500)}") from error
 
-    def _awaited(self, context: Context, future: concurrent.futures.Future[_T], about: str) -> _T:
-        """The result, unless the user interrupts or the time is up."""
-        deadline = time.monotonic() + self._call_seconds
-        while True:
-            try:
-                return future.result(timeout=0.05)
-            except concurrent.futures.TimeoutError:
-                if future.done():  # its own timeout, not ours
-                    raise
-            if context.cancelled():
-                future.cancel()
-                raise ToolError(f"interrupted while {about} was working")
-            if time.monotonic() > deadline:
-                future.cancel()
-                raise ToolError(f"{about} did not answer within {self._call_seconds:g} s")
-
-    def _submit(self, work: Coroutine[Any, Any, _T]) -> concurrent.futures.Future[_T]:
-        if self._loop is None or self._loop.is_closed():
-            work.close()
-            raise ToolError("the MCP servers were closed")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
     def close(self) -> None:
         """Disconnect from every server; all started processes end."""
-        loop, self._loop = self._loop, None
-        if loop is None or self._thread is None:
+        portal, self._portal = self._portal, None
+        if portal is None:
             return
         atexit.unregister(self.close)
 
         async def stop_all() -> None:
             await asyncio.gather(*(each.stop() for each in self._connections), return_exceptions=True)
+            await portal.stop(cancel_remaining=True)
 
-        asyncio.run_coroutine_threadsafe(stop_all(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
+        portal.call(stop_all)
+        self._running.close()
+
+
+def _awaited(context: Context, future: concurrent.futures.Future[_T], about: str) -> _T:
+    """The result, unless the user interrupts."""
+    while not context.cancelled():
+        try:
+            return future.result(timeout=0.05)
+        except concurrent.futures.TimeoutError:
+            if future.done():  # its own timeout, not ours
+                raise
+    future.cancel()
+    raise ToolError(f"interrupted while {about} was working")
 
 
 def valid_name(server: str, tool: str, taken: set[str]) -> str:
     """`server__tool` as endpoints accept it: at most 64 of A-Z a-z 0-9 _ -, and unlike every other name in `taken`."""
-    full = f"{server}__{tool}"
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", full)
-    name = plain
-    if len(plain) > MAX_NAME or plain in taken:
-        name = f"{plain[: MAX_NAME - 9]}_{hashlib.sha256(full.encode('utf-8', 'replace')).hexdigest()[:8]}"
-    number = 2
-    while name in taken:
-        name = f"{plain[: MAX_NAME - 5]}_{number}"
-        number += 1
+    full, number = f"{server}__{tool}", 0
+    plain = name = re.sub(r"[^A-Za-z0-9_-]", "_", full)
+    while len(name) > MAX_NAME or name in taken:
+        digest = hashlib.sha256(f"{full}{number or ''}".encode("utf-8", "replace")).hexdigest()
+        name, number = f"{plain[: MAX_NAME - 9]}_{digest[:8]}", number + 1
     taken.add(name)
     return name
 
@@ -220,18 +206,11 @@ def text_of_result(result: CallToolResult) -> str:
 
 
 def _part(block: Any) -> str:
-    kind = getattr(block, "type", "")
-    if kind == "text":
-        return str(block.text)
-    if kind in ("image", "audio"):
-        return f"[{kind}: {_line(str(block.mime_type), 100)}, about {len(block.data) * 3 // 4:,} bytes, not shown]"
-    if kind == "resource":
-        inner = block.resource
-        text = getattr(inner, "text", None)
-        return str(text) if text is not None else f"[file: {_line(str(inner.uri), 300)}, not shown]"
-    if kind == "resource_link":
-        return f"[link: {_line(str(block.uri), 300)}]"
-    return f"[{_line(str(kind), 50)}, not shown]"
+    held = getattr(block, "resource", block)
+    if (text := getattr(held, "text", None)) is not None:
+        return str(text)
+    what = getattr(held, "uri", None) or getattr(held, "mime_type", "")
+    return f"[{_line(str(block.type), 50)}: {_line(str(what), 300)}, not shown]"
 
 
 # ------------------------------------------------------------------------------------------------ one server

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,12 +36,9 @@ def memory_lines(home: Path) -> dict[str, list[str]]:
 
 
 def _bounded(lines: list[str], target: str) -> list[str]:
-    used = 0
-    for number, line in enumerate(lines):
-        used += len(line) + 3
-        if used > LIMITS[target] * 2:
-            return [*lines[:number], f"({len(lines) - number} more lines in {FILES[target]} are not shown here)"]
-    return lines
+    count = sum(used <= LIMITS[target] * 2 for used in accumulate(len(line) + 3 for line in lines))
+    more = [f"({len(lines) - count} more lines in {FILES[target]} are not shown here)"] if count < len(lines) else []
+    return lines[:count] + more
 
 
 def _path(home: Path, target: str) -> Path:
@@ -66,30 +63,34 @@ def _entries(text: str) -> list[str]:
 
 
 def _run_memory(context: Context, arguments: dict[str, Any]) -> str:
-    action = choice_argument(arguments, "action", ("add", "replace", "remove", "list"))
-    target = choice_argument(
-        arguments, "target", tuple(FILES), None if action == "list" and "target" in arguments else "memory"
-    )
-    if action == "list":
-        return _listed(context.home, list(FILES) if arguments.get("target") is None else [target])
+    action = choice_argument(arguments, "action", ("add", "replace", "remove"))
+    target = choice_argument(arguments, "target", tuple(FILES), "memory")
     with locked_folder(context.home / "memories"):
         text = _read(context.home, target)
-        old = "" if action == "add" else context.db.masked(_old(arguments))  # masked like when it was added
-        if action == "add":
-            changed, said = _added(text, context.db.masked(_new(arguments)), target)
-        elif action == "replace":
-            changed, said = _replaced(text, old, context.db.masked(_new(arguments)), target)
-        else:
-            changed, said = _removed(text, old, target)
+        changed, said = _changed(context, text, target, action, arguments)
+        if len(changed) > max(LIMITS[target], len(text)):
+            raise ToolError(
+                f"{FILES[target]} would have {len(changed):,} characters and may have {LIMITS[target]:,};"
+                " remove or shorten something first"
+            )
         if changed != text:
-            if len(changed) > LIMITS[target] and len(changed) > len(text):
-                raise ToolError(
-                    f"{FILES[target]} would have {len(changed):,} characters and may have {LIMITS[target]:,};"
-                    " remove or shorten something first"
-                )
             write_own(_path(context.home, target), changed)
     count = len(_entries(changed))
     return f"{said} ({counted(count, 'entry', 'entries')}, {len(changed):,} of {LIMITS[target]:,} characters)"
+
+
+def _changed(context: Context, text: str, target: str, action: str, arguments: dict[str, Any]) -> tuple[str, str]:
+    """The text of a file after an action, and what was done. What is looked for is masked, as it was when it was added."""
+    name, lines = FILES[target], text.split("\n")
+    at = None if action == "add" else _found(lines, context.db.masked(_old(arguments)), target)
+    entry = None if action == "remove" else context.db.masked(_new(arguments))
+    others = [_entry(line) for number, line in enumerate(lines) if number != at and _is_entry(line)]
+    if at is None:
+        if entry in others:
+            return text, f"{name} already has that"
+        return text + ("" if not text or text.endswith("\n") else "\n") + f"- {entry}\n", f"Added to {name}"
+    lines[at : at + 1] = [] if entry is None or entry in others else [f"- {entry}"]
+    return "\n".join(lines), f"Removed from {name}" if entry is None else f"Replaced in {name}"
 
 
 def _new(arguments: dict[str, Any]) -> str:
@@ -111,49 +112,16 @@ def _old(arguments: dict[str, Any]) -> str:
     return old.removeprefix("- ")
 
 
-def _added(text: str, entry: str, target: str) -> tuple[str, str]:
-    if entry in _entries(text):
-        return text, f"{FILES[target]} already has that"
-    return text + ("" if not text or text.endswith("\n") else "\n") + f"- {entry}\n", f"Added to {FILES[target]}"
-
-
-def _replaced(text: str, old: str, entry: str, target: str) -> tuple[str, str]:
-    lines, at = _found(text, old, target)
-    others = [_entry(line) for number, line in enumerate(lines) if number != at and _is_entry(line)]
-    if entry in others:  # the new text exists already: only remove the old one
-        del lines[at]
-    else:
-        lines[at] = f"- {entry}"
-    return "\n".join(lines), f"Replaced in {FILES[target]}"
-
-
-def _removed(text: str, old: str, target: str) -> tuple[str, str]:
-    lines, at = _found(text, old, target)
-    del lines[at]
-    return "\n".join(lines), f"Removed from {FILES[target]}"
-
-
-def _found(text: str, old: str, target: str) -> tuple[list[str], int]:
-    """The lines, and the index of the matching entry: the exact one, or the only one with that part."""
-    lines = text.split("\n")
+def _found(lines: list[str], old: str, target: str) -> int:
+    """The place of the matching entry among the lines: the exact one, or the only one with that part."""
     entries = {number: one_line(_entry(line)) for number, line in enumerate(lines) if _is_entry(line)}
     matching = [number for number, entry in entries.items() if entry == old]
     matching = matching[:1] or [number for number, entry in entries.items() if old in entry]
-    if not matching:
-        raise ToolError(f"no entry in {FILES[target]} contains {old!r}; list shows the entries")
-    if len(matching) > 1:
-        candidates = "; ".join(repr(entries[number][:80]) for number in matching[:10])
-        raise ToolError(f"{len(matching)} entries in {FILES[target]} contain {old!r}, name one: {candidates}")
-    return lines, matching[0]
-
-
-def _listed(home: Path, targets: list[str]) -> str:
-    parts = []
-    for target in targets:
-        entries = [one_line(entry) for entry in _entries(_read(home, target))]
-        head = f"{FILES[target]}:" if entries else f"{FILES[target]} is empty."
-        parts.append("\n".join([head, *(f"- {entry}" for entry in entries)]))
-    return "\n".join(parts)
+    if len(matching) != 1:
+        named = "; ".join(repr(entries[number][:80]) for number in (matching or list(entries))[:10])
+        count = len(matching) or "no"
+        raise ToolError(f"{count} entries in {FILES[target]} contain {old!r}, name one: {named or 'there are none'}")
+    return matching[0]
 
 
 memory = Tool(
@@ -166,7 +134,7 @@ memory = Tool(
     ),
     parameters=parameters(
         "action",
-        action=argument("string", enum=["add", "replace", "remove", "list"]),
+        action=argument("string", enum=["add", "replace", "remove"]),
         target=argument("string", "Which file; memory if not said.", enum=["memory", "user"]),
         text="The entry to add, or the new text of the replaced one.",
         old_text="A part of the entry to replace or remove.",
@@ -182,21 +150,13 @@ DESCRIPTION_CHARS: Final = 200
 _FRONT_MATTER: Final = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)\r?\n---[ \t]*(\r?\n|$)", re.S)
 
 
-@dataclass(slots=True, frozen=True)
-class Skill:
-    """A skill as the system prompt lists it."""
-
-    name: str
-    description: str
-
-
-def skill_list(home: Path) -> list[Skill]:
-    """Every skill that can be read, by name."""
-    found = []
+def skill_list(home: Path) -> dict[str, str]:
+    """Every skill that can be read, in the order of their names, with its description."""
+    found = {}
     try:
         names = sorted(os.listdir(home / "skills"))
     except OSError:
-        return []
+        return {}
     for name in names:
         if NAME.fullmatch(name):
             try:
@@ -204,7 +164,7 @@ def skill_list(home: Path) -> list[Skill]:
             except ToolError:
                 continue
             if text is not None:
-                found.append(Skill(name, _description(text)))
+                found[name] = _description(text)
     return found
 
 
@@ -255,8 +215,8 @@ def _description(text: str) -> str:
 def _run_skills(context: Context, arguments: dict[str, Any]) -> str:
     action = choice_argument(arguments, "action", ("list", "view", "save"))
     if action == "list":
-        skills = skill_list(context.home)
-        return "\n".join(f"{skill.name}: {skill.description}" for skill in skills) or "There are no skills yet."
+        known = skill_list(context.home).items()
+        return "\n".join(f"{name}: {description}" for name, description in known) or "There are no skills yet."
     name = text_argument(arguments, "name").strip()
     if action == "view":
         return _view(context.home, name)
@@ -267,7 +227,7 @@ def _view(home: Path, name: str) -> str:
     path = _file(home, name)
     text = read_own(path)
     if text is None:
-        known = ", ".join(skill.name for skill in skill_list(home)) or "none"
+        known = ", ".join(skill_list(home)) or "none"
         raise ToolError(f"there is no skill {name}; there are: {known}")
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     if len(text) > MAX_CHARS:

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, number_argument, parameters
 from hermes.errors import ToolError
@@ -149,10 +149,7 @@ def ending(status: int) -> str:
     """How a program ended, as text."""
     if status >= 0:
         return f"exit status {status}"
-    try:
-        return f"ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"ended by signal {-status}"
+    return "ended by " + next((one.name for one in signal.Signals if one == -status), f"signal {-status}")
 
 
 def shell() -> str:
@@ -222,9 +219,7 @@ def background(context: Context) -> Background:
     with _MAKING:
         if "processes" not in context.state:
             context.state["processes"] = Background()
-        found = context.state["processes"]
-    assert isinstance(found, Background)
-    return found
+        return cast(Background, context.state["processes"])
 
 
 def running(context: Context) -> int:
@@ -262,11 +257,7 @@ def _wait(context: Context, process: Process, seconds: float) -> None:
 def _told(number: int, process: Process, arguments: dict[str, Any]) -> str:
     state = "killed; " * process.killed + process.state()
     offset = int(number_argument(arguments, "offset", 0, 0, 1e15))
-    lines = arguments.get("lines")
-    text, following = process.output.since(offset, None if lines is not None else SHOWN_CHARS)
-    if lines is not None:
-        text = last_lines(text, int(number_argument(arguments, "lines", 50, 1, 10_000)))
-        text = without_middle(text, SHOWN_CHARS, first=1 / 3)
+    text, following = process.output.since(offset, SHOWN_CHARS)
     text = text.rstrip("\n") or ("(no output)" if not offset else "(nothing new)")
     return f"process {number}: {state}: {shortened(one_line(process.command), 100)}\n{text}\n[next offset: {following}]"
 
@@ -275,14 +266,13 @@ process = Tool(
     name="process",
     description=(
         "Look after commands started with terminal in the background: list them, read what one has printed (offset: only"
-        " what came after it; lines: only the last ones), wait for one to end, kill one."
+        " what came after it), wait for one to end, kill one."
     ),
     parameters=parameters(
         "action",
         action=argument("string", enum=["list", "read", "wait", "kill"]),
         id=argument("integer", "The number terminal gave, for read, wait and kill."),
         offset=argument("integer", "Read from here; the last answer's next offset."),
-        lines=argument("integer", "Only the last lines."),
         timeout=argument("number", "Seconds to wait at most; 60 if not said."),
     ),
     run=_run,
@@ -348,11 +338,3 @@ class Output:
             gap += max(0, len(head) - limit // 3) + max(0, len(tail) - limit * 2 // 3)
             head, tail = head[: limit // 3], tail[-(limit * 2 // 3) :]
         return f"{head}\n[… about {gap:,} characters left out …]\n{tail}", size
-
-
-def last_lines(text: str, count: int) -> str:
-    """The last lines, and how many there were before them."""
-    lines = text.rstrip("\n").split("\n")
-    if len(lines) <= count:
-        return text
-    return f"[… {len(lines) - count:,} lines before …]\n" + "\n".join(lines[-count:])

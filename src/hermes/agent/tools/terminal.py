@@ -124,11 +124,8 @@ def _parts(context: Context, command: str, folder: Path) -> list[_Part]:
 
 def _folder(context: Context, workdir: str | None) -> Path:
     folder = context.cwd if workdir is None else context.cwd / Path(workdir).expanduser()
-    try:
-        if folder.is_dir():
-            return folder
-    except (OSError, ValueError):
-        pass
+    if os.path.isdir(folder):
+        return folder
     hint = "give another workdir" if workdir is not None else "give a workdir that exists"
     raise ToolError(f"the folder {folder} does not exist; {hint}")
 

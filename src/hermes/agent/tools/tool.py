@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,10 +124,8 @@ def number_argument(arguments: dict[str, Any], name: str, default: float, low: f
     if value is None:
         return default
     if isinstance(value, str):
-        try:
+        with suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise ToolError(f"{name} must be a number")
     return float(min(max(value, low), high))
@@ -224,13 +222,11 @@ class Toolbox:
         self._mcp: Any = None
         self._lock = threading.Lock()
         self._tried = not config.mcp_servers
-        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to connect to the servers, without waiting for them."""
-        if not self._tried and self._thread is None:
-            self._thread = threading.Thread(target=self._reach, name="hermes-mcp", daemon=True)
-            self._thread.start()
+        if not self._tried:
+            threading.Thread(target=self._reach, name="hermes-mcp", daemon=True).start()
 
     def _reach(self) -> None:
         with self._lock:
@@ -256,7 +252,7 @@ class Toolbox:
 
     def close(self) -> None:
         """End the servers; those that are still starting notice the end of the program themselves."""
-        if self._thread is not None:
-            self._thread.join(2)
+        if self._lock.acquire(timeout=2):
+            self._lock.release()
         if self._mcp is not None:
             self._mcp.close()
