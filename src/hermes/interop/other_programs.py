@@ -19,7 +19,8 @@ from hermes.home import project_folder
 from hermes.interop import formats
 from hermes.interop.arrivals import alone, arriving, copied_id
 from hermes.interop.formats import Export, Format
-from hermes.interop.histories.conversation import HERE, ORIGIN, as_uuid
+from hermes.interop.histories.conversation import HERE, ORIGIN
+from hermes.interop.histories.make import as_uuid
 from hermes.interop.json_reading import Record, first_objects, from_json
 from hermes.whole_files import write_whole
 

@@ -30,16 +30,8 @@ from hermes.interop.histories.claude_code_lines import (
 )
 from hermes.interop.histories.claude_code_lines import kept_at as kept_at
 from hermes.interop.histories.claude_code_lines import write as write
-from hermes.interop.histories.conversation import (
-    Carried,
-    Conversation,
-    Message,
-    as_uuid,
-    left,
-    path_to,
-    reads,
-    session_id,
-)
+from hermes.interop.histories.conversation import Carried, Conversation, Message, left, path_to, reads, session_id
+from hermes.interop.histories.make import as_uuid
 from hermes.interop.json_reading import Reading, Record, Window, first_objects, json_lines, json_object
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail

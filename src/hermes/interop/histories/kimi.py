@@ -148,13 +148,11 @@ class _WireReader:
         self.made.messages.append(make.answer(output, at, name, text(call)))
 
     def _undo(self, turns: int) -> None:
-        """Put the last turns of the person aside."""
-        shown = self.made.messages
-        begins = [place for place, one in enumerate(shown) if one["role"] == "user" and not one.get("meta")][-turns:]
+        """Hide the last turns of the person."""
+        shown = enumerate(self.made.messages)
+        begins = [place for place, one in shown if one["role"] == "user" and not one.get("meta")][-turns:]
         if turns and begins:
-            before = shown[begins[0] - 1]["platform_message_id"] if begins[0] else None
-            self.made.branches.append((before, shown[begins[0] :]))
-            del shown[begins[0] :]
+            self.made.take_back(begins[0])
 
     def _content(self, content: Any) -> Any:
         parts: list[Any] = [content] if text(content) else []
