@@ -98,7 +98,7 @@ def _steps(record: Record, name: str | None, at: float | None, reading: Reading)
     made: list[str] = []  # the ids of all calls
     answered = 0
     for number, block in enumerate(record.objects("content")):
-        kind, step = block.get("type"), steps[-1]
+        kind, step = str(block.get("type")), steps[-1]
         if kind in _SAYING and step.results and len(step.results) >= len(step.calls):
             steps.append(step := make.Parts())
         if kind in ("text", "voice_note") and block.text("text"):

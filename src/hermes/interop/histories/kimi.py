@@ -118,10 +118,8 @@ class _WireReader:
             self._call(self._reply(step, at), event.get("toolCallId"), event.get("name"), event.get("args"), name)
         elif kind == "tool.result":
             told = event.object("result")
-            output = told.get("output")
-            self._result(
-                event.get("toolCallId"), output if isinstance(output, str) else self._content(output), at, name
-            )
+            output = told["output"] if isinstance(told.get("output"), str) else self._content(told.get("output"))
+            self._result(event.get("toolCallId"), output, at, name)
         elif kind == "step.end" and step in self._steps:
             self._steps[step] |= event.object("usage").counts(_TOKENS)
             ended = {"tool_use": "tool_calls", "end_turn": "stop"}
@@ -141,8 +139,7 @@ class _WireReader:
             reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), part["think"])))
 
     def _call(self, reply: Message, call: Any, tool: Any, arguments: Any, name: str) -> None:
-        made = make.tool_call(text(call) or f"{name}-call", str(tool or "tool"), arguments)
-        reply.setdefault("tool_calls", []).append(made)
+        reply.setdefault("tool_calls", []).append(make.tool_call(text(call) or f"{name}-call", tool, arguments))
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
         self.made.messages.append(make.answer(output, at, name, text(call)))

@@ -6,6 +6,7 @@ import base64
 import os
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,17 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 
 
 def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
-    """The older schema: a response holds a prompt and what came back."""
-    for row in map(Record, database.rows("conversations", order=("id",))):
-        made = Conversation(SOURCE, str(row["id"]), title=row.text("name"), model=row.text("model"))
-        for response in map(Record, database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id"))):
+    """The older schema: a response holds a prompt and what came back. One of no conversation is a conversation of its own."""
+    order = ("datetime_utc", "id")
+    named = ((row, database.rows("responses", {"conversation_id": row["id"]}, order))
+             for row in database.rows("conversations", order=("id",)))  # fmt: skip
+    alone = ((row, iter([row])) for row in database.rows("responses", {"conversation_id": None}, order))
+    for row, responses in chain(named, alone):
+        about = Record(row)
+        made = Conversation(SOURCE, str(row["id"]), title=about.text("name"), model=about.text("model"))
+        for response in map(Record, responses):
             made.system_prompt = made.system_prompt or _system(database, response)
             made.messages += _response(database, response)
-        yield made
-    for response in map(Record, database.rows("responses", {"conversation_id": None}, ("datetime_utc", "id"))):
-        made = Conversation(SOURCE, str(response["id"]), model=response.text("model"))
-        made.system_prompt = _system(database, response)
-        made.messages += _response(database, response)
         yield made
 
 

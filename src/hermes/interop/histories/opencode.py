@@ -136,7 +136,7 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
     name, at = str(record.get("id")), record.object("time").time("created")
     made = make.Parts()
     for part in parts:
-        kind = part.get("type")
+        kind = str(part.get("type"))
         if kind == "tool":
             _tool(part, at, made)
         elif kind == "text":

@@ -175,15 +175,14 @@ def _named(path: Path) -> str:
 
 def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
     kind, at = entry.get("type"), entry.time("timestamp")
+    here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
     if kind == "message":
-        told = _message(key, entry.object("message"), at, reading)
-        return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
-    if kind in ("compaction", "branch_summary") and entry.text("summary"):
-        return make.spoken("user", entry["summary"], at, key, meta={"summary": True})
-    if kind == "custom_message" and (content := _content(entry.get("content"))):
-        here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
-        return [make.message("system", content, at, key, **here)]
-    if kind not in (*_BOOKKEEPING, "compaction", "branch_summary", "custom_message"):
+        return [{**one, **here} for one in _message(key, entry.object("message"), at, reading)]
+    if kind == "custom_message":
+        return make.spoken("system", _content(entry.get("content")), at, key, **here)
+    if kind in ("compaction", "branch_summary"):
+        return make.spoken("user", entry.text("summary"), at, key, meta={"summary": True})
+    if str(kind) not in _BOOKKEEPING:
         reading.unknown[str(kind)] += 1
     return []
 
