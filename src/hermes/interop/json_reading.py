@@ -1,6 +1,6 @@
 """Reading JSON of other programs: a value a line, one value on several lines, an array of gigabytes, packed with zstd or not.
 
-A damaged line or element is reading and noted in `Reading`; no more than one line or one element of an array is held in memory.
+A damaged line or element is skipped and noted in `Reading`; no more than one line or one element of an array is held in memory.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def count(value: Any) -> int | None:
 
 
 class Reading:
-    """How the reading of a file goes: how far it has come, what is damaged, and the records that are not known."""
+    """The progress of reading a file: how many bytes were read, the damaged parts, and the unknown kinds of records."""
 
     def __init__(self, path: Path, problems: list[Problem] | None = None) -> None:
         self._path = path

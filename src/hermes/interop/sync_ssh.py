@@ -210,6 +210,6 @@ class RemotePlace(ExchangePlace):
         self._call("give_attachment", data, digest=digest)
 
     def done(self) -> tuple[int, int]:
-        """How many sessions and messages came there."""
+        """The numbers of sessions and messages that the other side received."""
         head, _ = self._call("done")
         return int(head["sessions"]), int(head["messages"])
