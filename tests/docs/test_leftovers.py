@@ -1,4 +1,4 @@
-"""However a run of the tests ends, no server it started goes on."""
+"""The servers that a test run started end with the run, also when it is killed."""
 
 from __future__ import annotations
 

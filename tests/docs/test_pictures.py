@@ -15,7 +15,7 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def shown(picture: Path) -> str:
-    """What a recording shows, screen by screen, without the model's port and the prompt's length, which has the folder's path."""
+    """The screens of a recording as text, without the model's port and the prompt's length, which has the folder's path."""
     found = re.search(r"<desc[^>]*>(.*?)</desc>", picture.read_text(), re.DOTALL)
     assert found is not None
     return re.sub(r"[\d,]+ (?=of \S+ tokens)", "", re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1", found[1]))

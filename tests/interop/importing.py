@@ -37,12 +37,12 @@ def sessions(home: Path) -> dict[str, dict[str, Any]]:
 
 
 def told(session: dict[str, Any]) -> list[tuple[str, Any]]:
-    """What a session shows."""
+    """The shown messages of a session as (role, text)."""
     return [(one["role"], one["content"]) for one in session["messages"]]
 
 
 def hidden(session: dict[str, Any]) -> list[Any]:
-    """What it keeps without showing it."""
+    """The texts of the messages that a session has hidden."""
     return [one["content"] for one in session.get("rewound_messages", ())]
 
 
@@ -67,5 +67,5 @@ def database(path: Path, *statements: tuple[str, list[tuple[Any, ...]]]) -> Path
 
 
 def unchanged(path: Path) -> tuple[str, list[str]]:
-    """What an import must leave alone: a file's bytes, and what lies beside it."""
+    """A hash of a file and the names beside it, to compare before and after an import, which changes neither."""
     return hashlib.sha256(path.read_bytes()).hexdigest(), sorted(one.name for one in path.parent.iterdir())

@@ -251,15 +251,15 @@ def test_a_long_text_in_an_export_takes_no_more_than_a_few_times_its_size(tmp_pa
 def test_a_conversation_that_does_not_fit_into_memory_costs_that_conversation() -> None:
     import io
 
-    from hermes.interop.histories import exports
+    from hermes.interop import json_reading
 
     fillings = (b"x" * 1000, b'\\"' * 500, b'", "' + b"k" * 1000 + b'": "', b"\\\\" * 500)
     for filling in fillings:
         for extra in range(2):  # chunks end before and after a backslash
             data = b'[{"a": 1}, {"b": "' + b"y" * extra + filling * 5000 + b'"}, {"c": 3}]'
-            values = [value for value, _ in exports.elements(io.BytesIO(data), 2 << 20)]
+            values = [value for value, _ in json_reading.elements(io.BytesIO(data), 2 << 20)]
             assert values[0] == {"a": 1} and values[2] == {"c": 3}
-            assert values[1] == exports.Damaged("a conversation longer than 2 MB")
+            assert values[1] == json_reading.Damaged("a conversation longer than 2 MB")
 
 
 def test_a_damaged_database_or_compressed_file_costs_itself(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What every importer keeps: sub-agents as children, compactions as lineage, pictures and files, cost, and what changed since."""
+"""Every importer keeps sub-agents as children, compactions as lineage, pictures and files, cost, and what changed since."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def read(importer: Any, file: Path) -> list[dict[str, Any]]:
 
 
 def facts(session: dict[str, Any]) -> set[str]:
-    """What is shown of a session, a fact each: every message and every field of it, the title, folder and model."""
+    """The facts shown of a session: every message and every field of it, the title, folder and model."""
     found = {json.dumps([name, session.get(name)]) for name in ("cwd", "model", "title", "id") if session.get(name)}
     for one in session["messages"]:
         name = one.get("platform_message_id")

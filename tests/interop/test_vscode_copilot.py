@@ -161,7 +161,7 @@ def test_requests_that_were_undone_are_hidden(tmp_path: Path) -> None:
 
 
 def test_chats_without_rounds(tmp_path: Path) -> None:
-    """What the editor shows is all there is."""
+    """A chat that has no rounds is read from what the editor shows of it."""
     file = lines(tmp_path / "chat.json", [whole(
         request(1, "what is this?", [{"value": "See "}, {"kind": "inlineReference", "inlineReference": {"uri": {"path": "/work/v/a.py"}}},
                                      {"value": "."}, {"kind": "hologram"}], result=result({"response": "See `a.py`.", "toolCalls": []})),

@@ -156,7 +156,7 @@ def test_a_file_that_is_read_as_it_grows_is_as_one_that_is_read_once(tmp_path: P
 
 
 def picture(home: Path) -> dict[str, Any]:
-    """What the sessions of a record show, and what they count."""
+    """Each session of a record: its shown messages and its counters."""
     kept = ("title", "model", "input_tokens", "output_tokens", "cache_read_tokens", "reasoning_tokens", "api_call_count",
             "message_count", "tool_call_count", "parent_session_id", "kind", "end_reason", "ended_at")  # fmt: skip
     said = (

@@ -24,7 +24,7 @@ BETWEEN_SESSIONS = 9 * 3600.0
 
 @dataclass(frozen=True)
 class Question:
-    """What somebody types, and the sessions that would be right."""
+    """A query, and the sessions that answer it."""
 
     text: str
     answers: tuple[str, ...]
@@ -34,7 +34,7 @@ class Question:
 
 @dataclass
 class Found:
-    """What one search gave: hits as returned, and the distinct sessions in order of first appearance."""
+    """The result of one search: hits as returned, and the distinct sessions in order of first appearance."""
 
     question: Question
     hits: list[dict[str, Any]] = field(repr=False)
@@ -97,7 +97,7 @@ def recall(found: Iterable[Found]) -> float:
 
 
 def by_class(found: Iterable[Found]) -> dict[str, list[Found]]:
-    """The same, sorted into classes."""
+    """Group the results by the class of their question."""
     classes: dict[str, list[Found]] = defaultdict(list)
     for one in found:
         classes[one.question.kind].append(one)

@@ -16,7 +16,7 @@ from .labelled import FIRST, Found, ask, by_class, conversations, fill, question
 
 
 def opening(session: dict[str, Any]) -> str:
-    """How a session begins, in a few words."""
+    """The first words of a session."""
     for message in session["messages"]:
         if message["role"] == "user":
             content = message["content"]

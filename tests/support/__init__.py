@@ -1,4 +1,4 @@
-"""What a store must show of a file that another program made (see old_files), and how to look from outside.
+"""Comparisons of a store with the file of another program that it was made of (see old_files), and looks from outside.
 
 The comparisons read through the public calls only. Bytes and plain SQL are read while our store is closed:
 reading the file in the same process would release the store's locks on it.
@@ -74,7 +74,7 @@ def assert_all_found(db: Any, made: dict[str, Any], numbers: dict[int, int] | No
 
 
 def tip_of(made: dict[str, Any], session_id: str) -> str:
-    """Where a compressed conversation goes on, by the rule: a child that started at or after the end."""
+    """The session in which a compressed conversation continues: a child that started at or after its end."""
     rows = {row["id"]: row for row in made["sessions"]}
     while rows[session_id]["end_reason"] == "compression":
         following = [
@@ -124,7 +124,7 @@ def digest(path: Path) -> dict[str, str]:
 
 
 def plain_sql(path: Path, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    """What anybody with the sqlite3 shell sees. Only while our store is closed."""
+    """The rows that plain SQLite gives for a statement. Call it only while our store is closed."""
     with closing(sqlite3.connect(path)) as db, db:
         return db.execute(statement, values).fetchall()
 

@@ -83,7 +83,7 @@ class Aimock:
         return entries
 
     def log(self) -> str:
-        """What the server had to say."""
+        """The log of the model server."""
         self._log.flush()
         return Path(self._log.name).read_text()[-2000:]
 

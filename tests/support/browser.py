@@ -27,7 +27,7 @@ _OPTIONS = (
 
 
 def _high(descriptor: int) -> int:
-    """The same pipe under a number that is neither 3 nor 4: the browser's own."""
+    """Move a descriptor to a number of at least 10: the browser expects its own pipes as 3 and 4."""
     other = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(descriptor)
     return other
@@ -115,7 +115,7 @@ class Browser:
             self.events.append(self._next())
 
     def value(self, expression: str) -> Any:
-        """What a line of JavaScript says about the page."""
+        """The value of a JavaScript expression in the page."""
         try:
             told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         except AssertionError as error:
@@ -190,7 +190,7 @@ class Browser:
         self.events = [event for event in self.events if event.get("method") != "Fetch.requestPaused"]
 
     def problems(self) -> list[str]:
-        """What the page complained about: errors of scripts, and what the browser refused to load or run."""
+        """The problems that the page reported: errors of scripts, and what the browser refused to load or run."""
         found = []
         for event in self.events:
             told = event.get("params", {})

@@ -1,4 +1,4 @@
-"""How many transactions a database has committed, counted in its WAL."""
+"""Count the transactions that a database has committed, in its WAL."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class Echo:
 
 
 def reply_to(text: str) -> str:
-    """What is said to this."""
+    """The model's reply to a prompt."""
     if size := _word(text, "long"):
         return "\n\n".join(f"Paragraph {n}: " + "word " * 30 for n in range(int(size) // 160 + 1))[: int(size)]
     return f"echo: {text}"

@@ -58,7 +58,7 @@ def configured(labs: Sequence[Lab], **more: Any) -> Config:
 
 
 def written(labs: Sequence[Lab], **more: Any) -> str:
-    """The same as the text of config.yaml."""
+    """Gateway settings as the text of config.yaml."""
     tree: dict[str, Any] = {"platforms": {}, "owner": [f"{lab.platform}:{lab.user_id('alice')}" for lab in labs]}
     for lab in labs:
         allowed = [lab.user_id("alice"), lab.user_id("bob")]

@@ -19,7 +19,7 @@ AT_ONCE = 400  # messages that wait for their answer at one time
 
 @dataclass
 class Outcome:
-    """What a run showed."""
+    """The measurements of a run."""
 
     chats: int
     messages: int
@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def kilobytes(self) -> float:
-        """What the gateway writes to the disk for a message."""
+        """The kilobytes that the gateway writes to the disk for each message."""
         return self.written / self.messages / 1000
 
     @property
@@ -121,7 +121,7 @@ def _run(
 
 
 def wrong(home: Path, lab: PlainLab, chats: int, messages: int) -> list[str]:
-    """What is not as it should be: on the platform, and in the record."""
+    """The faults of a run: on the platform, and in the record."""
     found = []
     shown: dict[str, list[str]] = {}
     for one in lab.messages.values():
@@ -146,7 +146,7 @@ WORDS = "this is message {}, which says about as much as people say at once: som
 
 
 def one_by_one(gateway: GatewayProcess, lab: PlainLab, *, length: int, chats: int, messages: int) -> Outcome:
-    """What a message costs in a conversation of about this length, when nothing else happens at the same time.
+    """The cost of a message in a conversation of about this length, when nothing else happens at the same time.
 
     Each message is said when the one before it was answered; the chats take turns. They grow by twice `messages` / `chats`.
     """

@@ -79,7 +79,7 @@ class GatewayProcess:
         return self.process is None or self.process.poll() is not None
 
     def output(self) -> str:
-        """What it has written so far."""
+        """The output of the gateway so far."""
         return self.said.read_text(errors="replace")
 
     def kill(self) -> None:
@@ -99,7 +99,7 @@ class GatewayProcess:
         return status
 
     def memory(self) -> float:
-        """What it takes of the machine's memory, in MB."""
+        """The gateway's resident memory in MB."""
         assert self.process is not None
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
@@ -107,13 +107,13 @@ class GatewayProcess:
         raise AssertionError("no such line")
 
     def cpu(self) -> float:
-        """How many seconds of processor time it has used."""
+        """The gateway's processor time in seconds."""
         assert self.process is not None
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def written(self) -> int:
-        """How many bytes it has handed to the disk."""
+        """The bytes that the gateway has written to the disk."""
         assert self.process is not None
         about = Path(f"/proc/{self.process.pid}/io").read_text()
         return int(dict(line.split(": ") for line in about.splitlines())["write_bytes"])

@@ -27,11 +27,11 @@ class Golden:
 
     @property
     def path(self) -> Path:
-        """Where it is kept."""
+        """The file of this golden output."""
         return FOLDER / f"{self.name}.txt"
 
     def printed(self, width: int = 80) -> str:
-        """What the command prints now."""
+        """The output of the command now."""
         with tempfile.TemporaryDirectory() as folder:
             home = Path(folder) / "home"
             getattr(seeds, self.seed)(home)

@@ -100,7 +100,7 @@ class Story:
         self._stack.close()
 
     def run(self, command: str) -> str:
-        """What a command prints; an unexpected status is part of it."""
+        """The output of a command; an unexpected status is part of it."""
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self.folder,
@@ -123,7 +123,7 @@ def played(text: str) -> Iterator[tuple[re.Match[str], list[tuple[Step, str]]]]:
 
 
 def differences(text: str) -> list[str]:
-    """Where a page says something else than the program."""
+    """The places of a page that differ from what the program prints."""
     return [
         f"$ {step.command}\n--- the page says\n{step.shown}\n--- it prints\n{got}\n"
         for _, done in played(text)

@@ -1,4 +1,4 @@
-"""However a run of the tests ends, no server it started goes on.
+"""The servers that a test run started end with the run, also when it is killed.
 
 SIGTERM ends a run as Ctrl-C does: fixtures are torn down, servers stopped. What can't be torn down (a killed process has
 no last word) is ended by a watcher, a process of its own: every process of a run inherits the run's mark in its

@@ -59,7 +59,7 @@ class Life:
             assert self.db.redact_message(place)
 
     def _note_old(self, place: int) -> None:
-        """What a message says now is never shown or found again."""
+        """Note a message's present text as one that must never be shown or found again."""
         ((content,),) = [
             tuple(row.values()) for row in self.db.sql("SELECT content FROM messages WHERE id = ?", [place])
         ]
@@ -182,7 +182,7 @@ def assert_only_what_is_shown_is_found(db: SessionDB) -> None:
 
 
 def assert_stays_away(db: SessionDB, gone: set[str]) -> None:
-    """What was redacted or replaced is neither shown nor found, nor the beginning of a session."""
+    """Redacted and replaced texts are neither shown nor found, nor the preview of a session."""
     shown = json.dumps([db.get_messages(name) for name in all_ids(db)])
     previews = json.dumps([row["preview"] for row in db.list_sessions_rich(limit=1000, include_children=True)])
     for word in sorted(gone):
@@ -192,7 +192,7 @@ def assert_stays_away(db: SessionDB, gone: set[str]) -> None:
 
 
 def undone(db: SessionDB) -> dict[str, Any]:
-    """What each session shows after every rewind was undone, one after the other. Changes the store."""
+    """Undo every rewind, one after the other, and give what each session shows then. Changes the store."""
     told = {}
     for name in all_ids(db):
         told[name] = []
@@ -205,7 +205,7 @@ def undone(db: SessionDB) -> dict[str, Any]:
 
 
 def attached(db: SessionDB) -> list[Any]:
-    """Which messages have which attachment, by the words of the message."""
+    """The attachments of each message, by the words of the message."""
     with db._engine.read() as tx:
         rows = tx.rows("SELECT m.timestamp, a.hash, a.mime, a.bytes FROM attachments a JOIN messages m ON m.id = a.message_id"
                        " ORDER BY m.timestamp, a.hash")  # fmt: skip

@@ -84,7 +84,7 @@ def npm_file(package: str, inside: str) -> Path:
 
 
 def run_script(folder: Path, script: Path, given: Any, timeout: float = 60) -> Any:
-    """What an .mjs script prints, as JSON. It is given process.argv[2], and requires packages from its working folder."""
+    """Run an .mjs script and give the JSON that it prints. It is given process.argv[2], and requires packages from its working folder."""
     words = [node(), str(script), json.dumps(given)]
     outcome = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=timeout)
     assert outcome.returncode == 0, f"{script.name}: {outcome.stderr[-3000:]}"

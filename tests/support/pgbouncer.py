@@ -128,5 +128,5 @@ class PooledStores:
 
 @cache
 def pooled_stores() -> PooledStores:
-    """Those of this process."""
+    """The pooled stores of this process."""
     return PooledStores()

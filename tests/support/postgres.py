@@ -43,7 +43,7 @@ def available(version: str) -> bool:
 
 
 def shared_folder(version: str) -> Path:
-    """Where the server all test processes share has its things."""
+    """The folder of the server that all test processes share."""
     return Path(tempfile.gettempdir()) / f"hermes-postgres-{os.getuid()}" / version
 
 

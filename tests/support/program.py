@@ -31,7 +31,7 @@ _LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run left behind."""
+    """The status and output of a finished program."""
 
     status: int
     out: str

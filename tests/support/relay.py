@@ -1,4 +1,4 @@
-"""What runs in a tmux pane in place of a forked program: it passes keys and output between the pane and that program's terminal.
+"""Runs in a tmux pane in place of a forked program: passes keys and output between the pane and that program's terminal.
 
     python -I -S relay.py socket     # the socket brings the other end of the program's terminal, and how the program ends
 

@@ -126,7 +126,7 @@ class Screen:
     # ------------------------------------------------------------------------------------------ out
 
     def text(self) -> str:
-        """What is on the screen now."""
+        """The text on the screen now."""
         return _trimmed(self._tmux("capture-pane", "-p"))
 
     def history(self) -> str:

@@ -180,7 +180,7 @@ def everything() -> str:
 
 
 def leaks(folder: Path, *, left_out: tuple[str, ...] = ()) -> list[str]:
-    """Where below a folder a secret stands as it is: kind and file. Every byte of every file counts."""
+    """The secrets that stand in plain text below a folder: kind and file. Every byte of every file counts."""
     found = []
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.name in left_out:

@@ -1,4 +1,4 @@
-"""Which tests run, and under which marks they are found.
+"""Select the tests that run, and mark each as a promise or a mechanism.
 
 Every test is a `promise` (what a user was promised, through a public door) unless its file marks it as `mechanism` (a part
 inside). Tests marked `thorough` run with HERMES_TEST_SIZE=all: they prove with more programs what a quick run has proved

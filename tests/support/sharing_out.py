@@ -1,4 +1,4 @@
-"""Which test process gets which tests (xdist): those that need the same server, or share what their file prepares, go to one.
+"""Share tests out among the processes of pytest-xdist: those that need one server, or what their file prepares, go to one process.
 
 A file is a unit, so that what it prepares for all its tests is made once. The tests of a platform with a real server are
 one unit, wherever they stand: each process that ran one of them would start a Synapse (or the like) of its own. Files

@@ -1,4 +1,4 @@
-"""How much the tests do: `make test` proves each promise once, HERMES_TEST_SIZE=all tries many more cases of the same ones.
+"""The size of the tests: `make test` proves each promise once, HERMES_TEST_SIZE=all tries many more cases of the same ones.
 
 Everything that depends on the size asks here: how many examples, deaths and damages, and which engines.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def size(quick: int, thorough: int) -> int:
-    """How much of something a test does."""
+    """The number for the size of this run."""
     return thorough if THOROUGH else quick
 
 

@@ -38,7 +38,7 @@ def synchronised_and_killed(here: tuple[str, Path], there: Any, dies_at: int) ->
 
 
 def _dying(here: tuple[str, Path], there: Any, dies_at: int) -> None:
-    """What a process does that is killed at its nth step."""
+    """Run a sync in a process that is killed at its nth step."""
     synchronised(opened(*here), there if isinstance(there, Path) else opened(*there), dies_at)
 
 

@@ -19,7 +19,7 @@ _OPTIONS = "--noEmit --strict --skipLibCheck --target es2022 --module node16 --m
 
 
 def type_errors(folder: Path, imports: str, values: Sequence[tuple[str, Any]], work: Path) -> list[str]:
-    """What the compiler says about each value, as "number: message"; [] if all are of their types.
+    """The compiler's errors for these values, as "number: message"; [] if all are of their types.
 
     A literal may not have fields that its type does not know. `folder` has the types and typescript in its node_modules.
     """

@@ -67,7 +67,7 @@ class VendorSdk:
         return answer["value"]
 
     def told(self, name: str) -> list[Any]:
-        """What the SDK reported under this name so far."""
+        """The reports of the SDK under this name so far."""
         return [data for event, data in list(self.events) if event == name]
 
     def wait(self, name: str, count: int = 1) -> list[Any]:
@@ -86,7 +86,7 @@ class VendorSdk:
 
     @property
     def output(self) -> str:
-        """What the SDK logged."""
+        """The log of the SDK."""
         return "".join(self._errors)[-3000:]
 
     def _ended(self) -> bool:

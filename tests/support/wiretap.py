@@ -1,4 +1,4 @@
-"""What a client and a lab say to each other: a proxy that keeps every request and every WebSocket frame.
+"""A proxy between a client and a lab that records every request and every WebSocket frame.
 
     tap = Wiretap(lab.port)          # clients connect to 127.0.0.1:tap.port instead
     tap.calls                        # requests: method, path, query, headers, body

@@ -1,4 +1,4 @@
-"""What becomes of conversations of other programs that share messages, as they come into the record.
+"""Bring conversations of other programs into the record, also where they share messages.
 
 A conversation may show messages of another one: what a compaction left in the context, or what a fork began with. They are
 stored once, with the conversation that has them; the other refers to them, as after a compression or `/branch` here. A

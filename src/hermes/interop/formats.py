@@ -176,15 +176,20 @@ def found_in(folder: Path) -> Iterator[tuple[Format, Path]]:
                 yield one, path
 
 
+def files_at(module: ModuleType, places: Iterable[Path]) -> Iterator[Path]:
+    """The files of a format in some places, of which each is a folder, or a file itself; some may not be there."""
+    for place in places:
+        if place.is_dir():
+            yield from module.files(place)
+        elif place.is_file():
+            yield place
+
+
 def found_here() -> Iterator[tuple[Format, Path]]:
     """The histories of other programs in the usual places of this machine."""
     for one in histories():
         module = one.load()
-        for place in module.usual_places():
-            if place.is_file():
-                yield from ((one, place),) if module.sniff(place) else ()
-            elif place.is_dir():
-                yield from ((one, path) for path in module.files(place) if module.sniff(path))
+        yield from ((one, path) for path in files_at(module, module.usual_places()) if module.sniff(path))
 
 
 def described(*, reading: bool) -> str:

@@ -84,15 +84,13 @@ class HistoryWatcher:
         """Every history, except files that are as they were when this watcher last looked at them."""
         for one in formats.histories():
             module = one.load()
-            for place in self._folders or module.usual_places():
-                files = module.files(place) if place.is_dir() else [place] if place.is_file() else []
-                for path in files:
-                    now = _state(path)
-                    if now is not None and self._looked.get((one.name, path)) != now:
-                        if self._is_ours(one, path):
-                            yield one, path
-                        else:
-                            self._looked[one.name, path] = now
+            for path in formats.files_at(module, self._folders or module.usual_places()):
+                now = _state(path)
+                if now is not None and self._looked.get((one.name, path)) != now:
+                    if self._is_ours(one, path):
+                        yield one, path
+                    else:
+                        self._looked[one.name, path] = now
 
     def _is_ours(self, chosen: Format, path: Path) -> bool:
         try:

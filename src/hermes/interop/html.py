@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from functools import cache
 from html import escape
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -31,33 +32,6 @@ if TYPE_CHECKING:
 
     from hermes.store.records.rows import ExportedSession, MessageRow, SessionEvent, SessionRow
 
-_STYLE = """
-:root { color-scheme: light dark; --page: #fbfaf8; --text: #1f2328; --dim: #656d76; --line: #e3e0da; --user: #fff3d6;
-  --code: #f1efea; --accent: #9a6700; --green: #1a7f37 }
-@media (prefers-color-scheme: dark) { :root { --page: #16181c; --text: #e4e6ea; --dim: #9aa1ac; --line: #2c3037;
-  --user: #2b2413; --code: #20242a; --accent: #e3b341; --green: #56d364 } }
-* { box-sizing: border-box }
-body { margin: 0 auto; max-width: 52rem; padding: 2rem 1rem 4rem; background: var(--page); color: var(--text);
-  font: 16px/1.6 system-ui, "Noto Sans", sans-serif; overflow-wrap: anywhere }
-a { color: inherit; text-decoration-color: var(--accent) }
-.about, header, summary, small, .nothing, blockquote { color: var(--dim); font-size: .85rem }
-section { border-top: 2px solid var(--line); padding-top: 1.75rem; margin-top: 2.5rem }
-article { margin: 0 0 1.25rem; padding: .1rem 0 .1rem 1rem; border-left: 3px solid var(--line);
-  content-visibility: auto; contain-intrinsic-size: auto 6rem }
-article.assistant { border-color: var(--green) }
-article.user { border-color: var(--accent); background: var(--user); padding: .6rem 1rem }
-header b, summary b { color: var(--text) }
-.typed { white-space: pre-wrap; margin: .6rem 0 }
-pre { background: var(--code); padding: .75rem 1rem; overflow: auto; tab-size: 4 }
-pre.result { white-space: pre-wrap; max-height: 32rem; overflow-wrap: anywhere }
-code, pre { font: .875em/1.5 ui-monospace, Menlo, Consolas, monospace }
-.said h1, .said h2, .said h3 { font-size: 1.15rem }
-.wide { overflow-x: auto } table { border-collapse: collapse }
-th, td { border: 1px solid var(--line); padding: .3rem .7rem; overflow-wrap: normal }
-details { margin: .35rem 0 } summary { cursor: pointer }
-img { display: block; max-width: 100%; max-height: 40rem }
-@media print { article { content-visibility: visible } pre { white-space: pre-wrap } pre.result { max-height: none } }
-"""
 _HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -74,7 +48,8 @@ _KINDS = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "g
 def write(export: Export) -> Iterator[bytes]:
     """Exported sessions as one page, piece by piece; the contents are a list at the top."""
     title, zone = export.title, export.zone
-    yield f"{_HEAD}<title>{_safe(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n".encode()
+    style = resources.files("hermes.interop").joinpath("page.css").read_text("utf-8")
+    yield f"{_HEAD}<title>{_safe(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n".encode()
     opening = f"<nav>\n<h1>{_safe(title)}</h1>\n<ol>\n"
     names: dict[str, str] = {}  # of the sessions in this page
     for row in export.contents:

@@ -1,6 +1,6 @@
 """Reading JSON of other programs: a value a line, one value on several lines, an array of gigabytes, packed with zstd or not.
 
-A damaged line or element is reading and noted in `Reading`; no more than one line or one element of an array is held in memory.
+A damaged line or element is skipped and noted in `Reading`; no more than one line or one element of an array is held in memory.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def count(value: Any) -> int | None:
 
 
 class Reading:
-    """How the reading of a file goes: how far it has come, what is damaged, and the records that are not known."""
+    """The progress of reading a file: how many bytes were read, the damaged parts, and the unknown kinds of records."""
 
     def __init__(self, path: Path, problems: list[Problem] | None = None) -> None:
         self._path = path
@@ -202,31 +202,45 @@ class Window(PosixPath):
 
 
 def json_lines_of(stream: Any, reading: Reading, lines: int = 0, position: int = 0) -> Iterator[tuple[int, Record]]:
-    """Each object of an open JSON-lines file; objects that are written over several lines, too.
+    """Each object of an open JSON-lines file; objects that are written over several lines, too, with their place for a number.
 
     The stream stands after so many `lines`, at `position`.
     """
-    if is_spread(stream):
-        yield from _spread_objects(stream, reading)
-        return
-    reading.position = position
-    for number, (line, length) in enumerate(_whole_lines(stream, reading), lines + 1):
-        reading.position += length
-        if length > LONGEST:
-            reading.damaged(number, f"longer than {LONGEST >> 20} MB")
-            continue
-        if not line.strip():
-            continue
-        try:
-            value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
-        except ValueError as error:
-            if line.endswith(b"\n"):
-                reading.damaged(number, str(error))
-            continue
+    for place, (number, value, reading.position) in enumerate(json_values(stream, lines, position), 1):
         if isinstance(value, dict):
-            yield number, Record(value)
-        else:
+            yield number or place, Record(value)
+        elif not isinstance(value, Damaged):
             reading.damaged(number, "not an object")
+        elif not value.is_open:
+            reading.damaged(number, value.reason)
+
+
+def json_values(
+    stream: Any, lines: int = 0, position: int = 0, longest: int = LONGEST
+) -> Iterator[tuple[int, Any, int]]:
+    """Each value of an open file, one a line or spread over lines: its line (0: spread), the value, and the bytes read so far.
+
+    A value that can't be read comes as `Damaged`. The stream stands after so many `lines`, at `position`.
+    """
+    spread = is_spread(stream)
+    try:
+        for value, position in elements(stream) if spread else ():
+            yield 0, value, position
+        for line, length in _lines(stream, longest) if not spread else ():
+            lines, position = lines + 1, position + length
+            if length > longest:
+                yield lines, Damaged(f"longer than {longest >> 20} MB"), position
+            elif line.strip():
+                yield lines, _value_of(line), position
+    except ValueError as error:  # the file ends in the middle of a value, or its compressed data do
+        yield 0 if spread else lines + 1, Damaged(str(error)), position
+
+
+def _value_of(line: bytes) -> Any:
+    try:
+        return decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
+    except ValueError as error:
+        return Damaged(str(error), is_open=not line.endswith(b"\n"))
 
 
 def is_spread(stream: Any) -> bool:
@@ -235,35 +249,13 @@ def is_spread(stream: Any) -> bool:
     return bool(begin[:1] == b"[") or bool(begin.partition(b"\n")[0].strip() == b"{")
 
 
-def _spread_objects(stream: Any, reading: Reading) -> Iterator[tuple[int, Record]]:
-    try:
-        for number, (value, reading.position) in enumerate(elements(stream), 1):
-            if isinstance(value, dict):
-                yield number, Record(value)
-            else:
-                reading.damaged(0, value.reason if isinstance(value, Damaged) else "not an object")
-    except ValueError as error:
-        reading.damaged(0, str(error))
-
-
-def _whole_lines(stream: Any, reading: Reading) -> Iterator[tuple[bytes, int]]:
-    """The lines of a stream, up to where it is damaged."""
-    number = 0
-    try:
-        for one in _lines(stream):
-            number += 1
-            yield one
-    except CutShort as error:
-        reading.damaged(number + 1, str(error))
-
-
-def _lines(stream: Any) -> Iterator[tuple[bytes, int]]:
+def _lines(stream: Any, longest: int) -> Iterator[tuple[bytes, int]]:
     """Each line and its length; of one that is too long only the beginning."""
-    while line := stream.readline(LONGEST + 1):
+    while line := stream.readline(longest + 1):
         length, end = len(line), line[-1:]
-        while length > LONGEST and end != b"\n" and (more := stream.readline(1 << 20)):
+        while length > longest and end != b"\n" and (more := stream.readline(1 << 20)):
             length, end = length + len(more), more[-1:]
-        yield line if length <= LONGEST else b"", length
+        yield line if length <= longest else b"", length
 
 
 def open_text(path: Path) -> Any:
@@ -345,11 +337,8 @@ def json_object(path: Path, key: str | None = None) -> Record:
         return Record()
 
 
-def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> list[Record]:
-    """The first objects of a JSON-lines file, for telling its format; [] when it is none.
-
-    With `while_type` only those before the first one of another type. A damaged line costs that line, here too.
-    """
+def first_objects(path: Path, most: int = 5) -> list[Record]:
+    """The first objects of a JSON-lines file, for telling its format; [] when it is none. A damaged line is skipped."""
     found: list[Record] = []
     if not path.is_file():  # a pipe would wait for who writes into it
         return found
@@ -357,8 +346,6 @@ def first_objects(path: Path, most: int = 5, while_type: str | None = None) -> l
         with open_text(path) as stream:
             for value in _first_values(stream, most * 4):
                 if isinstance(value, dict):
-                    if while_type is not None and value.get("type") != while_type:
-                        break
                     found.append(Record(value))
                 if len(found) == most:
                     break
@@ -375,10 +362,7 @@ def _first_values(stream: Any, lines: int) -> Iterator[Any]:
         line = stream.readline(_LONGEST_FIRST)
         if not line:
             return
-        try:
-            yield decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
-        except ValueError:
-            continue
+        yield _value_of(line)
 
 
 def top_keys(begin: bytes) -> set[str]:
@@ -399,9 +383,10 @@ def top_keys(begin: bytes) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """An element of an array that can't be read, and why."""
+    """A line, or an element of an array, that can't be read, and why."""
 
     reason: str
+    is_open: bool = False  # whether it is a last line without an end: it may still be being written
 
 
 def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, int]]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hermes.interop.formats import Export, Found, Problem
-from hermes.interop.json_reading import Damaged, decoded, elements, encoded, is_spread, top_keys
+from hermes.interop.json_reading import Damaged, encoded, is_spread, json_values, top_keys
 from hermes.store.records.attachments import Read, as_told, references
 
 ATTACHMENTS = "attachments"
 _HEAD = 1 << 20  # bytes of a line that tell whether it is a session
+_LONGEST = sys.maxsize - 1  # bytes of a line: a session has the bytes of its attachments with it
 _TOLD_BY = 100  # lines of which one must be a session: others may be damaged
 
 
@@ -79,7 +81,7 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
 
 
 def _read(stream: BinaryIO, with_files: bool, problems: list[Problem]) -> Iterator[Found]:
-    for number, value, position in _values(stream):
+    for number, value, position in json_values(stream, longest=_LONGEST):
         try:
             if isinstance(value, Damaged):
                 raise ValueError(value.reason)
@@ -92,25 +94,6 @@ def _read(stream: BinaryIO, with_files: bool, problems: list[Problem]) -> Iterat
             session[ATTACHMENTS], bad = _unpacked(held)
             problems += [Problem(number, f"attachment {name}: damaged") for name in bad]
         yield Found(number, session, position)
-
-
-def _values(stream: BinaryIO) -> Iterator[tuple[int, Any, int]]:
-    """Each value with its line (0 where values are spread over lines) and the bytes read so far."""
-    if is_spread(stream):
-        try:
-            yield from ((0, value, position) for value, position in elements(stream))
-        except ValueError as error:
-            yield 0, Damaged(str(error)), 0
-        return
-    position = 0
-    for number, line in enumerate(stream, 1):
-        position += len(line)
-        if line.strip():
-            try:
-                value = decoded(line.strip().removeprefix(b"\xef\xbb\xbf"))
-            except ValueError as error:
-                value = Damaged(str(error))
-            yield number, value, position
 
 
 def _checked(value: Any) -> dict[str, Any]:

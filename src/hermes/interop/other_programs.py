@@ -19,7 +19,8 @@ from hermes.home import project_folder
 from hermes.interop import formats
 from hermes.interop.arrivals import alone, arriving, copied_id
 from hermes.interop.formats import Export, Format
-from hermes.interop.histories.conversation import HERE, ORIGIN, as_uuid
+from hermes.interop.histories.conversation import HERE, ORIGIN
+from hermes.interop.histories.make import as_uuid
 from hermes.interop.json_reading import Record, first_objects, from_json
 from hermes.whole_files import write_whole
 
@@ -60,7 +61,7 @@ def newest(db: SessionDB, name: str, folder: Path) -> str:
     chosen = named(name)
     module, project = chosen.load(), project_folder(folder)
     places: list[Path] = module.usual_places()
-    for path in sorted(_files(module, places), key=_changed, reverse=True):
+    for path in sorted(formats.files_at(module, places), key=_changed, reverse=True):
         told = _told_folder(path)
         if told is not None and not _is_of(project, told):
             continue
@@ -68,14 +69,6 @@ def newest(db: SessionDB, name: str, folder: Path) -> str:
             return found
     looked = ", ".join(map(str, places)) or "no usual place"
     raise InvalidInput(f"{chosen.program} has no session of {project} (looked in {looked})")
-
-
-def _files(module: ModuleType, places: list[Path]) -> Iterator[Path]:
-    for place in places:
-        if place.is_dir():
-            yield from module.files(place)
-        elif place.is_file():
-            yield place
 
 
 def _changed(path: Path) -> float:

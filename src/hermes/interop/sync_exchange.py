@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from hermes.errors import InvalidInput
@@ -69,96 +70,86 @@ class SyncResult:
 
 def sync(db: SessionDB, place: ExchangePlace, *, grace: float = 7, progress: Progress | None = None) -> SyncResult:
     """Both sides hold what either had. `grace` is how many days the trash keeps a session."""
-    replica, result = Replica(db, grace), SyncResult()
-
-    def told(what: str) -> Callable[[int, int], None]:
-        return lambda done, of: progress(what, done, of) if progress is not None else None
-
-    replica.document(told("comparing"))
+    exchange = _Exchange(Replica(db, grace), place, progress or (lambda what, done, of: None))
+    exchange.replica.document(partial(exchange.step, "comparing"))
     offers = place.offers()
-    _bring(replica, place, offers, result, told("receiving"))
-    replica.document()
-    _give(replica, place, offers, result, told("sending"))
-    return result
+    exchange.bring(offers)
+    exchange.replica.document()
+    exchange.give(offers)
+    return exchange.result
 
 
-def _bring(
-    replica: Replica,
-    place: ExchangePlace,
-    offers: dict[str, set[str]],
-    result: SyncResult,
-    step: Callable[[int, int], None],
-) -> None:
-    seen = replica.seen()
-    own = {f"{key}.{version}" for key, (_, version) in replica.versions().items()}
-    todo = sorted((key, one) for key, some in offers.items() for one in some if f"{key}.{one}" not in seen | own)
-    of, done, files = len(todo), 0, set[str]()
-    while todo:
-        waiting: list[tuple[str, str]] = []
-        for key, version in todo:
+@dataclass(slots=True)
+class _Exchange:
+    """One synchronisation of a store with a place. `offers` are the versions there, by key."""
+
+    replica: Replica
+    place: ExchangePlace
+    step: Progress
+    result: SyncResult = field(default_factory=SyncResult)
+
+    def bring(self, offers: dict[str, set[str]]) -> None:
+        """Merge what was not seen yet. A document that needs another one first waits for the next round."""
+        known = {f"{key}.{version}" for key, (_, version) in self.replica.versions().items()} | self.replica.seen()
+        todo = sorted((key, one) for key, some in offers.items() for one in some if f"{key}.{one}" not in known)
+        of, done, files = len(todo), 0, set[str]()
+        while todo:
+            waiting: list[tuple[str, str]] = []
+            for key, version in todo:
+                try:
+                    counts, shown = self.replica.take(f"{key}.{version}", self.place.fetch(key, version))
+                    self.result.here.add(counts)
+                    files |= shown
+                except NotYet:
+                    waiting.append((key, version))
+                    continue
+                except FileNotFoundError:  # its store has written a newer version
+                    pass
+                except (InvalidInput, OSError) as error:
+                    self.result.problems.append(f"{key}.{version}: {error}")
+                done += 1
+                self.step("receiving", done, of)
+            if len(waiting) == len(todo):
+                break
+            todo = waiting
+        self.result.here.waiting += len(todo)
+        self._bring_files(files)
+
+    def _bring_files(self, shown: set[str]) -> None:
+        wanted = sorted(shown.union(self.replica.lacking_attachments()))
+        for digest in self.replica.lacks(wanted):
+            data = self.place.fetch_attachment(digest)
+            if data is not None and self.replica.keep(data) == digest:
+                self.result.here.attachments += 1
+        if wanted:
+            self.replica.settle_attachments(wanted)
+
+    def give(self, offers: dict[str, set[str]]) -> None:
+        """Give the place what it lacks, and remove there what a later version holds."""
+        versions = sorted(self.replica.versions().items())
+        todo = [(key, tree) for key, (tree, version) in versions if not _covered(version, offers.get(key, ()))]
+        for number, (key, tree) in enumerate(todo, 1):
+            version, data, files = self.replica.packed(tree)
+            for digest in self.place.lacks(files) if files else ():
+                content = self.replica.attachment(digest)
+                if content is not None:
+                    self.place.give_attachment(digest, content)
+                    self.result.files += 1
             try:
-                counts, shown = replica.take(f"{key}.{version}", place.fetch(key, version))
-                result.here.add(counts)
-                files |= shown
+                self.place.give(key, version, data)
+                self.replica.see(f"{key}.{version}")
+                self.result.given += 1
             except NotYet:
-                waiting.append((key, version))
-                continue
-            except FileNotFoundError:  # its store has written a newer version
-                pass
-            except (InvalidInput, OSError) as error:
-                result.problems.append(f"{key}.{version}: {error}")
-            done += 1
-            step(done, of)
-        if len(waiting) == len(todo):
-            break
-        todo = waiting
-    result.here.waiting += len(todo)
-    _bring_files(replica, place, files, result)
-
-
-def _bring_files(replica: Replica, place: ExchangePlace, shown: Iterable[str], result: SyncResult) -> None:
-    wanted = sorted({*shown, *replica.lacking_attachments()})
-    for digest in replica.lacks(wanted):
-        data = place.fetch_attachment(digest)
-        if data is not None and replica.keep(data) == digest:
-            result.here.attachments += 1
-    if wanted:
-        replica.settle_attachments(wanted)
-
-
-def _give(
-    replica: Replica,
-    place: ExchangePlace,
-    offers: dict[str, set[str]],
-    result: SyncResult,
-    step: Callable[[int, int], None],
-) -> None:
-    versions = replica.versions()
-    todo = [
-        (key, tree) for key, (tree, version) in sorted(versions.items()) if not _covered(version, offers.get(key, ()))
-    ]
-    for number, (key, tree) in enumerate(todo, 1):
-        version, data, files = replica.packed(tree)
-        for digest in place.lacks(files) if files else ():
-            content = replica.attachment(digest)
-            if content is not None:
-                place.give_attachment(digest, content)
-                result.files += 1
-        try:
-            place.give(key, version, data)
-            replica.see(f"{key}.{version}")
-            result.given += 1
-        except NotYet:
-            result.here.waiting += 1
-        except InvalidInput as error:
-            result.problems.append(f"session {tree}: {error}")
-        step(number, len(todo))
-    seen = replica.seen()
-    for key, (tree, version) in versions.items():
-        outdated = {one for one in offers.get(key, ()) if one != version and f"{key}.{one}" in seen}
-        dropped = place.drop(key, outdated) if outdated else []
-        for digest in replica.shredded_attachments(tree, dropped):
-            place.drop_attachment(digest)
+                self.result.here.waiting += 1
+            except InvalidInput as error:
+                self.result.problems.append(f"session {tree}: {error}")
+            self.step("sending", number, len(todo))
+        seen = self.replica.seen()
+        for key, (tree, version) in versions:
+            outdated = {one for one in offers.get(key, ()) if one != version and f"{key}.{one}" in seen}
+            dropped = self.place.drop(key, outdated) if outdated else []
+            for digest in self.replica.shredded_attachments(tree, dropped):
+                self.place.drop_attachment(digest)
 
 
 def _covered(version: str, offered: Iterable[str]) -> bool:
@@ -177,8 +168,7 @@ class StorePlace(ExchangePlace):
 
     def offers(self) -> dict[str, set[str]]:
         """By key, the version of the document there."""
-        step = self._progress
-        self._replica.document(None if step is None else lambda done, of: step("comparing there", done, of))
+        self._replica.document(partial(self._progress, "comparing there") if self._progress else None)
         return {key: {version} for key, (_, version) in self._replica.versions().items()}
 
     def fetch(self, key: str, version: str) -> bytes:

@@ -200,7 +200,7 @@ def _version_of(mark: Path) -> int:
 
 
 def _began(folder: Path) -> int | None:
-    """Which kind of folder this is, by a document that is there; None without one."""
+    """The version of a folder without its mark, told by a document in it; None without one."""
     for path in folder.glob("stores/*/*/*"):
         if _NAME.fullmatch(path.name) is not None:
             with path.open("rb") as file:

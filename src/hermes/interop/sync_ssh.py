@@ -21,6 +21,8 @@ from hermes.store.exchange.sync.replica import NotYet
 _VERSION = 1
 _MOST = 1 << 31  # bytes after a line
 _LINE = 1 << 26
+# An error there by its name on the wire, as which it is raised here; any other is named "failed".
+_ERRORS: dict[str, type[Exception]] = {"not yet": NotYet, "missing": FileNotFoundError, "invalid": InvalidInput}
 _CALLS = ("offers", "fetch", "give", "lacks", "fetch_attachment", "give_attachment", "done")
 
 
@@ -60,15 +62,16 @@ def serve(place: StorePlace, told: IO[bytes], answers: IO[bytes]) -> None:
         head, data = call
         try:
             answer, more = _answer(place, head, data)
-        except NotYet as error:
-            answer, more = {"error": "not yet", "text": str(error)}, b""
-        except FileNotFoundError as error:
-            answer, more = {"error": "missing", "text": str(error)}, b""
-        except (InvalidInput, KeyError, TypeError, ValueError) as error:
-            answer, more = {"error": "invalid", "text": str(error)}, b""
-        except (HermesError, OSError) as error:
-            answer, more = {"error": "failed", "text": str(error)}, b""
+        except (HermesError, OSError, KeyError, TypeError, ValueError) as error:
+            answer, more = {"error": _named(error), "text": str(error)}, b""
         _put(answers, answer, more)
+
+
+def _named(error: Exception) -> str:
+    """The name of an error on the wire. A call whose words are wrong is invalid input, whatever it raises."""
+    if isinstance(error, (KeyError, TypeError, ValueError)):
+        return "invalid"
+    return next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "failed")
 
 
 def _answer(place: StorePlace, head: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -177,11 +180,7 @@ class RemotePlace(ExchangePlace):
         head, more = answer
         if "error" in head:
             text = str(head.get("text"))
-            if head["error"] == "not yet":
-                raise NotYet(text)
-            if head["error"] == "missing":
-                raise FileNotFoundError(text)
-            raise InvalidInput(text) if head["error"] == "invalid" else SyncFailed(f"{self._url}: {text}")
+            raise _ERRORS[head["error"]](text) if head["error"] in _ERRORS else SyncFailed(f"{self._url}: {text}")
         return head, more
 
     def offers(self) -> dict[str, set[str]]:
@@ -211,6 +210,6 @@ class RemotePlace(ExchangePlace):
         self._call("give_attachment", data, digest=digest)
 
     def done(self) -> tuple[int, int]:
-        """How many sessions and messages came there."""
+        """The numbers of sessions and messages that the other side received."""
         head, _ = self._call("done")
         return int(head["sessions"]), int(head["messages"])

@@ -66,7 +66,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """How far a file was read, and what was made of it: as much as going on needs."""
+    """A place up to which a file was read, with what is needed to continue from there."""
 
     place: Place
     part: int  # which part of the session has the place: compactions cut a session into parts
@@ -179,7 +179,7 @@ class Windows:
         return self._base if part == 1 else f"{self._base}.{part}"
 
     def _number(self, session_id: str) -> int | None:
-        """Which part of the session that the window begins with has this id; None for another session."""
+        """The number of the part, of the window's first session, that has this id; None for another session."""
         self._base = self._base or session_id
         rest = session_id.removeprefix(self._base)
         if session_id == self._base:
@@ -211,7 +211,7 @@ class Windows:
             self._title = session.get("title") or self._title
 
     def mark_text(self) -> str:
-        """How far the file was read, as text for `mark_in`; empty where reading can't go on from there."""
+        """The mark of this reading as text for `mark_in`; empty where reading can't continue from there."""
         if self._trail is None or not self._joint[1]:
             return ""
         if self._end is None:

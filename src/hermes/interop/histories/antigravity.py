@@ -13,11 +13,8 @@ from hermes.interop.json_reading import Reading, Record, first_objects, from_jso
 
 SOURCE = "antigravity"
 _MODEL = re.compile(r"setting `Model Selection` from .*? to (.+?)\.(?:\s|$)")
-_NAMES = {
-    "input_tokens": "input_tokens",
-    "output_tokens": "output_tokens",
-    "cache_read_tokens": "cached_content_token_count",
-}
+_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens",
+           "cache_read_tokens": "cached_content_token_count"}  # fmt: skip
 _BOOKKEEPING = ("CONVERSATION_HISTORY", "EPHEMERAL_MESSAGE", "KNOWLEDGE_ARTIFACTS")
 
 
@@ -45,9 +42,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     for number, line in json_lines(path, reading):
         at = line.get("step_index")
         before = steps.setdefault(at if isinstance(at, int) else number, Record())
-        before.update(
-            (key, value) for key, value in line.items() if value or key not in before
-        )  # it may be written again
+        before |= {key: value for key, value in line.items() if value or key not in before}  # it may be written again
     name = path.parents[2].name if path.parent.name == "logs" else path.stem
     made = Conversation(SOURCE, name)
     _add(made, steps, reading)
@@ -59,10 +54,7 @@ def _add(made: Conversation, steps: dict[int, Record], reading: Reading) -> None
     waiting: deque[tuple[str, str]] = deque()  # calls without a result yet: results name none, and come in order
     for number, step in sorted(steps.items()):
         kind, source, name = str(step.get("type")), str(step.get("source")), f"step-{number}"
-        at, content = (
-            step.time("created_at"),
-            step.text("content") or step.object("content").text("text"),
-        )
+        at, content = step.time("created_at"), step.text("content") or step.object("content").text("text")
         if kind == "PLANNER_RESPONSE":
             made.messages += _reply(name, step, content, at, waiting)
         elif kind == "USER_INPUT" or source.startswith("USER"):
@@ -83,15 +75,12 @@ def _add(made: Conversation, steps: dict[int, Record], reading: Reading) -> None
 def _reply(
     name: str, step: Record, content: str | None, at: float | None, waiting: deque[tuple[str, str]]
 ) -> list[Message]:
-    calls = []
+    made = make.Parts([content], [step.text("thinking")])
     for number, asked in enumerate(step.objects("tool_calls")):
         call, tool = asked.text("id") or f"{name}-{number}", str(asked.get("name") or "tool")
         waiting.append((call, tool))
-        # each argument is JSON in a text
-        calls.append(
-            make.tool_call(call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()})
-        )
-    return make.spoken(
-        "assistant", content, at, name, thoughts=[step.text("thinking")], calls=calls, model=step.text("model"),
-        **step.object("usage").counts(_NAMES, with_cached=True),
-    )  # fmt: skip
+        made.call(
+            call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()}
+        )  # JSON in texts
+    used = step.object("usage").counts(_TOKENS, with_cached=True)
+    return made.messages("assistant", at, name, model=step.text("model"), **used)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from hermes.interop.json_reading import Reading, Record, compact
 
 SOURCE = "claude-ai"
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
-_KNOWN = frozenset(("text", "thinking", "tool_use", "tool_result", "voice_note", "token_budget", "flag"))
+_SAYING = frozenset(("text", "voice_note", "thinking", "tool_use"))
+_KNOWN = _SAYING | {"tool_result", "token_budget", "flag"}
 
 
 def usual_places() -> list[Path]:
@@ -73,70 +73,48 @@ def _paths(records: list[Record], leaf: Any) -> tuple[list[Record], list[tuple[s
     return [by_name[name] for name in shown], beside
 
 
-@dataclass(slots=True)
-class _Step:
-    """A reply up to the results of its calls. What is said after them is another message, as it was another answer."""
-
-    texts: list[Any] = field(default_factory=list)
-    thoughts: list[str] = field(default_factory=list)
-    calls: list[Any] = field(default_factory=list)
-    results: list[Message] = field(default_factory=list)
-
-    def messages(self, at: float | None, name: str | None) -> list[Message]:
-        reply = make.spoken("assistant", make.joined(self.texts), at, name, thoughts=self.thoughts, calls=self.calls)
-        return [*reply, *self.results]
-
-
 def _messages(record: Record, reading: Reading) -> list[Message]:
     name, at = record.text("uuid"), record.time("created_at")
     steps = _steps(record, name, at, reading)
     last = steps[-1]
-    if not any(step.texts for step in steps):
+    if not any(step.said for step in steps):
         if record.text("text"):
-            last.texts.append(record["text"])
+            last.said.append(record["text"])
         elif record.get("text") is not None and not isinstance(record["text"], str):
             reading.unknown["message whose text is no text"] += 1
     for attached in (*record.objects("attachments"), *record.objects("files")):
         held = attached.text("extracted_content")
         label = attached.text("file_name") or "file"
-        last.texts.append(f"[file {label}]" + (f"\n{held}" if held else ""))
+        last.said.append(f"[file {label}]" + (f"\n{held}" if held else ""))
     if record.get("sender") == "human":
-        return make.spoken("user", make.joined([one for step in steps for one in step.texts]), at, name)
-    return [
-        one
-        for number, step in enumerate(steps)
-        for one in step.messages(at, name if not number else f"{name}-{number}")
-    ]
+        return make.spoken("user", make.joined([one for step in steps for one in step.said]), at, name)
+    names = [name, *(f"{name}-{number}" for number in range(1, len(steps)))]
+    return [one for step, each in zip(steps, names, strict=True) for one in step.messages("assistant", at, each)]
 
 
-def _steps(record: Record, name: str | None, at: float | None, reading: Reading) -> list[_Step]:
-    steps = [_Step()]
+def _steps(record: Record, name: str | None, at: float | None, reading: Reading) -> list[make.Parts]:
+    """A reply, cut after the results of its calls: what is said after them is another message, as it was another answer."""
+    steps = [make.Parts()]
     made: list[str] = []  # the ids of all calls
     answered = 0
     for number, block in enumerate(record.objects("content")):
-        kind, step = block.get("type"), steps[-1]
-        if (
-            kind in ("text", "voice_note", "thinking", "tool_use")
-            and step.results
-            and len(step.results) >= len(step.calls)
-        ):
-            step = _Step()
-            steps.append(step)
+        kind, step = str(block.get("type")), steps[-1]
+        if kind in _SAYING and step.results and len(step.results) >= len(step.calls):
+            steps.append(step := make.Parts())
         if kind in ("text", "voice_note") and block.text("text"):
-            step.texts.append(block["text"])
+            step.said.append(block["text"])
         elif kind == "thinking" and block.text("thinking"):
             step.thoughts.append(block["thinking"])
         elif kind == "tool_use":
             made.append(block.text("id") or f"{name}-{len(made)}")
-            step.calls.append(make.tool_call(made[-1], str(block.get("name") or "tool"), block.get("input")))
+            step.call(made[-1], block.get("name"), block.get("input"))
         elif kind == "tool_result":
             asked = block.text("tool_use_id") or (made[answered] if answered < len(made) else None)
             answered += 1
-            result = _result(block.get("content"))
-            step.results.append(make.answer(result, at, f"{name}-result-{number}", asked, block.text("name")))
+            step.answer(_result(block.get("content")), at, f"{name}-result-{number}", asked, block.text("name"))
         elif kind not in _KNOWN:
             reading.unknown[f"block {kind}"] += 1
-    return [step for step in steps if step.texts or step.thoughts or step.calls or step.results] or steps
+    return [step for step in steps if step.said or step.thoughts or step.calls or step.results] or steps
 
 
 def _result(content: Any) -> str | None:

@@ -8,7 +8,6 @@ compaction the conversation goes on under a summary: here that is a session of i
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,16 +29,8 @@ from hermes.interop.histories.claude_code_lines import (
 )
 from hermes.interop.histories.claude_code_lines import kept_at as kept_at
 from hermes.interop.histories.claude_code_lines import write as write
-from hermes.interop.histories.conversation import (
-    Carried,
-    Conversation,
-    Message,
-    as_uuid,
-    left,
-    path_to,
-    reads,
-    session_id,
-)
+from hermes.interop.histories.conversation import Carried, Conversation, Message, left, path_to, reads, session_id
+from hermes.interop.histories.make import as_uuid
 from hermes.interop.json_reading import Reading, Record, Window, first_objects, json_lines, json_object
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
@@ -99,12 +90,12 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     parent = _started_by(path)
     reader = _SessionFileReader(path, reading, is_agent=parent is not None)
     name = f"{parent}-{path.stem}" if parent is not None else reader.name()
-    yield from _found(reader, name, parent)
+    yield from reader.conversations(name, parent)
     if isinstance(path, Window) and path.start:
         return  # they came with the beginning of the file
     for agent in sorted((path.parent / path.stem / "subagents").glob("agent-*.jsonl")):
         beside = Reading(agent, reading.problems)
-        yield from _found(_SessionFileReader(agent, beside, is_agent=True), f"{name}-{agent.stem}", name)
+        yield from _SessionFileReader(agent, beside, is_agent=True).conversations(f"{name}-{agent.stem}", name)
         beside.report()
 
 
@@ -133,13 +124,6 @@ def _preserved(told: Record) -> list[str]:
     if not isinstance(listed, list):
         return []
     return [one if isinstance(one, str) else str(Record.of(one).get("uuid")) for one in listed]
-
-
-def _found(reader: _SessionFileReader, name: str, parent: str | None) -> Iterator[Conversation]:
-    found = deque(reader.conversations(name, parent))
-    reader.release()
-    while found:
-        yield found.popleft()
 
 
 def _started_by(path: Path) -> str | None:
@@ -234,11 +218,6 @@ class _SessionFileReader:
         if kind == "last-prompt" and isinstance(line.get("leafUuid"), str):
             self._leaf = line["leafUuid"]
 
-    def release(self) -> None:
-        """Let go of the lines: while a session is stored, its messages are all that is needed."""
-        self._lines, self._order, self._links, self._before = {}, [], {}, {}
-        self._places, self._names, self._turns, self._boundaries = {}, {}, {}, []
-
     def name(self) -> str:
         """The session's id: the name of its file, or what its lines say where the file has another name."""
         stem = self._path_of_file.stem
@@ -292,7 +271,7 @@ class _SessionFileReader:
         names: set[str] = set()
         for uuid in uuids:
             results = [str(b["tool_use_id"]) for b in blocks(self._lines[uuid]) if b.get("type") == "tool_result"]
-            names.update((self._reply(uuid) or uuid, f"{uuid}-context", *results))
+            names.update((self._names.get(uuid, uuid), f"{uuid}-context", *results))
         return names
 
     def _copied(self, name: str) -> dict[str, str]:
@@ -352,10 +331,7 @@ class _SessionFileReader:
 
     def _path(self) -> list[str]:
         """The messages from the first to the one the program would go on from."""
-        if not self._is_agent:
-            spoken = [u for u in self._order if self._lines[u].get("type") in _SPOKEN and not self._aside(u)]
-        else:
-            spoken = [u for u in self._order if self._lines[u].get("type") in _SPOKEN]
+        spoken = [uuid for uuid in self._order if self._says(uuid) and (self._is_agent or not self._aside(uuid))]
         if not spoken:
             return []
         path = path_to(spoken[-1], self._parent)
@@ -368,17 +344,14 @@ class _SessionFileReader:
 
     def _with_siblings(self, path: list[str]) -> list[str]:
         """Results of calls made at the same time hang on different lines of one reply: all of them are shown."""
-        replies = {self._reply(uuid) for uuid in path} - {None}
+        replies = {self._names[uuid] for uuid in path if uuid in self._names}
         wanted = set(path)
         wanted |= {
             uuid for uuid in self._order
-            if self._reply(uuid) in replies or self._lines[uuid].get("sourceToolAssistantUUID") in wanted
+            if self._names.get(uuid) in replies or self._lines[uuid].get("sourceToolAssistantUUID") in wanted
         }  # fmt: skip
         wanted |= {u for u in self._order if is_result(self._lines[u]) and self._parent(u) in wanted}
         return [uuid for uuid in self._order if uuid in wanted]
-
-    def _reply(self, uuid: str) -> str | None:
-        return self._names.get(uuid)
 
     def _segments(self, shown: list[str]) -> list[list[str]]:
         """The path cut at each compaction."""
@@ -408,6 +381,6 @@ class _SessionFileReader:
             line = self._lines[at]
             if line.get("type") in _SPOKEN:
                 results = [b for b in blocks(line) if b.get("type") == "tool_result"]
-                return str(results[-1].get("tool_use_id")) if results else self._reply(at) or at
+                return str(results[-1].get("tool_use_id")) if results else self._names.get(at, at)
             at = self._parent(at)
         return None

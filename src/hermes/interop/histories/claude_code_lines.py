@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import HERE, Message, as_uuid
-from hermes.interop.json_reading import Reading, Record, decoded, encoded, first_objects, json_lines
+from hermes.interop.histories.conversation import HERE, Message
+from hermes.interop.json_reading import Reading, Record, encoded, first_objects, json_lines
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
@@ -133,23 +133,18 @@ def _take_reply(line: Record, name: str, at: float | None, made: list[Message], 
     texts = [b["text"] for b in blocks(line) if b.get("type") == "text" and b.text("text")]
     thoughts = [b["thinking"] for b in blocks(line) if b.get("type") == "thinking" and b.text("thinking")]
     thought = "\n\n".join(thoughts) or line.text(REASONING)
-    calls = []
-    for block in blocks(line):
-        if block.get("type") in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str):
-            calls.append(make.tool_call(block["id"], str(block.get("name") or "tool"), block.get("input")))
+    calls = [
+        make.tool_call(block["id"], block.get("name"), block.get("input")) for block in blocks(line)
+        if block.get("type") in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str)
+    ]  # fmt: skip
     reply = replies.get(name)
     if reply is None:
         usage = told.object("usage")
-        cached, written = (
-            usage.count("cache_read_input_tokens"),
-            usage.count("cache_creation_input_tokens"),
-        )
-        fresh = usage.count("input_tokens")
         reply = replies[name] = make.message(
             "assistant", None, at, name,
             model=told.text("model") if told.get("model") != "<synthetic>" else None,
-            input_tokens=fresh,
-            cache_read_tokens=cached, cache_write_tokens=written,
+            input_tokens=usage.count("input_tokens"), cache_read_tokens=usage.count("cache_read_input_tokens"),
+            cache_write_tokens=usage.count("cache_creation_input_tokens"),
         )  # fmt: skip
         if line.get("isApiErrorMessage"):
             reply["finish_reason"] = "error"
@@ -285,7 +280,7 @@ def _went_on(path: Path, shared: set[str]) -> tuple[str, str]:
 
 
 def _is_named(path: Path) -> bool:
-    return as_uuid(path.stem) == path.stem.lower()
+    return make.as_uuid(path.stem) == path.stem.lower()
 
 
 @lru_cache(maxsize=8)
@@ -326,8 +321,9 @@ REASONING = "hermesReasoning"  # a block of thinking without its signature would
 
 def write(export: Export) -> Iterator[bytes]:
     """One session as a file that Claude Code resumes: `<folder of the project>/<session's uuid>.jsonl`."""
-    for session in make.only_session(export, "claude-code"):
-        yield from _written(session, export)
+    for session, name in make.only_session(export, SOURCE):
+        for line in _written(session, name, export):
+            yield encoded(line) + b"\n"
 
 
 def kept_at(name: str, session: ExportedSession) -> Path:
@@ -336,63 +332,36 @@ def kept_at(name: str, session: ExportedSession) -> Path:
     return home / "projects" / re.sub("[^a-zA-Z0-9]", "-", session["cwd"] or "/")[:200] / f"{name}.jsonl"
 
 
-def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
-    name = export.name or as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
-    base = {
-        "sessionId": name,
-        "cwd": session.get("cwd") or "/",
-        "version": "2.0.0",
-        "isSidechain": False,
-        "userType": "external",
-        SESSION: session["id"],
-    }
+def _written(session: ExportedSession, name: str, export: Export) -> Iterator[dict[str, Any]]:
+    base = {"sessionId": name, "cwd": session.get("cwd") or "/", "version": "2.0.0", "isSidechain": False,
+            "userType": "external", SESSION: session["id"]}  # fmt: skip
     if session.get("title"):
-        yield encoded({"type": "custom-title", "customTitle": session["title"], "sessionId": name}) + b"\n"
-    if session.get("rewound_messages"):
-        export.left_out["hidden messages"] = len(session["rewound_messages"])
-    if session.get("system_prompt"):
-        export.left_out["system prompts"] += 1
-    model = session.get("model") or "unknown"
+        yield {"type": "custom-title", "customTitle": session["title"], "sessionId": name}
     parent = None
     for one in session.get("messages") or ():
-        uuid = as_uuid(
+        uuid = make.as_uuid(
             f"{name}/{one['id']}"
-        )  # its own: with the uuids it came with, it would be a fork of that session
+        )  # with the one it came with, the file would be a fork of that session
         line = {"uuid": uuid, "parentUuid": parent, "timestamp": make.iso(one["timestamp"]), **base, MESSAGE: one["id"]}
+        content = _blocks_of(one, export)
         if one["role"] == "assistant":
             if one.get("reasoning"):
                 line[REASONING] = one["reasoning"]
                 export.left_out["reasoning of messages"] += 1
-            yield encoded({"type": "assistant", **line, "message": _reply(one, model, export)}) + b"\n"
-        elif one["role"] == "tool":
-            block = {
-                "type": "tool_result",
-                "tool_use_id": one.get("tool_call_id") or uuid,
-                "content": _blocks_of(one, export),
-            }
-            yield encoded({"type": "user", **line, "message": {"role": "user", "content": [block]}}) + b"\n"
+            yield {"type": "assistant", **line, "message": _reply(one, content, session.get("model") or "unknown")}
         else:
+            if one["role"] == "tool":
+                content = [{"type": "tool_result", "tool_use_id": one.get("tool_call_id") or uuid, "content": content}]
             meta = {"isMeta": True} if one["role"] == "system" else {}
-            yield (
-                encoded(
-                    {"type": "user", **line, **meta, "message": {"role": "user", "content": _blocks_of(one, export)}}
-                )
-                + b"\n"
-            )
+            yield {"type": "user", **line, **meta, "message": {"role": "user", "content": content}}
         parent = uuid
 
 
-def _reply(one: MessageRow, model: str, export: Export) -> dict[str, Any]:
+def _reply(one: MessageRow, content: Any, model: str) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
-    content = _blocks_of(one, export)
     blocks += [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
-    for call in one.get("tool_calls") or ():
-        asked = Record.of(call.get("function"))
-        try:
-            given = decoded(str(asked.get("arguments") or "{}").encode())
-        except ValueError:
-            given = {"arguments": asked.get("arguments")}
-        blocks.append({"type": "tool_use", "id": call.get("id"), "name": asked.get("name"), "input": given})
+    for call, tool, given in make.written_calls(one):
+        blocks.append({"type": "tool_use", "id": call, "name": tool, "input": given})
     cached, wrote = one.get("cache_read_tokens") or 0, one.get("cache_write_tokens") or 0
     usage = {"input_tokens": one.get("input_tokens") or 0,
              "output_tokens": one.get("output_tokens") or 0, "cache_read_input_tokens": cached,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from hermes.interop.histories import make
 from hermes.interop.histories.conversation import Conversation, Message, reads
@@ -124,16 +123,15 @@ def _messages(told: Record, name: str, reading: Reading) -> list[Message]:
     if told.get("role") != "user":
         reading.unknown[f"message {told.get('role')}"] += 1
         return []
-    made: list[Message] = []
-    said: list[Any] = []
+    made = make.Parts()
     for block in blocks:
         if block.get("type") == "tool_result":
             output, failed = make.joined(make.block_parts(block.get("content"))), block.get("is_error") is True
-            call = str(block.get("tool_use_id"))
-            made.append(make.answer(output, at, f"{name}-{len(made)}", call, failed=failed))
+            made.answer(output, at, f"{name}-{len(made.results)}", str(block.get("tool_use_id")), failed=failed)
         else:
-            said += [_words(part) if isinstance(part, str) else part for part in make.block_parts([block])]
-    return [*made, *make.spoken("user", make.joined([part for part in said if part]), at, name)]
+            parts = [_words(part) if isinstance(part, str) else part for part in make.block_parts([block])]
+            made.said += filter(None, parts)
+    return made.messages("user", at, name)
 
 
 def _words(text: str) -> str:
@@ -142,23 +140,23 @@ def _words(text: str) -> str:
 
 
 def _reply(told: Record, blocks: list[Record], at: float | None, name: str, reading: Reading) -> list[Message]:
-    texts, thoughts, calls = list[str | None](), list[str | None](), list[Any]()
+    made = make.Parts()
     for block in blocks:
         kind, given = block.get("type"), block.object("input")
         if kind == "text":
-            texts.append(block.text("text"))
+            made.said.append(block.text("text"))
         elif kind == "thinking":
-            thoughts.append(block.text("thinking"))
+            made.thoughts.append(block.text("thinking"))
         elif kind == "tool_use":
             tool = str(block.get("name") or "tool")
-            calls.append(make.tool_call(block.text("id") or f"{name}-{len(calls)}", tool, block.get("input")))
-            texts.append(given.text(_ANSWERS[tool]) if tool in _ANSWERS else None)
+            made.call(block.text("id") or f"{name}-{len(made.calls)}", tool, block.get("input"))
+            made.said.append(given.text(_ANSWERS[tool]) if tool in _ANSWERS else None)
         else:
             reading.unknown[f"block {kind}"] += 1
     model, used = told.object("modelInfo"), told.object("metrics")
     counted = used.object("tokens").counts(_METRIC_TOKENS, with_cached=True) | used.counts(_METRICS, with_cached=True)
     cost = used.get("cost")
-    return make.spoken(
-        "assistant", make.joined(list(filter(None, texts))), at, name, thoughts=thoughts, calls=calls,
-        model=model.text("id") or model.text("modelId"), cost_usd=cost if isinstance(cost, (int, float)) else None, **counted,
+    return made.messages(
+        "assistant", at, name, model=model.text("id") or model.text("modelId"),
+        cost_usd=cost if isinstance(cost, (int, float)) else None, **counted,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import HERE, Conversation, Message, as_uuid, reads
+from hermes.interop.histories.conversation import HERE, Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, json_lines
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, KEPT, ON
 from hermes.interop.windows import Trail as BaseTrail
@@ -25,16 +25,8 @@ if TYPE_CHECKING:
 
 SOURCE = "codex"
 _SESSION, _MESSAGE = "hermes_session", "hermes_message"  # where a line comes from: an import continues that session
-_INJECTED = (
-    "<environment_context>",
-    "<user_instructions>",
-    "# AGENTS.md",
-    "<INSTRUCTIONS>",
-    "<permissions",
-    "<turn_aborted>",
-    "<skill>",
-    "<subagent_notification>",
-)
+_INJECTED = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<INSTRUCTIONS>", "<permissions", "<turn_aborted>",
+             "<skill>", "<subagent_notification>")  # fmt: skip
 _TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens", "cache_read_tokens": "cached_input_tokens",
            "reasoning_tokens": "reasoning_output_tokens"}  # fmt: skip
 _FROM_EDITOR = "# Context from my IDE setup:"
@@ -189,14 +181,10 @@ class _RolloutReader:
             self._roll_back(event.count("num_turns") or 1)
 
     def _roll_back(self, turns: int) -> None:
-        """The last turns were taken back: they are hidden, as a rewind hides them."""
-        if not self._user_turns:
-            return
-        cut = self._user_turns[-min(turns, len(self._user_turns))]
-        del self._user_turns[-min(turns, len(self._user_turns)) :]
-        shown = self.made.messages
-        self.made.branches.append((shown[cut - 1]["platform_message_id"] if cut else None, shown[cut:]))
-        del shown[cut:]
+        """Hide the last turns of the person."""
+        if taken := self._user_turns[-turns:]:
+            del self._user_turns[-turns:]
+            self.made.take_back(taken[0])
 
     def _compacted(self, number: int, payload: Record, at: float | None) -> None:
         if self.made.messages:
@@ -237,12 +225,8 @@ def _output(output: Any) -> Any:
         return output
     if isinstance(output, list):
         told = [one["text"] for one in Record.all(output) if isinstance(one.get("text"), str)]
-        pictures = [
-            {"type": "image_url", "image_url": {"url": one["image_url"]}}
-            for one in Record.all(output)
-            if one.get("type") == "input_image" and one.text("image_url")
-        ]
-        if pictures:
+        urls = [one.text("image_url") for one in Record.all(output) if one.get("type") == "input_image"]
+        if pictures := [{"type": "image_url", "image_url": {"url": url}} for url in urls if url]:
             return make.joined([*filter(None, told), *pictures])
         return "\n".join(told) or compact(output)
     if isinstance(output, dict) and isinstance(output.get("content"), str):
@@ -269,8 +253,8 @@ def _indexed_title(path: Path, name: str) -> str | None:
 
 def write(export: Export) -> Iterator[bytes]:
     """One session as a rollout that Codex resumes."""
-    for session in make.only_session(export, "codex"):
-        yield from _written(session, export)
+    for session, name in make.only_session(export, SOURCE):
+        yield from _written(session, name, export)
 
 
 def kept_at(name: str, session: ExportedSession) -> Path:
@@ -279,20 +263,16 @@ def kept_at(name: str, session: ExportedSession) -> Path:
     return usual_places()[0] / f"{began:%Y/%m/%d}" / f"rollout-{began:%Y-%m-%dT%H-%M-%S}-{name}.jsonl"
 
 
-def _written(session: ExportedSession, export: Export) -> Iterator[bytes]:
-    name = export.name or as_uuid(str(session["id"]).removeprefix(f"{SOURCE}-"))
+def _written(session: ExportedSession, name: str, export: Export) -> Iterator[bytes]:
     began = make.iso(session["started_at"])
     meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
                             "cli_version": "0.0.0", "source": "cli", _SESSION: session["id"]}  # fmt: skip
     if session.get("system_prompt") and session["source"] == SOURCE:
         meta["base_instructions"] = {"text": session["system_prompt"]}
-    elif session.get("system_prompt"):  # Codex would be instructed by it instead of by its own
-        export.left_out["system prompts"] += 1
+        del export.left_out["system prompts"]
     yield _line(began, "session_meta", meta)
     if session.get("model"):
         yield _line(began, "turn_context", {"cwd": meta["cwd"], "model": session["model"]})
-    if session.get("rewound_messages"):
-        export.left_out["hidden messages"] = len(session["rewound_messages"])
     for one in session.get("messages") or ():
         for kind, payload in _items(one, export):
             yield _line(make.iso(one["timestamp"]), kind, payload, **{_MESSAGE: one["id"]})
@@ -318,19 +298,16 @@ def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
         yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": one["reasoning"]}]}
     spoken = "output_text" if role == "assistant" else "input_text"
     blocks = [
-        {"type": spoken, "text": data}
-        if mime is None
+        {"type": spoken, "text": data} if mime is None
         else {"type": "input_image", "image_url": f"data:{mime};base64,{data}"}
         for mime, data in make.written_parts(said, export)
-    ]
+    ]  # fmt: skip
     if not (blocks or one.get("reasoning") or one.get("tool_calls")):
         export.left_out["empty messages"] += 1
     said_there = "\n\n".join(block["text"] for block in blocks if "text" in block)
     if blocks:
-        yield (
-            "response_item",
-            {"type": "message", **name, "role": "developer" if role == "system" else role, "content": blocks},
-        )
+        who = "developer" if role == "system" else role
+        yield "response_item", {"type": "message", **name, "role": who, "content": blocks}
         if role in ("user", "assistant") and said_there:
             yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": said_there}
     for call in one.get("tool_calls") or ():

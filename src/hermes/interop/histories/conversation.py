@@ -10,7 +10,7 @@ form a tree: each names the one it follows (`parentId`); going back starts anoth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import chain
@@ -75,6 +75,29 @@ class Conversation:
         """Begin another part: the program compacted the conversation, and goes on with a summary (None: without one)."""
         self.models.append(self.model)
         self.parts.append(make.spoken("user", summary, at, foreign_id, meta={"summary": True}))
+
+    def take_back(self, cut: int) -> None:
+        """Hide the messages of the last part from this place on, as a rewind does."""
+        shown = self.messages
+        if shown[cut:]:
+            self.branches.append((shown[cut - 1]["platform_message_id"] if cut else None, shown[cut:]))
+            del shown[cut:]
+
+    def take_tree(self, parents: dict[str, Any], told: Mapping[str, list[Message]], cuts: Collection[str]) -> list[str]:
+        """Show the messages of the entries up to the last one, in a new part from each of `cuts` on, and hide the branches
+        that were left. Returns the shown entries."""
+        shown = path_to(next(reversed(parents), None), parents.get)
+        ends: dict[str | None, str | None] = {}  # of each entry, the last message up to it
+        last: str | None = None
+        for name in shown:
+            if name in cuts:
+                self.compact(None, None, None)
+            self.messages += told[name]
+            last = ends[name] = told[name][-1]["platform_message_id"] if told[name] else last
+        for fork, branch in left(parents, set(shown), parents.get):
+            if entries := [one for name in branch for one in told[name]]:
+                self.branches.append((ends.get(fork), entries))
+        return shown
 
     def split(self) -> Iterator[Conversation]:
         """A conversation for each part, each of them a continuation of the one before."""
@@ -263,16 +286,6 @@ def clean_title(title: str | None) -> str | None:
         return sanitize_title(shortened(line, 100))
     except HermesError:
         return None
-
-
-def as_uuid(name: str) -> str:
-    """A name that is a UUID as it is, any other as a UUID made of it: the same each time."""
-    import uuid
-
-    try:
-        return str(uuid.UUID(name))
-    except ValueError:
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
 
 
 def relink(parents: dict[str, Any], may_begin: Callable[[str], bool] = lambda name: False) -> None:

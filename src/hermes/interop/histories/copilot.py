@@ -39,12 +39,9 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     main.made.title = _workspace(path).text("name")
     agents: dict[str, _EventReader] = {}
     for number, line in json_lines(path, reading):
-        reader, agent = main, line.text("agentId")
-        if agent and agent not in agents:
-            agents[agent] = _EventReader(Conversation(SOURCE, agent), reading)
-        if agent:
-            reader = agents[agent]
-        name = line.text("id") or f"line-{number}"
+        reader, name = main, line.text("id") or f"line-{number}"
+        if agent := line.text("agentId"):
+            reader = agents.get(agent) or agents.setdefault(agent, _EventReader(Conversation(SOURCE, agent), reading))
         reader.take(str(line.get("type")), line.object("data"), line.time("timestamp"), name)
     for reader in agents.values():
         made = reader.made
@@ -113,23 +110,20 @@ class _EventReader:
             made.meta["git_branch"] = branch
 
     def _reply(self, data: Record, at: float | None, name: str) -> None:
-        calls = []
+        made = make.Parts([data.text("content")], [data.text("reasoningText")])
         for number, asked in enumerate(data.objects("toolRequests")):
             call = asked.text("toolCallId") or f"{name}-{number}"
             self._asked.add(call)
-            calls.append(make.tool_call(call, str(asked.get("name") or "tool"), asked.get("arguments")))
-        used = Record(self._used.get(str(data.get("apiCallId")), Record()) | data)
-        self.made.messages += make.spoken(
-            "assistant", data.text("content"), at, name, model=data.text("model") or self.made.model, calls=calls,
-            thoughts=[data.text("reasoningText")], **used.counts(_TOKENS, with_cached=True),
-        )  # fmt: skip
+            made.call(call, asked.get("name"), asked.get("arguments"))
+        used = Record(self._used.get(str(data.get("apiCallId")), Record()) | data).counts(_TOKENS, with_cached=True)
+        self.made.messages += made.messages("assistant", at, name, model=data.text("model") or self.made.model, **used)
 
     def _begin_call(self, data: Record, at: float | None, name: str) -> None:
         call = data.text("toolCallId") or f"{name}-call"
         self._open.append(call)
         if call not in self._asked:
             self._asked.add(call)
-            asked = make.tool_call(call, str(data.get("toolName") or "tool"), data.get("arguments"))
+            asked = make.tool_call(call, data.get("toolName"), data.get("arguments"))
             make.add_call(self.made.messages, asked, at, call, model=self.made.model)
 
     def _end_call(self, data: Record, at: float | None, name: str) -> None:

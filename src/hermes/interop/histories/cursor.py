@@ -108,32 +108,26 @@ class _Editor:
             cwd=next(filter(None, folders), None) or opened_folder(self._path.parent),
         )  # fmt: skip
         made.messages = [one for key in shown for one in self._messages(key, bubbles[key])]
-        taken_back = [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]
-        if made.messages and taken_back:  # the editor keeps them, and shows them no longer
-            made.branches.append((made.messages[-1]["platform_message_id"], taken_back))
+        if cut := len(made.messages):  # what was taken back the editor keeps, and shows no longer
+            made.messages += [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]
+            made.take_back(cut)
         return made
 
     def _messages(self, name: str, bubble: Record) -> list[Message]:
         at, said = _time(bubble), bubble.text("text") or bubble.text("rawText")
         if bubble.get("type") == _USER:
             return make.spoken("user", said, at, name)
-        calls, results = list[Any](), list[Message]()
+        made = make.Parts([said], [bubble.object("thinking").text("text")])
         if (asked := bubble.object("toolFormerData")).text("name"):
             call, tool = asked.text("toolCallId") or f"{name}-call", asked["name"]
             arguments = from_json(asked.get("rawArgs")) or from_json(asked.get("params"), asked.get("params"))
-            calls.append(make.tool_call(call, tool, arguments))
+            made.call(call, tool, arguments)
             result = asked.get("result")
             if told := text(result) or asked.text("error") or (compact(result) if result else None):
                 failed = asked.get("status") in ("error", "cancelled", "rejected")
-                results.append(make.answer(told, at, f"{name}-result", call, tool, failed=failed))
+                made.answer(told, at, f"{name}-result", call, tool, failed=failed)
         used = {ours: number for ours, number in bubble.object("tokenCount").counts(_TOKENS).items() if number}
-        return [
-            *make.spoken(
-                "assistant", said, at, name, thoughts=[bubble.object("thinking").text("text")], calls=calls,
-                model=bubble.object("modelInfo").text("modelName"), **used,
-            ),
-            *results,
-        ]  # fmt: skip
+        return made.messages("assistant", at, name, model=bubble.object("modelInfo").text("modelName"), **used)
 
 
 def _time(bubble: Record) -> float | None:

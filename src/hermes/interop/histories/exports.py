@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import mimetypes
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from hermes.interop.histories.conversation import Conversation
-from hermes.interop.json_reading import Damaged, Reading, Record, decoded, elements, json_lines_of
+from hermes.interop.json_reading import Damaged, Reading, Record, json_values
 
 _HEAD = 200_000
 _LARGEST_ASSET = 50_000_000
@@ -31,13 +31,13 @@ class ExportFiles:
         for name in self.names():
             where = "" if self._archive is None else f"{name}: "
             try:
-                with self._open(name) as stream:
-                    for value in _values(name, stream, reading):
+                with self.open(name) as stream:
+                    for number, value, reading.position in json_values(stream):
                         if isinstance(value, dict):
                             yield Record(value)
                         else:
                             reason = value.reason if isinstance(value, Damaged) else "not an object"
-                            reading.damaged(0, f"{where}{reason}")
+                            reading.damaged(number, f"{where}{reason}")
             except _BROKEN as error:
                 reading.damaged(0, f"{where}{str(error) or type(error).__name__}")
 
@@ -47,7 +47,8 @@ class ExportFiles:
             return [self._path.name]
         return sorted(filter(_is_conversations, self._archive.namelist()))
 
-    def _open(self, name: str) -> IO[bytes]:
+    def open(self, name: str) -> IO[bytes]:
+        """One of its files, opened for reading."""
         return self._path.open("rb") if self._archive is None else self._archive.open(name)
 
     def asset(self, name: str) -> tuple[str, bytes] | None:
@@ -62,17 +63,13 @@ class ExportFiles:
                 return _mime(found.filename), self._archive.read(found)
             except _BROKEN:
                 return None
-        if not name.startswith(
-            ("file-", "file_")
-        ):  # as ChatGPT names uploads: other files beside it are not the export's
+        if not name.startswith(("file-", "file_")):  # ChatGPT's uploads; other files beside it are not the export's
             return None
         # an export has pictures beside its conversations and in folders of its own
         folders = (self._path.parent, *sorted(self._path.parent.glob("dalle-generations")),
                    *sorted(self._path.parent.glob("user-*")), *sorted(self._path.parent.glob("*/audio")))  # fmt: skip
-        near = next(
-            (p for folder in folders for p in folder.glob(f"{_escaped(name)}*") if p.is_file() and not p.is_symlink()),
-            None,
-        )
+        named = (path for folder in folders for path in folder.glob(f"{glob.escape(name)}*"))
+        near = next((path for path in named if path.is_file() and not path.is_symlink()), None)
         return None if near is None or near.stat().st_size > _LARGEST_ASSET else (_mime(near.name), near.read_bytes())
 
 
@@ -113,49 +110,15 @@ def _told_by(begin: bytes) -> str | None:
 
 
 def _heads(path: Path) -> Iterator[bytes]:
-    """The first bytes of each file of an export that has conversations."""
+    """The first bytes of each file of an export that has conversations. A damaged member is left out."""
     if not path.is_file():
         return
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                yield from map(partial(_head_of, archive), ExportFiles(path, archive).names())
-        else:
-            with path.open("rb") as stream:
+    with suppress(*_BROKEN), opened(path) as export:
+        for name in export.names():
+            with suppress(*_BROKEN), export.open(name) as stream:
                 begin = stream.read(_HEAD)
                 if begin.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"[", b"{"):
                     yield begin
-    except _BROKEN:
-        return
-
-
-def _head_of(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The beginning of a member; b"" when it is damaged."""
-    try:
-        with archive.open(name) as member:
-            return member.read(_HEAD)
-    except _BROKEN:
-        return b""
-
-
-def _values(name: str, stream: IO[bytes], reading: Reading) -> Iterator[Any]:
-    """Read the objects of a file: an array, one object, or an object a line."""
-    begin = stream.read(_HEAD).removeprefix(b"\xef\xbb\xbf")
-    stream.seek(0)
-    if begin.lstrip()[:1] == b"{" and (name.endswith(".jsonl") or _is_line(begin)):
-        yield from (line for _, line in json_lines_of(stream, reading))
-        return
-    for value, reading.position in elements(stream):
-        yield value
-
-
-def _is_line(begin: bytes) -> bool:
-    """Whether the first line is an object of its own; one object on several lines is none."""
-    first, end, rest = begin.lstrip().partition(b"\n")
-    try:
-        return bool(end) and bool(rest.strip()) and isinstance(decoded(first.strip()), dict)
-    except ValueError:
-        return False
 
 
 def conversation_files(folder: Path) -> Iterator[Path]:
@@ -172,9 +135,3 @@ def _is_conversations(name: str) -> bool:
 
 def _mime(name: str) -> str:
     return mimetypes.guess_type(name)[0] or "application/octet-stream"
-
-
-def _escaped(name: str) -> str:
-    import glob
-
-    return glob.escape(name)

@@ -13,12 +13,8 @@ from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object, text
 
 SOURCE = "gemini"
-_TOKENS = {
-    "input_tokens": "input",
-    "output_tokens": "output",
-    "cache_read_tokens": "cached",
-    "reasoning_tokens": "thoughts",
-}
+_TOKENS = {"input_tokens": "input", "output_tokens": "output", "cache_read_tokens": "cached",
+           "reasoning_tokens": "thoughts"}  # fmt: skip
 _BOOKKEEPING = ("info", "error", "warning")
 _SET_ONCE = ("sessionId", "startTime")  # which session it is, and when it began, no later line changes
 _CALLS = frozenset(("functionCall", "functionResponse", "thoughtSignature"))  # as the API has them: also in `toolCalls`
@@ -166,21 +162,19 @@ def _reply(record: Record, at: float | None, name: str | None, reading: Reading)
     thoughts = [
         ": ".join(filter(None, (one.text("subject"), one.text("description")))) for one in record.objects("thoughts")
     ] or [part.text("text") or "" for part in record.objects("content") if part.get("thought")]
-    calls, results = [], []
+    made = make.Parts()
     for number, call in enumerate(record.objects("toolCalls")):
         call_id = call.text("id") or f"{name}-{number}"
-        calls.append(make.tool_call(call_id, str(call.get("name") or "tool"), call.get("args")))
+        made.call(call_id, call.get("name"), call.get("args"))
         if call.get("result") is not None or call.text("resultDisplay"):
             failed, ended = call.get("status") in ("error", "cancelled"), call.time("timestamp") or at
-            results.append(
-                make.answer(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
-            )
+            made.answer(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
     reply = make.message(
         "assistant", content_of(record.get("content"), reading), at, name, model=record.text("model"),
-        reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=calls or None,
+        reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=made.calls or None,
         **record.object("tokens").counts(_TOKENS, with_cached=True),
     )  # fmt: skip
-    return [reply, *results]
+    return [reply, *made.results]
 
 
 def output_of(parts: Any) -> str | None:

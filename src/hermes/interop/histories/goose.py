@@ -110,29 +110,25 @@ def _stored(row: Record, reading: Reading) -> list[Message]:
 
 
 def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
-    at, role = record.time("created"), record.get("role")
-    parts, thoughts, calls, results = list[Any](), list[str | None](), list[Any](), list[Message]()
+    at, made = record.time("created"), make.Parts()
     for block in record.objects("content"):
         kind = block.get("type")
         if kind == "text":
-            parts.append(block.text("text"))
+            made.said.append(block.text("text"))
         elif kind == "image" and (shown := make.picture_in(block)):
-            parts.append(shown)
+            made.said.append(shown)
         elif kind == "thinking":
-            thoughts.append(block.text("thinking"))
+            made.thoughts.append(block.text("thinking"))
         elif kind in ("toolRequest", "frontendToolRequest"):
             asked = block.object("toolCall").object("value")
-            calls.append(make.tool_call(str(block.get("id")), str(asked.get("name") or "tool"), asked.get("arguments")))
+            made.call(str(block.get("id")), asked.get("name"), asked.get("arguments"))
         elif kind == "toolResponse":
-            call = str(block.get("id"))
-            told = block.object("toolResult")
+            call, told = str(block.get("id")), block.object("toolResult")
             is_error = told.get("status") == "error" or told.object("value").get("isError") is True
-            results.append(make.answer(_result(told), at, f"{call}-result", call, failed=is_error))
+            made.answer(_result(told), at, f"{call}-result", call, failed=is_error)
         elif str(kind) not in _BOOKKEEPING:
             reading.unknown[f"content {kind}"] += 1
-    if role == "assistant":
-        return [*make.spoken("assistant", make.joined(parts), at, name, thoughts=thoughts, calls=calls), *results]
-    return [*results, *make.spoken("user", make.joined(parts), at, name)]
+    return made.messages("assistant" if record.get("role") == "assistant" else "user", at, name)
 
 
 def _result(result: Record) -> Any:

@@ -118,10 +118,8 @@ class _WireReader:
             self._call(self._reply(step, at), event.get("toolCallId"), event.get("name"), event.get("args"), name)
         elif kind == "tool.result":
             told = event.object("result")
-            output = told.get("output")
-            self._result(
-                event.get("toolCallId"), output if isinstance(output, str) else self._content(output), at, name
-            )
+            output = told["output"] if isinstance(told.get("output"), str) else self._content(told.get("output"))
+            self._result(event.get("toolCallId"), output, at, name)
         elif kind == "step.end" and step in self._steps:
             self._steps[step] |= event.object("usage").counts(_TOKENS)
             ended = {"tool_use": "tool_calls", "end_turn": "stop"}
@@ -141,20 +139,17 @@ class _WireReader:
             reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), part["think"])))
 
     def _call(self, reply: Message, call: Any, tool: Any, arguments: Any, name: str) -> None:
-        made = make.tool_call(text(call) or f"{name}-call", str(tool or "tool"), arguments)
-        reply.setdefault("tool_calls", []).append(made)
+        reply.setdefault("tool_calls", []).append(make.tool_call(text(call) or f"{name}-call", tool, arguments))
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
         self.made.messages.append(make.answer(output, at, name, text(call)))
 
     def _undo(self, turns: int) -> None:
-        """Put the last turns of the person aside."""
-        shown = self.made.messages
-        begins = [place for place, one in enumerate(shown) if one["role"] == "user" and not one.get("meta")][-turns:]
+        """Hide the last turns of the person."""
+        shown = enumerate(self.made.messages)
+        begins = [place for place, one in shown if one["role"] == "user" and not one.get("meta")][-turns:]
         if turns and begins:
-            before = shown[begins[0] - 1]["platform_message_id"] if begins[0] else None
-            self.made.branches.append((before, shown[begins[0] :]))
-            del shown[begins[0] :]
+            self.made.take_back(begins[0])
 
     def _content(self, content: Any) -> Any:
         parts: list[Any] = [content] if text(content) else []

@@ -6,6 +6,7 @@ import base64
 import os
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,17 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 
 
 def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
-    """The older schema: a response holds a prompt and what came back."""
-    for row in map(Record, database.rows("conversations", order=("id",))):
-        made = Conversation(SOURCE, str(row["id"]), title=row.text("name"), model=row.text("model"))
-        for response in map(Record, database.rows("responses", {"conversation_id": row["id"]}, ("datetime_utc", "id"))):
+    """The older schema: a response holds a prompt and what came back. One of no conversation is a conversation of its own."""
+    order = ("datetime_utc", "id")
+    named = ((row, database.rows("responses", {"conversation_id": row["id"]}, order))
+             for row in database.rows("conversations", order=("id",)))  # fmt: skip
+    alone = ((row, iter([row])) for row in database.rows("responses", {"conversation_id": None}, order))
+    for row, responses in chain(named, alone):
+        about = Record(row)
+        made = Conversation(SOURCE, str(row["id"]), title=about.text("name"), model=about.text("model"))
+        for response in map(Record, responses):
             made.system_prompt = made.system_prompt or _system(database, response)
             made.messages += _response(database, response)
-        yield made
-    for response in map(Record, database.rows("responses", {"conversation_id": None}, ("datetime_utc", "id"))):
-        made = Conversation(SOURCE, str(response["id"]), model=response.text("model"))
-        made.system_prompt = _system(database, response)
-        made.messages += _response(database, response)
         yield made
 
 
@@ -76,19 +77,13 @@ def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
         for held in map(Record, database.rows("attachments", {"id": link.get("attachment_id")})):
             parts.append(_attachment(held))
     yield from make.spoken("user", make.joined(parts), asked, f"{name}-prompt")
-    calls = [
-        make.tool_call(
-            call.text("tool_call_id") or f"{name}-{number}",
-            str(call.get("name") or "tool"),
-            from_json(call.get("arguments"), call.get("arguments")),
-        )
-        for number, call in enumerate(map(Record, database.rows("tool_calls", {"response_id": row["id"]}, ("id",))))
-    ]
-    if row.text("response") or calls:
-        yield from make.spoken(
-            "assistant", row.text("response"), answered, name, thoughts=[row.text("reasoning")], calls=calls,
-            model=row.text("resolved_model") or row.text("model"), **row.counts(_TOKENS),
-        )  # fmt: skip
+    reply = make.Parts([row.text("response")], [row.text("reasoning")])
+    for number, one in enumerate(map(Record, database.rows("tool_calls", {"response_id": row["id"]}, ("id",)))):
+        given = from_json(one.get("arguments"), one.get("arguments"))
+        reply.call(one.text("tool_call_id") or f"{name}-{number}", one.get("name"), given)
+    if row.text("response") or reply.calls:
+        model = row.text("resolved_model") or row.text("model")
+        yield from reply.messages("assistant", answered, name, model=model, **row.counts(_TOKENS))
 
 
 def _system(database: ForeignDatabase, row: Record) -> str | None:
@@ -158,28 +153,26 @@ def _chain(database: ForeignDatabase, tip: Any) -> list[Record]:
 
 def _message(database: ForeignDatabase, row: Record, reading: Reading) -> list[Message]:
     name, role = str(row["hash"]), str(row.get("role"))
-    parts, thoughts, calls, results = list[Any](), list[str | None](), list[Any](), list[Message]()
+    made = make.Parts()
     for number, part in enumerate(map(Record, database.rows("parts", {"message_hash": row["hash"]}, ("position",)))):
         kind, told = str(part.get("type")), Record.of(from_json(part.get("payload")))
         if kind == "text":
-            parts.append(part.text("text"))
+            made.said.append(part.text("text"))
         elif kind == "reasoning":
-            thoughts.append(part.text("text"))
+            made.thoughts.append(part.text("text"))
         elif kind == "tool_call":
             call = told.text("tool_call_id") or told.text("id") or f"{name}-{number}"
-            calls.append(make.tool_call(call, str(part.get("tool_name") or "tool"), told.get("arguments")))
+            made.call(call, part.get("tool_name"), told.get("arguments"))
         elif kind == "tool_result":
             made_by = told.text("tool_call_id") or told.text("id")
             output = part.text("text") or told.get("output")
             output = output if isinstance(output, str) else compact(output)
-            results.append(make.answer(output, None, f"{name}-{number}", made_by, part.text("tool_name")))
+            made.answer(output, None, f"{name}-{number}", made_by, part.text("tool_name"))
         elif kind == "attachment":
             told = told.object("attachment") or told  # so since 0.36
             name_there = told.get("attachment_id") or told.get("id")
             rows = database.rows("attachments", {"id": name_there}) if name_there is not None else ()
-            parts.append(_attachment(next(map(Record, rows), told)))
+            made.said.append(_attachment(next(map(Record, rows), told)))
         else:
             reading.unknown[f"part {kind}"] += 1
-    if role == "assistant":
-        return [*make.spoken("assistant", make.joined(parts), None, name, thoughts=thoughts, calls=calls), *results]
-    return [*results, *make.spoken(role if role in ("user", "system") else "user", make.joined(parts), None, name)]
+    return made.messages(role if role in ("assistant", "system") else "user", None, name)

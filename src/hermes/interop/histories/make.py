@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import re
+import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
 from hermes.interop.formats import Export
-from hermes.interop.json_reading import FIRST, LAST, Record, compact, text
+from hermes.interop.json_reading import FIRST, LAST, Record, compact, from_json, text
 
 if TYPE_CHECKING:
     from hermes.store.records.attachments import Read
-    from hermes.store.records.rows import ExportedSession
+    from hermes.store.records.rows import ExportedSession, MessageRow
 
 Message = dict[str, Any]
 _REFERENCE = re.compile("attachment:sha256:([0-9a-f]{64})")
@@ -59,10 +61,35 @@ def add_call(messages: list[Message], call: dict[str, Any], at: float | None, fo
         messages.append(message("assistant", None, at, foreign_id, tool_calls=[call], **fields))
 
 
-def tool_call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:
-    """A tool call as chat endpoints write it."""
-    text = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+def tool_call(call_id: str, name: Any, arguments: Any) -> dict[str, Any]:
+    """A tool call as chat endpoints write it; a tool without a name is "tool"."""
+    given = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
+    return {"id": call_id, "type": "function", "function": {"name": str(name or "tool"), "arguments": given}}
+
+
+@dataclass(slots=True)
+class Parts:
+    """A message that a file has in blocks: its words and pictures, its thoughts and calls, and the results beside it."""
+
+    said: list[Any] = field(default_factory=list)
+    thoughts: list[str | None] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    results: list[Message] = field(default_factory=list)
+
+    def call(self, call_id: str, name: Any, arguments: Any) -> None:
+        """Add a tool call."""
+        self.calls.append(tool_call(call_id, name, arguments))
+
+    def answer(self, content: Any, *about: Any, failed: bool = False) -> None:
+        """Add the result of a call, as `answer` makes it."""
+        self.results.append(answer(content, *about, failed=failed))
+
+    def messages(self, role: str, at: float | None, foreign_id: str | None, **fields: Any) -> list[Message]:
+        """A reply and the results that follow it; or the results that came with a person's message, and the message."""
+        if role == "assistant":
+            said = spoken(role, joined(self.said), at, foreign_id, thoughts=self.thoughts, calls=self.calls, **fields)
+            return [*said, *self.results]
+        return [*self.results, *spoken(role, joined(self.said), at, foreign_id, **fields)]
 
 
 def image_part(data: str, mime: str) -> dict[str, Any]:
@@ -106,12 +133,35 @@ def joined(parts: list[Any]) -> Any:
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
 
 
-def only_session(export: Export, name: str) -> Iterator[ExportedSession]:
-    """The session of an export in a format that holds one a file; InvalidInput at a second one."""
+def as_uuid(name: str) -> str:
+    """A name that is a UUID as it is, any other as a UUID made of it, always the same one."""
+    try:
+        return str(uuid.UUID(name))
+    except ValueError:
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"hermes:{name}"))
+
+
+def only_session(export: Export, program: str) -> Iterator[tuple[ExportedSession, str]]:
+    """The session of an export in a format that holds one a file, and its id there; InvalidInput at a second one.
+
+    Hidden messages are left out, and a system prompt, by which that program would be instructed instead of by its own.
+    """
     for number, session in enumerate(export.sessions):
         if number:
-            raise InvalidInput(f"{name} holds one session a file; name it with --session-id")
-        yield session
+            raise InvalidInput(f"{program} holds one session a file; name it with --session-id")
+        if session.get("rewound_messages"):
+            export.left_out["hidden messages"] = len(session["rewound_messages"])
+        if session.get("system_prompt"):
+            export.left_out["system prompts"] += 1
+        yield session, export.name or as_uuid(str(session["id"]).removeprefix(f"{program}-"))
+
+
+def written_calls(message: MessageRow) -> Iterator[tuple[Any, Any, Any]]:
+    """The id, the tool and the arguments (as an object) of each tool call of a message to write."""
+    for call in message.get("tool_calls") or ():
+        asked = Record.of(call.get("function"))
+        words = asked.get("arguments")
+        yield call.get("id"), asked.get("name"), from_json(words or "{}", {"arguments": words})
 
 
 def written_parts(content: Any, export: Export, *, pictures: bool = True) -> Iterator[tuple[str | None, str]]:

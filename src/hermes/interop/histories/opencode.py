@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -15,7 +15,7 @@ from hermes.interop.json_reading import Reading, Record, compact, decoded, from_
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "opencode"
-_BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask"))
+_BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "agent", "retry", "subtask", "compaction"))
 
 
 def usual_places() -> list[Path]:
@@ -116,74 +116,63 @@ def _conversation(info: Record, told: list[tuple[Record, list[Record]]], reading
         started_at=times.time("created"), archived_at=times.time("archived"),
         parent=info.text("parentID"), kind="subagent",
     )  # fmt: skip
-    cut = Record.of(from_json(info.get("revert"))).text("messageID")
-    taken_back: list[Message] | None = None
+    reverted = Record.of(from_json(info.get("revert"))).text("messageID")
+    cut: int | None = None
     for record, parts in told:
         entries = _messages(record, parts, reading)
-        if cut is not None and str(record.get("id")) == cut:  # taken back, but not yet written over
-            taken_back = []
-        if taken_back is not None:
-            taken_back += entries
-            continue
-        if entries and record.get("summary") is True:  # of a compaction; a person's message has an object there
+        if reverted is not None and str(record.get("id")) == reverted:  # taken back, but not yet written over
+            cut = len(made.messages)
+        # of a compaction; a person's message has an object there
+        if entries and record.get("summary") is True and cut is None:
             made.compact(None, None, None)
             entries[0]["role"] = "user"  # as every continuation begins: the summary is sent to the model
         made.messages += entries
-    if taken_back:
-        last = made.messages[-1]["platform_message_id"] if made.messages else None
-        made.branches.append((last, taken_back))
+    if cut is not None:
+        made.take_back(cut)
     return made
 
 
 def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Message]:
     name, at = str(record.get("id")), record.object("time").time("created")
-    texts, thoughts, calls, results = list[Any](), list[str](), list[Any](), list[Message]()
-    kinds: dict[str, Callable[[Record], None]] = {
-        "text": lambda part: texts.append(part["text"]) if part.text("text") and not part.get("synthetic") else None,
-        "reasoning": lambda part: thoughts.append(part["text"]) if part.text("text") else None,
-        "file": lambda part: texts.append(_file(part)),
-        "compaction": lambda part: None,
-    }
+    made = make.Parts()
     for part in parts:
-        kind = part.get("type")
+        kind = str(part.get("type"))
         if kind == "tool":
-            _tool(part, at, calls, results)
-        elif kind in kinds:
-            kinds[str(kind)](part)
+            _tool(part, at, made)
+        elif kind == "text":
+            made.said.append(None if part.get("synthetic") else part.text("text"))
+        elif kind == "reasoning":
+            made.thoughts.append(part.text("text"))
+        elif kind == "file":
+            made.said.append(_file(part))
         elif kind not in _BOOKKEEPING:
             reading.unknown[f"part {kind}"] += 1
-    content = make.joined(texts)
     if record.get("role") == "user":
-        return make.spoken("user", content, at, name)
-    failed = record.object("error")
-    if content is None and not thoughts and not calls and not failed:
-        return []
+        return make.spoken("user", make.joined(made.said), at, name)
+    if (failed := record.object("error")) and make.joined(made.said) is None:
+        made.said.append(failed.object("data").text("message") or failed.text("name"))
     used = record.object("tokens")
     cache = used.object("cache")
-    reply = make.message(
-        "assistant", content, at, name, model=record.text("modelID"), tool_calls=calls or None,
-        reasoning="\n\n".join(thoughts) or None, output_tokens=used.count("output"),
+    return made.messages(
+        "assistant", at, name, model=record.text("modelID"), output_tokens=used.count("output"),
         input_tokens=used.count("input"), reasoning_tokens=used.count("reasoning"),
         cache_read_tokens=cache.count("read"), cache_write_tokens=cache.count("write"),
         cost_usd=record["cost"] if isinstance(record.get("cost"), (int, float)) else None,
         finish_reason="error" if failed else record.text("finish"),
     )  # fmt: skip
-    if failed and content is None:
-        reply["content"] = failed.object("data").text("message") or failed.text("name")
-    return [reply, *results]
 
 
-def _tool(part: Record, at: float | None, calls: list[Any], results: list[Message]) -> None:
+def _tool(part: Record, at: float | None, made: make.Parts) -> None:
     state = part.object("state")
     call, name = part.text("callID") or str(part.get("id")), str(part.get("tool") or "tool")
-    calls.append(make.tool_call(call, name, state.get("input")))
+    made.call(call, name, state.get("input"))
     if state.get("status") in ("completed", "error"):
         output = state.get("output") if state.get("status") == "completed" else state.get("error")
         if files := [_file(one) for one in state.objects("attachments")]:
             output = make.joined([text(output), *files])
         ended = state.object("time").time("end") or at
         output = output if isinstance(output, (str, list)) else compact(output)
-        results.append(make.answer(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error"))
+        made.answer(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error")
 
 
 def _file(part: Record) -> Any:
@@ -192,9 +181,7 @@ def _file(part: Record) -> Any:
     held = _text_of(url) if url.startswith("data:text/") else None
     if held is None:
         told = part.object("source").object("text").text("value")
-        held = (
-            told if told is not None and not told.startswith("@") else None
-        )  # @name: where the prompt mentions the file
+        held = None if (told or "").startswith("@") else told  # @name: where the prompt mentions the file
     if held is not None:
         return f"[file {label or 'text'}]\n{held}"
     if url.startswith("data:"):

@@ -12,23 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import (
-    HERE,
-    Conversation,
-    Message,
-    as_uuid,
-    left,
-    path_to,
-    reads,
-    relink,
-)
-from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, from_json, json_lines
+from hermes.interop.histories.conversation import HERE, Conversation, Message, reads, relink
+from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, json_lines
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
 
 
+SOURCE = "pi"
 SESSION, MESSAGE = "hermesSession", "hermesMessage"  # where an entry comes from: an import continues that session
+_FINISHES = {"toolUse": "tool_calls", "aborted": "interrupted"}
 _ENDS = {"tool_calls": "toolUse", "interrupted": "aborted", "length": "length", "error": "error"}
 
 
@@ -41,24 +34,14 @@ def kept_at(name: str, session: ExportedSession) -> Path:
 
 def write(export: Export) -> Iterator[bytes]:
     """One session as Pi writes it: a header, and entries that follow each other."""
-    for session in make.only_session(export, "pi"):
-        name = export.name or as_uuid(str(session["id"]).removeprefix("pi-"))
+    for session, name in make.only_session(export, SOURCE):
         header = {"type": "session", "version": 3, "id": name, "timestamp": make.iso(session["started_at"])}
         yield encoded({**header, "cwd": session.get("cwd") or "/", SESSION: session["id"]}) + b"\n"
-        if session.get("rewound_messages"):
-            export.left_out["hidden messages"] = len(session["rewound_messages"])
-        if session.get("system_prompt"):
-            export.left_out["system prompts"] += 1
         parent = None
         for one in session["messages"]:
-            entry = {
-                "id": f"{one['id']:08x}",
-                "parentId": parent,
-                "timestamp": make.iso(one["timestamp"]),
-                MESSAGE: one["id"],
-            }
-            yield encoded({**_entry(one, session.get("model"), export), **entry}) + b"\n"
-            parent = entry["id"]
+            link = {"id": f"{one['id']:08x}", "parentId": parent, "timestamp": make.iso(one["timestamp"])}
+            yield encoded({**_entry(one, session.get("model"), export), **link, MESSAGE: one["id"]}) + b"\n"
+            parent = link["id"]
         if session.get("title"):
             last = {"id": "00000000", "parentId": parent, "timestamp": make.iso(session["started_at"])}
             yield encoded({"type": "session_info", **last, "name": session["title"]}) + b"\n"
@@ -75,10 +58,8 @@ def _entry(one: MessageRow, model: str | None, export: Export) -> dict[str, Any]
     if one["role"] == "assistant":
         if one.get("reasoning"):
             blocks.insert(0, {"type": "thinking", "thinking": one["reasoning"]})
-        for call in one.get("tool_calls") or ():
-            asked = Record.of(call.get("function"))
-            given = from_json(asked.get("arguments") or "{}", {})
-            blocks.append({"type": "toolCall", "id": call.get("id"), "name": asked.get("name"), "arguments": given})
+        for call, tool, given in make.written_calls(one):
+            blocks.append({"type": "toolCall", "id": call, "name": tool, "arguments": given})
         used = {"input": one.get("input_tokens") or 0, "output": one.get("output_tokens") or 0,
                 "cacheRead": one.get("cache_read_tokens") or 0, "cacheWrite": one.get("cache_write_tokens") or 0}  # fmt: skip
         cost = {**dict.fromkeys(used, 0), "total": one.get("cost_usd") or 0}
@@ -97,7 +78,6 @@ def _blocks(one: MessageRow, export: Export) -> list[dict[str, Any]]:
     ]
 
 
-SOURCE = "pi"
 _SOURCES = {".openclaw": "openclaw", ".omp": "omp"}  # by the folder that a file is in
 _BOOKKEEPING = frozenset((
     "model_change", "thinking_level_change", "custom", "label", "session_info", "session_init", "mode_change", "ttsr_injection",
@@ -155,7 +135,6 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
     # A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
     parents = {key: entry.get("parentId") for key, entry in entries.items()}
     relink(parents, lambda key: "parentId" in entries[key] and str(entries[key].get("type")) not in _BOOKKEEPING)
-    shown = path_to(next(reversed(entries), None), parents.get)
     named = (one.text("name") for one in reversed(entries.values()) if one.get("type") == "session_info")
     title = next(filter(None, named), None) or header.text("title")
     started = next((one for one in entries.values() if one.get("type") == "session_init"), None)  # of a sub-agent
@@ -167,24 +146,14 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
         system_prompt=(started or Record()).text("systemPrompt"), origin=header.text(SESSION),
     )  # fmt: skip
     told = {key: _messages(key, entry, reading) for key, entry in entries.items()}
-    parts: list[list[str]] = [[]]
-    ends: dict[str | None, str | None] = {}  # of each entry, the last message up to it
-    last = None
-    for key in shown:
-        last = ends[key] = key if told[key] else last
-        if entries[key].get("type") == "compaction":
-            parts.append([])
-        parts[-1].append(key)
-    for fork, branch in left(entries, set(shown), parents.get):
-        if any(told[key] for key in branch):
-            first.branches.append((ends.get(fork), [one for key in branch for one in told[key]]))
-    parts = [part for part in parts if any(told[key] for key in part)]
+    cuts = [key for key, entry in entries.items() if entry.get("type") == "compaction"]
+    shown = first.take_tree(parents, told, cuts)
     earlier: list[Conversation] = []
-    first.parts = [[one for key in part for one in told[key]] for part in parts] or [[]]
-    for number, made in enumerate(first.split()):
-        if number:
-            summary_id = parts[number][0]
-            made.carry(earlier, set(_kept(entries, shown, summary_id)), summary_id if told[summary_id] else None)
+    for made in first.split():
+        if earlier:
+            began = shown.index(made.messages[0]["platform_message_id"])
+            summary = next(key for key in reversed(shown[: began + 1]) if key in cuts)
+            made.carry(earlier, set(_kept(entries, shown, summary)), summary if told[summary] else None)
         earlier.append(made)
         yield made
 
@@ -206,23 +175,20 @@ def _named(path: Path) -> str:
 
 def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
     kind, at = entry.get("type"), entry.time("timestamp")
+    here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
     if kind == "message":
-        told = _message(key, entry.object("message"), at, reading)
-        return [{**one, HERE: entry[MESSAGE]} for one in told] if isinstance(entry.get(MESSAGE), int) else told
-    if kind in ("compaction", "branch_summary") and entry.text("summary"):
-        return make.spoken("user", entry["summary"], at, key, meta={"summary": True})
-    if kind == "custom_message" and (content := _content(entry.get("content"))):
-        here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
-        return [make.message("system", content, at, key, **here)]
-    if kind not in (*_BOOKKEEPING, "compaction", "branch_summary", "custom_message"):
+        return [{**one, **here} for one in _message(key, entry.object("message"), at, reading)]
+    if kind == "custom_message":
+        return make.spoken("system", _content(entry.get("content")), at, key, **here)
+    if kind in ("compaction", "branch_summary"):
+        return make.spoken("user", entry.text("summary"), at, key, meta={"summary": True})
+    if str(kind) not in _BOOKKEEPING:
         reading.unknown[str(kind)] += 1
     return []
 
 
 def _message(key: str, told: Record, at: float | None, reading: Reading) -> list[Message]:
-    role = told.get("role")
-    at = told.time("timestamp") or at
-    content = _content(told.get("content"))
+    role, at, content = told.get("role"), told.time("timestamp") or at, _content(told.get("content"))
     if role == "user":
         return make.spoken("user", content, at, key)
     if role == "toolResult":
@@ -236,20 +202,18 @@ def _message(key: str, told: Record, at: float | None, reading: Reading) -> list
     if role != "assistant":
         reading.unknown[f"message {role}"] += 1
         return []
-    blocks = told.objects("content")
-    calls = [
-        make.tool_call(str(block.get("id")), str(block.get("name") or "tool"), block.get("arguments"))
-        for block in blocks
-        if block.get("type") == "toolCall"
-    ]
-    thoughts = [b["thinking"] for b in blocks if b.get("type") == "thinking" and b.text("thinking")]
+    made = make.Parts()
+    for block in told.objects("content"):
+        if block.get("type") == "toolCall":
+            made.call(str(block.get("id")), block.get("name"), block.get("arguments"))
+        elif block.get("type") == "thinking":
+            made.thoughts.append(block.text("thinking"))
     cost = told.object("usage").object("cost").get("total")
-    finish = {"toolUse": "tool_calls", "aborted": "interrupted"}.get(
-        str(told.get("stopReason")), told.text("stopReason")
-    )
+    ended = told.text("stopReason")
+    thoughts = "\n\n".join(filter(None, made.thoughts))
     return [make.message(
-        "assistant", content or told.text("errorMessage"), at, key, model=told.text("model"), tool_calls=calls or None,
-        reasoning="\n\n".join(thoughts) or None, finish_reason=finish, **told.object("usage").counts(_TOKENS),
+        "assistant", content or told.text("errorMessage"), at, key, model=told.text("model"), tool_calls=made.calls or None,
+        reasoning=thoughts or None, finish_reason=_FINISHES.get(str(ended), ended), **told.object("usage").counts(_TOKENS),
         cost_usd=cost if isinstance(cost, (int, float)) else None,
     )]  # fmt: skip
 

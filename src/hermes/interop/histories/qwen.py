@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, left, path_to, reads, relink
+from hermes.interop.histories.conversation import Conversation, Message, reads, relink
 from hermes.interop.histories.gemini import content_of, output_of
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
@@ -52,23 +52,12 @@ def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> 
 
     parents = {key: entry.get("parentUuid") for key, entry in entries.items()}
     relink(parents)
-    shown = path_to(next(reversed(entries), None), parents.get)
     cwd = next((found for one in entries.values() if (found := one.text("cwd"))), None)
     made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
     if branch := last("gitBranch"):
         made.meta["git_branch"] = branch
-    said: dict[str, str | None] = {}  # of each entry, the last message up to it
-    end: str | None = None
-    for key in shown:
-        if entries[key].get("subtype") == "chat_compression":
-            made.compact(None, None, None)
-        told = _messages(key, entries[key], reading)
-        made.messages += told
-        end = said[key] = told[-1]["platform_message_id"] if told else end
-    for fork, branch_keys in left(entries, set(shown), parents.get):
-        told = [one for key in branch_keys for one in _messages(key, entries[key], reading)]
-        if told:
-            made.branches.append((said.get(fork or ""), told))
+    told = {key: _messages(key, entry, reading) for key, entry in entries.items()}
+    made.take_tree(parents, told, [key for key, one in entries.items() if one.get("subtype") == "chat_compression"])
     yield made
 
 
@@ -87,11 +76,10 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
     content = content_of(parts, reading)
     if kind == "user":
         return make.spoken("user", content, at, key)
-    calls = []
-    for number, part in enumerate(Record.all(parts)):
-        if asked := part.object("functionCall"):
-            call = asked.text("id") or f"{key}-{number}"
-            calls.append(make.tool_call(call, str(asked.get("name") or "tool"), asked.get("args")))
+    calls = [
+        make.tool_call(asked.text("id") or f"{key}-{number}", asked.get("name"), asked.get("args"))
+        for number, part in enumerate(Record.all(parts)) if (asked := part.object("functionCall"))
+    ]  # fmt: skip
     thoughts = [part.text("text") for part in Record.all(parts) if part.get("thought")]
     used = entry.object("usageMetadata").counts(_TOKENS, with_cached=True)
     return make.spoken("assistant", content, at, key, thoughts=thoughts, calls=calls, model=entry.text("model"), **used)

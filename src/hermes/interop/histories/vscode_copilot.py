@@ -156,16 +156,12 @@ def _change(whole: Record, keys: list[Any], line: Record) -> None:
         held += line.get("v") or []
 
 
-def _metadata(request: Record) -> Record:
-    return request.object("result").object("metadata")
-
-
 def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     at, asked = request.time("timestamp"), request.get("message")
     said = text(asked) or Record.of(asked).text("text")
     parts = [*([said] if said else []), *_attached(request.object("variableData"))]
     made = make.spoken("user", make.joined(parts), at, name)
-    metadata = _metadata(request)
+    metadata = request.object("result").object("metadata")
     model = metadata.text("resolvedModel") or (request.text("modelId") or "").rpartition("/")[2]
     failed = request.object("result").object("errorDetails").text("message")
     rounds = [

@@ -103,24 +103,21 @@ def _picture(part: Record) -> Any:
 
 def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     """A reply, and what its tools gave back."""
-    texts, thoughts, calls = list[Any](), list[str](), list[Any]()
-    results = agent.object("tool_results")
+    made, results = make.Parts(), agent.object("tool_results")
     for part in agent.objects("content"):
         if part.text("Text"):
-            texts.append(part["Text"])
+            made.said.append(part["Text"])
         elif thought := part.object("Thinking").text("text"):
-            thoughts.append(thought)
+            made.thoughts.append(thought)
         elif used := part.object("ToolUse"):
-            call = str(used.get("id"))
-            calls.append(make.tool_call(call, str(used.get("name") or "tool"), used.get("input")))
+            made.call(str(used.get("id")), used.get("name"), used.get("input"))
         elif not part.keys() & {"Text", "Thinking", "RedactedThinking"}:
             reading.unknown[f"content {next(iter(part), None)}"] += 1
-    made = make.spoken("assistant", make.joined(texts), None, name, thoughts=thoughts, calls=calls)
     for call in results:
         result = results.object(call)
         tool, failed = result.text("tool_name"), result.get("is_error") is True
-        made.append(make.answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed))
-    return made
+        made.answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed)
+    return made.messages("assistant", None, name)
 
 
 def _newer(one: Any) -> dict[str, Any]:
