@@ -95,9 +95,7 @@ class Agent:
         session_id: str,
         source: str = "cli",
         tools: Iterable[Tool] = (),
-        confirm: Callable[[str], bool | Answer] = lambda question: (
-            NOBODY
-        ),  # no user can be asked: the rules decide alone
+        confirm: Callable[[str], bool | Answer] = lambda question: NOBODY,  # the rules decide alone
         user: User | None = None,
         home: Path | None = None,
         cwd: Path | None = None,

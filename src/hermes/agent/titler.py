@@ -91,10 +91,8 @@ _places = threading.Semaphore(AT_ONCE)
 
 
 def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
-    with (
-        _places,
-        suppress(Exception),
-    ):  # the store was closed, is full, …: a missing title must not disturb the conversation
+    # The store may be closed or full: a missing title must not disturb the conversation.
+    with _places, suppress(Exception):
         asked, answered = first_exchange(db.get_messages(session_id))
         if not asked and not answered:
             return
