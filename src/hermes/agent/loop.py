@@ -397,9 +397,9 @@ class Agent:
             )
             if found is None:
                 return
-            session.recalled, self.recalled = found.given, found
             with self.lease.fenced():
                 self.db.record_event(self.session_id, RECALLED, ids_of(found.passages))
+            session.recalled, self.recalled = found.given, found
             yield found
 
     def _ask(self, with_reply: Also | None, *, concluding: bool) -> Generator[Event, None, Reply]:

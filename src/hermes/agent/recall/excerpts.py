@@ -251,7 +251,8 @@ def excerpts(
     for roles in (["user", "assistant"], None):
         for text in filter(None, dict.fromkeys((asked, plain_words))):
             # The second round is for a long conversation, perhaps the current one, that has all hits of the first.
-            for hits in islice(search_rounds(db, text, 80, role_filter=roles, visible_to=visible_to), 2):
+            rounds = search_rounds(db, text, 80, role_filter=roles, visible_to=visible_to, automated=False)
+            for hits in islice(rounds, 2):
                 found = search.passages(hits, fold(asked))
                 if found:
                     return found

@@ -266,8 +266,8 @@ def _reason(answer: str | Exception | None) -> str:
 
 
 def _short(value: Any) -> Any:
-    """A name that the program stores, cut to the longest allowed."""
-    return shortened(" ".join(harmless(value).split()), 80) if isinstance(value, str) else value
+    """A name that stands outside of the quotations (a source, a role, a model): on one line, and short."""
+    return shortened(" ".join(defused(value).split()), 80) if isinstance(value, str) else value
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, str | None]:
