@@ -462,7 +462,7 @@ class Agent:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
         model = self.model
         if (quotes := quoting(model)) is not None:
-            model = quotes.speaking_in(self.session_id, self.context.user)
+            model = quotes.speaking_in(self.session_id, self.context.user, private=self.private)
         reply: Reply | None = None
         begun, anew = False, bool(heard)
         for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):

@@ -126,8 +126,9 @@ class Model(Protocol):
 class Quotes(Protocol):
     """A model that answers with passages of the history alone."""
 
-    def speaking_in(self, session_id: str, user: User | None) -> Model:
-        """A light view for one conversation, limited to what the user may see: one model serves any number of threads."""
+    def speaking_in(self, session_id: str, user: User | None, *, private: bool = True) -> Model:
+        """A light view for one conversation, limited to what the user may see: one model serves any number of threads. Unless
+        it is `private`, others read the answers, and only that conversation is quoted."""
         ...
 
 

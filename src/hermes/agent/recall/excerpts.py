@@ -232,12 +232,13 @@ def excerpts(
     visible_to: User | None = None,
     limit: int = 5,
     about: Callable[[SearchHit, str], bool] | None = None,
+    within: str | None = None,
 ) -> list[Excerpt]:
     """The passages that best answer a question, at most two of one conversation; the current one's are left out, and those of
     automated sessions.
 
     A passage of a user comes with the beginning of the reply. `about`: one of each conversation, none that is weak, and only
-    those that pass this test.
+    those that pass this test. `within`: only from this conversation.
     """
     chains = Chains(db, current, visible_to)
     asked = " ".join(harmless(question).split())[:400]
@@ -249,6 +250,7 @@ def excerpts(
         hits = db.search_messages(
             words, limit=_PASSAGES if about is None else _NEAR_PASSAGES, role_filter=wanted, visible_to=visible_to,
             automated=False, exclude_sessions=[*chains.own] or None,
+            session_ids=None if within is None else chains.members(within),
         )  # fmt: skip
         hits = [hit for hit in hits if _may_answer(hit) and (about is None or hit["confidence"] != "weak")]
         out: list[Excerpt] = []

@@ -86,16 +86,17 @@ def recall(
     visible_to: User | None = None,
     window: Callable[[], int | None] = lambda: None,
     weak: bool = False,
+    within: str | None = None,
 ) -> Recalled | None:
     """Find what earlier conversations say about a question; None when nothing is near enough.
 
     `current` is the conversation to leave out. `window` tells the model's, in tokens; it is called only if something was
     found, since a model may have to ask its server. `weak` is for an assistant that can only quote: passages that are only
-    the nearest there are come as well, and more of them.
+    the nearest there are come as well, and more of them; only from the conversation `within`, if one is given.
     """
     question = typed(question)
     if weak:
-        found = excerpts(db, question, current=current, visible_to=visible_to)
+        found = excerpts(db, question, current=current, visible_to=visible_to, within=within)
         return Recalled(_line(found), tuple(found)) if found else None
     topic = Topic(question, partial(_people, db, question, visible_to))
     if not topic.words:
