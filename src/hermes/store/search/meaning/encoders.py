@@ -202,6 +202,3 @@ def installed(home: Path | None = None) -> list[Encoder]:
     if Multilingual.is_installed():
         found.append(_made(Multilingual))
     return found
-
-
-KNOWN = (Arctic.name, Multilingual.name)
