@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.recall.recall import session_search
+from hermes.agent.recall.session_search import session_search
 from hermes.agent.tools.processes import process
 from hermes.agent.tools.terminal import terminal
 from hermes.agent.turn import Done, ToolFinished

@@ -105,6 +105,16 @@ def test_what_was_said_earlier_in_the_same_conversation_is_found(history, tmp_pa
     assert "> What is my walrus called?" not in answer
 
 
+def test_where_others_read_the_answers_it_quotes_that_conversation_alone(history, tmp_path) -> None:
+    agent = Agent(history, Config(), ExtractiveModel(history), session_id="group", home=tmp_path, cwd=tmp_path)
+    agent.private = False
+    list(agent.turn("My walrus is called Ivory, please remember that."))
+    assert "Ivory" in list(agent.turn("What is my walrus called?"))[-1].text
+    answer = list(agent.turn("What did we say about the sourdough starter?"))[-1].text
+    agent.close()
+    assert "Feed the starter" not in answer and "found nothing" in answer
+
+
 def test_it_quotes_to_nobody_what_they_may_not_see(history) -> None:
     talk(history, "mine", "the sourdough of user seven", source="telegram", user_id="7")
     answer = reply(ExtractiveModel(history, user=("telegram", "7")), "what about the sourdough?")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hermes.agent.recall.recall import TOKENS, Recalled, last_recalled, recall, recalled_text
+from hermes.errors import StoreFull
 from hermes.texts import text_tokens
 from tests.support.wire import Wire, said
 
@@ -128,6 +129,25 @@ def test_a_person_is_given_only_their_own_conversations(db: Any) -> None:
     _remember(db, "anns", source="telegram", user_id="ann")
     assert recall(db, QUESTION, current="now", visible_to=("telegram", "ann")) is not None
     assert recall(db, QUESTION, current="now", visible_to=("telegram", "bob")) is None
+
+
+@pytest.mark.parametrize("weak", [False, True])
+def test_what_no_person_held_is_not_recalled(db: Any, weak: bool) -> None:
+    _remember(db, "job", source="cron")
+    assert recall(db, QUESTION, current="now", weak=weak) is None
+
+
+def test_what_can_not_be_recorded_is_not_given(db: Any, make_agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _remember(db)
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise StoreFull("the disk is full")
+
+    with Wire([said("No idea.")]) as wire:
+        agent = make_agent(wire, db=db)
+        monkeypatch.setattr(db, "record_event", full)
+        events = list(agent.turn(QUESTION))
+        assert "DuckDB" not in str(_sent(wire)) and not [one for one in events if isinstance(one, Recalled)]
 
 
 def test_at_most_three_conversations_and_600_tokens(db: Any) -> None:

@@ -355,6 +355,7 @@ def test_sessions_lists_and_searches(talk: Talk, server: ModelServer) -> None:
     found = talk.type("/sessions zebra")
     assert zebra in found and "where is the zebra kept?" in found and talk.session_id not in found
     assert "No messages match" in talk.type("/sessions unicorn")
+    assert "closely" in talk.type("/search where does Veronica keep the zebra?")
     talk.db.create_session("long", "cli")
     talk.db.replace_messages("long", [{"role": "user", "content": f"zebra {number}"} for number in range(500)])
     assert all(one in talk.type("/sessions zebra") for one in ("long", zebra))

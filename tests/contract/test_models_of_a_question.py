@@ -41,7 +41,7 @@ class Model:
 
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> list[Model]:
-    both = [Model(encoders.KNOWN[0], english=True), Model(encoders.KNOWN[1], english=False)]
+    both = [Model(encoders.Arctic.name, english=True), Model(encoders.Multilingual.name, english=False)]
     monkeypatch.setattr(encoders, "installed", lambda home=None: both)
     return both
 

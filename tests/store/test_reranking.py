@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from hermes.errors import StoreError
 from hermes.store.api.session_db import SessionDB
 from hermes.store.engines.base import Scope
 from hermes.store.records.codec import Blob
@@ -79,3 +82,10 @@ def test_what_the_model_does_not_know_is_left_out(db, monkeypatch):
 
 def test_no_vectors_at_all(db, monkeypatch):
     assert looked(db, monkeypatch, {"none": [(None, None)]})[0] is None
+
+
+def test_a_damaged_package_is_an_error_of_the_store_which_no_search_fails_by():
+    model = encoders.Multilingual()
+    model._model = SimpleNamespace(encode=lambda texts: 1 // 0)
+    with pytest.raises(StoreError, match="--force-reinstall"):
+        model.questions(["a question"])

@@ -383,9 +383,9 @@ class Agent:
             )
             if found is None:
                 return
-            session.recalled, self.recalled = found.given, found
             with self.lease.fenced():
                 self.db.record_event(self.session_id, RECALLED, ids_of(found.passages))
+            session.recalled, self.recalled = found.given, found
             yield found
 
     def _ask(self, with_reply: Also | None, *, concluding: bool) -> Generator[Event, None, Reply]:
@@ -448,7 +448,7 @@ class Agent:
             messages, schemas = [*messages, {"role": "user", "content": _CONCLUDE}], []
         model = self.model
         if hasattr(model, "speaking_in"):  # it quotes the history, as far as this user may see it
-            model = model.speaking_in(self.session_id, self.context.user)
+            model = model.speaking_in(self.session_id, self.context.user, private=self.private)
         reply: Reply | None = None
         begun, anew = False, bool(heard)
         for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):

@@ -268,11 +268,12 @@ def _entry(host: Host, session_id: str, when: float | None, name: str, width: in
 
 def _search(host: Host, words: str) -> str:
     from hermes.agent.recall.excerpts import hits_by_session
+    from hermes.agent.recall.history_text import NEAREST
 
     found, _ = hits_by_session(host.db, words, LISTED, 50, visible_to=host.user)
     if not found:
         return f'No messages match "{shortened_line(words, 60)}".'
-    lines = []
+    lines = [NEAREST] if all(hit["confidence"] == "weak" for hits in found.values() for hit in hits) else []
     for session_id, (hit, *_) in list(found.items())[:LISTED]:
         lines.append(_entry(host, session_id, hit["timestamp"], shortened_line(hit["title"] or "—", 48)))
         lines.append("    " + shortened_line(hit["snippet"].replace(">>>", "").replace("<<<", ""), 160))

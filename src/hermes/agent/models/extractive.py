@@ -41,7 +41,8 @@ _GREETING = re.compile(
 class ExtractiveModel:
     """Quotes your history; one instance for all conversations and threads.
 
-    `session_id` is its conversation, `user` the one whose sessions may be quoted (None: the owner's, all).
+    `session_id` is its conversation, `user` the one whose sessions may be quoted (None: the owner's, all); of a conversation
+    that is not `private`, none but itself.
     """
 
     name = EXTRACTIVE
@@ -51,12 +52,15 @@ class ExtractiveModel:
     base_url: str | None = None
     provider: str | None = None
 
-    def __init__(self, db: SessionDB, session_id: str | None = None, *, user: User | None = None) -> None:
+    def __init__(
+        self, db: SessionDB, session_id: str | None = None, *, user: User | None = None, private: bool = True
+    ) -> None:
         self.db, self._session_id, self._user = db, session_id, user
+        self._within = session_id if not private else None
 
-    def speaking_in(self, session_id: str, user: User | None) -> ExtractiveModel:
+    def speaking_in(self, session_id: str, user: User | None, *, private: bool = True) -> ExtractiveModel:
         """A copy of the assistant for one conversation and user."""
-        return ExtractiveModel(self.db, session_id, user=user)
+        return ExtractiveModel(self.db, session_id, user=user, private=private)
 
     def unread(self, messages: Sequence[Message]) -> str | None:
         """None: the whole question is searched for."""
@@ -91,20 +95,22 @@ class ExtractiveModel:
                 f"\n\n{HOW}"
             )
         # It does not get its own conversation, so that is searched as well.
-        found = recall(self.db, question, current=None, visible_to=self._user, weak=True)
+        found = recall(self.db, question, current=None, visible_to=self._user, weak=True, within=self._within)
         if found is None:
             return self._nothing(question)
         listed = "\n\n".join(_shown(number, excerpt) for number, excerpt in enumerate(found.passages, 1))
         return f"{I_AM} These passages fit best:\n\n{listed}\n\n{HOW}"
 
     def _nothing(self, question: str) -> str:
+        about = shortened(" ".join(harmless(question).split()), 80)
+        if self._within is not None:
+            return f"I found nothing about “{about}” in this conversation, and quote no other one here. {I_AM}\n\n{HOW}"
         others = self.db.session_count(visible_to=self._user) - (1 if self._session_id is not None else 0)
         searched = (
             "there are no other conversations to search yet"
             if others <= 0
             else f"I searched {others} other conversation{'s' * (others != 1)} for it"
         )
-        about = shortened(" ".join(harmless(question).split()), 80)
         return f"I found nothing about “{about}” in your history: {searched}. {I_AM}\n\n{HOW}"
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.recall.history_text import message_text, when
@@ -24,6 +24,7 @@ OWN_SPEAKER = "assistant (small built-in model, unreliable)"  # where a reader m
 GAP = "\n[…]\n"
 _TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
 _LOOKED_AT = 12  # messages in which the reply to a passage of a user is looked for
+_PASSAGES, _NEAR_PASSAGES = 80, 20  # hits from which passages are made: all, and only those that are near enough
 _HITS = 60  # hits looked at, until enough conversations are among them
 
 
@@ -40,13 +41,14 @@ class FoundConversation:
 
 
 class Chains:
-    """Which conversation a session belongs to, and which ones belong to the current one."""
+    """Which conversation a session belongs to, and which sessions belong to the current one (`own`)."""
 
     def __init__(self, db: SessionDB, current: str | None, visible_to: User | None) -> None:
         self._db, self._visible_to = db, visible_to
         self._tips: dict[str, str] = {}
-        self._own = self._above(current) if current else set()
-        self._own_tip = self.tip(current) if current else None
+        self.own: set[str] = set()
+        if current is not None:
+            self.own = {*self._above(current), *db.get_compression_chain(current)}
 
     def tip(self, session_id: str) -> str:
         """The newest session of the conversation."""
@@ -55,6 +57,7 @@ class Chains:
         return self._tips[session_id]
 
     def _above(self, session_id: str) -> set[str]:
+        """The session and its ancestors, whose messages are in its context."""
         chain: set[str] = set()
         current: str | None = session_id
         while current is not None and current not in chain:
@@ -63,10 +66,6 @@ class Chains:
             # A session before a reset is another conversation, although it is linked: its messages are not in context.
             current = row["parent_session_id"] if row is not None and row["kind"] != "reset" else None
         return chain
-
-    def is_own(self, session_id: str) -> bool:
-        """Whether this is the current session, an ancestor, or of the same chain."""
-        return session_id in self._own or (self._own_tip is not None and self.tip(session_id) == self._own_tip)
 
     def shown(self, session_id: str) -> SessionRow | None:
         """The row under which a conversation is presented: its newest member if the caller may see it."""
@@ -121,7 +120,7 @@ def find_conversations(
     found: dict[str, FoundConversation] = {}
     for hits in search_rounds(db, query, _HITS, session_ids=within, **filters):
         for hit in hits:
-            if within is None and (chains.is_own(hit["session_id"]) or is_echo(hit)):
+            if within is None and (hit["session_id"] in chains.own or _is_echo(hit)):
                 continue
             key = chains.tip(hit["session_id"])
             if key not in found:
@@ -140,7 +139,7 @@ def is_own(message: MessageRow) -> bool:
     return message["role"] == "assistant" and message["model"] in OWN_MODELS
 
 
-def is_echo(hit: SearchHit) -> bool:
+def _is_echo(hit: SearchHit) -> bool:
     """Whether this is the extractive assistant quoting: the source of its words is found as well."""
     return hit["own_model"] and hit["model"] == EXTRACTIVE
 
@@ -233,81 +232,65 @@ def excerpts(
     visible_to: User | None = None,
     limit: int = 5,
     about: Callable[[SearchHit, str], bool] | None = None,
+    within: str | None = None,
 ) -> list[Excerpt]:
-    """The passages that best answer a question, at most two of one conversation; the current one's are left out.
+    """The passages that best answer a question, at most two of one conversation; the current one's are left out, and those of
+    automated sessions.
 
-    A passage of a user comes with the beginning of the reply. `about`: one of each conversation, none that is weak, only
-    those that pass this test, and one search alone, by the question's words.
+    A passage of a user comes with the beginning of the reply. `about`: one of each conversation, none that is weak, and only
+    those that pass this test. `within`: only from this conversation.
     """
-    search = _PassageSearch(db, Chains(db, current, visible_to), visible_to, limit, 2 if about is None else 1)
+    chains = Chains(db, current, visible_to)
     asked = " ".join(harmless(question).split())[:400]
-    plain_words = " ".join(re.findall(r"\w+", asked))
-    if about is not None:
+    words = " ".join(re.findall(r"\w+", asked))
+    roles = (
+        (["user", "assistant"],) if about is not None else (["user", "assistant"], None)
+    )  # what tools said comes last
+    for wanted in roles:
         hits = db.search_messages(
-            plain_words, limit=20, role_filter=["user", "assistant"], visible_to=visible_to, automated=False
-        )
-        return search.passages([hit for hit in hits if hit["confidence"] != "weak"], fold(asked), about)
-    # Messages of people and models come first; a question without a match as a query is tried by its words alone.
-    for roles in (["user", "assistant"], None):
-        for text in filter(None, dict.fromkeys((asked, plain_words))):
-            # The second round is for a long conversation, perhaps the current one, that has all hits of the first.
-            for hits in islice(search_rounds(db, text, 80, role_filter=roles, visible_to=visible_to), 2):
-                found = search.passages(hits, fold(asked))
-                if found:
-                    return found
-    return []
-
-
-class _PassageSearch:
-    """From hits to passages."""
-
-    def __init__(self, db: SessionDB, chains: Chains, visible_to: User | None, limit: int, each: int) -> None:
-        self.db, self.chains, self.visible_to, self.limit, self.each = db, chains, visible_to, limit, each
-
-    def passages(
-        self, hits: Sequence[SearchHit], own_words: str, about: Callable[[SearchHit, str], bool] | None = None
-    ) -> list[Excerpt]:
+            words, limit=_PASSAGES if about is None else _NEAR_PASSAGES, role_filter=wanted, visible_to=visible_to,
+            automated=False, exclude_sessions=[*chains.own] or None,
+            session_ids=None if within is None else chains.members(within),
+        )  # fmt: skip
+        hits = [hit for hit in hits if _may_answer(hit) and (about is None or hit["confidence"] != "weak")]
         out: list[Excerpt] = []
-        per: dict[str, int] = {}
+        per: Counter[str] = Counter()  # passages of each conversation
         taken: set[int] = set()  # messages that were already quoted
-        best = 0.0
+        best = max((hit["score"] for hit in hits if hit["relaxed"]), default=0.0)
         for hit in hits:
-            session_id = hit["session_id"]
-            key = self.chains.tip(session_id)
-            if self.chains.is_own(session_id) or per.get(key, 0) >= self.each or hit["own_model"]:
+            key = chains.tip(hit["session_id"])
+            if per[key] == (2 if about is None else 1):
                 continue
-            if hit["why"] == "words" and ">>>" not in hit["snippet"]:
-                continue  # it only stands beside a match
-            if hit["relaxed"]:
-                best = max(best, hit["score"])
-                if hit["score"] < best / 2:  # shares only a word with the question
-                    continue
-            text, used = _passage(
-                self.db.get_messages_from(hit["id"], _LOOKED_AT, visible_to=self.visible_to), hit, taken
-            )
+            if hit["relaxed"] and hit["score"] < best / 2:  # shares only a word with the question
+                continue
+            around = db.get_messages_from(hit["id"], _LOOKED_AT, visible_to=visible_to)
+            text, used = _passage(around, hit, taken)
             if not text or any(text == other.text for other in out):
                 continue
-            if len(used) == 1 and hit["role"] == "user" and _asks(text, own_words):
+            if len(used) == 1 and hit["role"] == "user" and _asks(text, asked):
                 continue
             if about is not None and not about(hit, text):
                 continue
             taken |= used
-            per[key] = per.get(key, 0) + 1
-            row = self.chains.shown(session_id)
-            shown_id, title = (session_id, None) if row is None else (row["id"], row["title"])
+            per[key] += 1
+            row = chains.shown(hit["session_id"])
+            shown_id, title = (hit["session_id"], None) if row is None else (row["id"], row["title"])
             out.append(Excerpt(shown_id, title, hit["source"], float(hit["timestamp"]), hit["id"], hit["role"], text))
-            if len(out) >= self.limit:
+            if len(out) == limit:
                 break
-        return out
+        if out:
+            return out
+    return []
 
 
-def _asks(text: str, own_words: str) -> bool:
+def _may_answer(hit: SearchHit) -> bool:
+    """Whether a hit is neither what the program's own assistant said nor a message that only stands beside a match."""
+    return not hit["own_model"] and (hit["why"] != "words" or ">>>" in hit["snippet"])
+
+
+def _asks(text: str, asked: str) -> bool:
     """Whether a passage is only a question: the current one, or one without an answer."""
-    return text.rstrip().endswith(("?", "？", "؟")) or _folded(text) == own_words
-
-
-def _folded(text: str) -> str:
-    return fold(" ".join(harmless(text).split()))[:400]
+    return text.rstrip().endswith(("?", "？", "؟")) or fold(" ".join(text.split())[:400]) == fold(asked)
 
 
 def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) -> tuple[str, set[int]]:

@@ -38,8 +38,8 @@ def defused(text: str) -> str:
     """Harmless text in which nothing reads as one of the marks."""
     text = _without_marks(harmless(text))
     if not text.isascii():
-        # Look-alike letters, and characters without width in between.
-        seen = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) != "Cf")
+        # Look-alike letters, accents on letters, and characters without width in between.
+        seen = "".join(c for c in unicodedata.normalize("NFKD", text) if unicodedata.category(c) not in ("Cf", "Mn"))
         if _MARK.search(seen):
             return _without_marks(seen)
     return text

@@ -190,7 +190,7 @@ def waiting_for_user() -> Iterator[None]:
 
 def builtin_tools(config: Config) -> list[Tool]:
     """session_search, skills, terminal, process, files, cron, delegate; memory unless the configuration turns it off."""
-    from hermes.agent.recall.recall import session_search
+    from hermes.agent.recall.session_search import session_search
     from hermes.agent.tools.cron_tool import cron
     from hermes.agent.tools.delegate import delegate
     from hermes.agent.tools.file_tools import FILE_TOOLS

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from hermes.store.engines.base import Tx, rows_among
@@ -198,14 +198,6 @@ class Looked(NamedTuple):
     without vectors where the question can name no person."""
 
 
-class _Lead(NamedTuple):
-    """How far some messages or sessions are ahead of the others."""
-
-    share: float
-    """In shares of the words."""
-    near: float
-
-
 def is_weak(
     asked: str, words: Sequence[Word], sessions: Sequence[Looked], *, named_time: bool, related: float | None
 ) -> bool:
@@ -277,11 +269,11 @@ def _is_of_others(
         is_theirs = not persons.isdisjoint(some)
         for (message_id, _, near), name in zip(session.messages, some, strict=True):
             parts[name in persons if each_signed else is_theirs].append((share.get(message_id, 0.0), near))
-    lead = _lead(parts)
+    lead, near_lead = _lead(parts)
     if each_signed:
-        return lead.near < OTHERS_NEAR if with_vectors else lead.share * whole < OTHERS_VALUE
-    both = SHARE_OF_PERSON * lead.share + lead.near
-    return (lead.share < OTHERS_SHARE and lead.near <= 0.0) or (with_vectors and both < OTHERS_BOTH)
+        return near_lead < OTHERS_NEAR if with_vectors else lead * whole < OTHERS_VALUE
+    both = SHARE_OF_PERSON * lead + near_lead
+    return (lead < OTHERS_SHARE and near_lead <= 0.0) or (with_vectors and both < OTHERS_BOTH)
 
 
 def _is_of_another_time(words: Sequence[Word], sessions: Sequence[Looked], *, with_vectors: bool) -> bool:
@@ -291,10 +283,10 @@ def _is_of_another_time(words: Sequence[Word], sessions: Sequence[Looked], *, wi
     for session in sessions:
         held = sum(word.value for word in words if session.id in word.sessions) / whole
         parts[session.fits].append((held, max((near for _, _, near in session.messages), default=0.0)))
-    lead = _lead(parts)
+    lead, near_lead = _lead(parts)
     if with_vectors:
-        return SHARE_OF_TIME * lead.share + lead.near < TIMES_BOTH
-    return lead.share * whole < TIMES_VALUE
+        return SHARE_OF_TIME * lead + near_lead < TIMES_BOTH
+    return lead * whole < TIMES_VALUE
 
 
 def _is_of_something_else(topic: Sequence[Word], sessions: Sequence[Looked], related: float | None) -> bool:
@@ -310,9 +302,9 @@ def _is_of_something_else(topic: Sequence[Word], sessions: Sequence[Looked], rel
     )
 
 
-def _lead(parts: dict[bool, list[tuple[float, float]]]) -> _Lead:
-    return _Lead(*(_most(parts[True], at) - _most(parts[False], at) for at in (0, 1)))
-
-
-def _most(values: Iterable[tuple[float, float]], at: int) -> float:
-    return max((one[at] for one in values), default=0.0)
+def _lead(parts: dict[bool, list[tuple[float, float]]]) -> list[float]:
+    """How far some messages or sessions (True) are ahead of the others: in shares of the words, and in nearness."""
+    return [
+        max((one[at] for one in parts[True]), default=0.0) - max((one[at] for one in parts[False]), default=0.0)
+        for at in (0, 1)
+    ]

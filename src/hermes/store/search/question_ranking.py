@@ -15,7 +15,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Sequence, Set
 from heapq import nlargest
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -133,7 +132,8 @@ class Message(NamedTuple):
 # The beginning and the end of what people and models said. That of tools is long, and its form gives no clue.
 _SAID = "CASE WHEN m.role IN ('user', 'assistant') THEN substr(m.content, {}) END"
 _TEXTS = f"{_SAID.format(f'1, {HEAD}')}, {_SAID.format(-1)}"
-Placed = tuple[float, int, int]  # a hit: its value, the place of its session (negative), the message
+# A hit: whether others than the program's own assistants said it, its value, the place of its session (negative), the message.
+Placed = tuple[bool, float, int, int]
 Preference = Callable[[float, float], float]
 """How much a session counts in addition, by the times of its first and last message."""
 
@@ -233,13 +233,9 @@ class QuestionRanking:
         return {one: score * ROLE_WEIGHT.get(self._holders[one][2], 1.0) for one, score in scores.items()}
 
     def _counted(self, word: QuestionWord) -> Counter[str]:
-        """How many messages of each session hold a word."""
-        count = Counter(map(itemgetter(1), word.holders))
-        count.update(self._holders[one][1] for one in word.older(self._holders.keys()))
-        return count
-
-    def _said_here_of(self, word: QuestionWord) -> Counter[str]:
-        return Counter(holder[1] for holder in word.holders if holder[0] in self._said_here)
+        """How many messages of each session hold a word, without what the program's own assistants said."""
+        ids = {holder[0] for holder in word.holders} | word.older(self._holders.keys())
+        return Counter(self._holders[one][1] for one in ids - self._said_here)
 
     def _sessions_in_order(self, weights: Weights) -> list[Session]:
         """The sessions that hold a word, by what they hold: the order in which they are looked into."""
@@ -248,11 +244,10 @@ class QuestionRanking:
             2.2 * word.weight * rarity(self._sessions, min(self._sessions, float(len(count))))
             for word, count in zip(self._words, self._counts, strict=True)
         ]
-        counts = [count - self._said_here_of(word) for word, count in zip(self._words, self._counts, strict=True)]
         newest = {one: max(messages) for one, messages in self._by_session.items()}
         best = {one: max(messages.values()) for one, messages in self._by_session.items()}
         values = dict(best)  # as if all were of the same size
-        for count, value in zip(counts, worth, strict=True):
+        for count, value in zip(self._counts, worth, strict=True):
             for session_id, held in count.items():
                 values[session_id] += 2.0 * value * held / (held + REPEATED)
         rough = sorted(((value, newest[one], one) for one, value in values.items()), reverse=True)
@@ -266,7 +261,7 @@ class QuestionRanking:
             slope = REPEATED * (SHORTEST + LENGTH * float(size or 0) / average)
             held_words = sum(
                 value * often / (often + slope)
-                for count, value in zip(counts, worth, strict=True)
+                for count, value in zip(self._counts, worth, strict=True)
                 if (often := count.get(session_id))
             )
             time = self._fits(lasted.get(session_id))
@@ -370,21 +365,20 @@ class QuestionRanking:
         order = sorted(order, key=_place, reverse=True)
         first: list[Placed] = []
         rest: list[Placed] = []
-        said_here: list[Placed] = []
         for number, session in enumerate(order):
-            scores = scored[session.id]
-            if self._said_here:
-                said_here += [(scores.pop(one), -number, one) for one in self._said_here & scores.keys()]
-            best = sorted(zip(scores.values(), scores.keys(), strict=True), reverse=True)
+            best = sorted(
+                ((one not in self._said_here, score, one) for one, score in scored[session.id].items()), reverse=True
+            )
             listed = [
-                (session.value + weights.apart * (score - best[0][0]), -number, message_id)
-                for score, message_id in best
+                (is_others, session.value + weights.apart * (score - best[0][1]), -number, message_id)
+                for is_others, score, message_id in best
             ]
-            first += listed[:OF_A_SESSION]
-            rest += [one for one in listed[OF_A_SESSION:] if one[2] in self._own]
+            chosen = [one for one in listed[:OF_A_SESSION] if one[0]]
+            first += chosen
+            rest += [one for one in listed[len(chosen) :] if one[3] in self._own]
         first.sort(reverse=True)
         if len(first) < need:  # nothing that holds a word is lost where there is room for it
-            first += sorted(rest, reverse=True) + sorted(said_here, reverse=True)
+            first += sorted(rest, reverse=True)
         return [
             Ranked(
                 one,
@@ -394,7 +388,7 @@ class QuestionRanking:
                 _why(one in self._own, messages.get(one)),
                 "sure" if near and near.related >= RELATED and messages.get(one, FAR)[0] >= NEAREST else "likely",
             )
-            for value, place, one in first[:need]
+            for _, value, place, one in first[:need]
         ]
 
     def _are_weak(self, order: Sequence[Session], sequences: dict[str, list[Message]], near: Nearness | None) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.search import periods
-from hermes.store.search.answers import capitalized
+from hermes.store.search.answers import capitalized, spoken
 from hermes.store.search.hits import RANKED, Hits, Ranked
 from hermes.store.search.query_trees import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
@@ -87,17 +88,11 @@ def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranki
     if hits.by == "words" or not vectors.are_kept(hits.tx):
         return None
 
-    def spoken() -> str | None:
-        """A question about somebody who writes here, as they would say it."""
-        from hermes.store.search import answers  # only where messages have vectors
-
-        holders = {word.leaves[0].text: [holder[0] for holder in word.holders] for word in words}
-        return answers.spoken(hits.tx, asked, holders)
-
+    holders = {word.leaves[0].text: [holder[0] for holder in word.holders] for word in words}
     try:
         from hermes.store.search.reranking import Reranking  # loads numpy and a model
 
-        return Reranking.at(hits.engine, hits.tx, hits.scope, asked, spoken)
+        return Reranking.at(hits.engine, hits.tx, hits.scope, asked, partial(spoken, hits.tx, asked, holders))
     except ImportError:  # numpy is installed but broken: words alone decide
         return None
 

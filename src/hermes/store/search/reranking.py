@@ -12,7 +12,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
@@ -111,9 +111,9 @@ class _Pages:
         sessions may be seen: it is asked for a few of the nearest, and for more while these are not enough."""
         found: dict[str, int] = {}
         known: dict[str, tuple[int, int] | None] = {}
-        some = FIRST_CHECKED
-        order = _in_order(near, some)
-        while len(found) < most and (pages := [*islice(order, some)]):
+        order = np.argsort(-near, kind="stable").tolist()  # of equally near ones the older first
+        start, some = 0, FIRST_CHECKED
+        while len(found) < most and (pages := order[start : start + some]):
             fresh = [*{self._sessions[page]: None for page in pages if self._sessions[page] not in known}]
             spans = seen(fresh)
             known.update((one, spans.get(one)) for one in fresh)
@@ -121,7 +121,7 @@ class _Pages:
                 span = known[self._sessions[page]]
                 if span is not None and self._first[page] <= span[1] and self._last[page] >= span[0]:
                     found.setdefault(self._sessions[page], self._first[page])
-            some *= 4
+            start, some = start + some, 4 * some
         return dict(islice(found.items(), most))
 
 
@@ -197,9 +197,9 @@ class Reranking:
         cosines = _times(found, self._asked)
         middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
         alone = ((cosines - middle) / spread).tolist()
-        together = ((_of_three(found, sizes, cosines, starts) - middle) / spread).tolist()
-        sums = np.add.reduceat(found * sizes[:, None], starts, axis=0)
-        whole = _times(sums, self._asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", sums, sums)), 1e-9)
+        weighed = found * sizes[:, None]
+        together = ((_cosines(_of_three(weighed, starts), self._asked) - middle) / spread).tolist()
+        whole = _cosines(np.add.reduceat(weighed, starts, axis=0), self._asked)
         least, more = self._encoder.unrelated
         return Nearness(
             dict(zip((row[0] for row in rows), zip(alone, together, strict=True), strict=True)),
@@ -219,39 +219,21 @@ def _vector(encoder: encoders.Encoder, question: str, spoken: str | None) -> Arr
     return found
 
 
-def _in_order(near: Array, first: int) -> Iterator[int]:
-    """The pages from the nearest on, of equally near ones the older first; few need more than the first ones."""
-    some = np.empty(0, dtype=np.int64)
-    if len(near) > first:
-        some = np.flatnonzero(near >= -np.partition(-near, first)[first])
-        some = some[np.argsort(-near[some], kind="stable")]
-        yield from some.tolist()
-    yield from np.argsort(-near, kind="stable")[len(some) :].tolist()
+def _of_three(rows: Array, starts: list[int]) -> Array:
+    """Each row together with the one before and the one after; no sum reaches into the next session, which begins at a start."""
+    sums = rows.copy()
+    sums[1:] += rows[:-1]
+    sums[:-1] += rows[1:]
+    first = np.array(starts[1:], dtype=np.int64)
+    sums[first] -= rows[first - 1]
+    sums[first - 1] -= rows[first]
+    return sums
 
 
-def _of_three(found: Array, sizes: Array, cosines: Array, starts: list[int]) -> Array:
-    """The cosine of each message together with the one before and the one after, weighed by their sizes; no window reaches
-    into the next session. Computed from the products of neighbours: sums of whole vectors take several times as long."""
-    count = len(found)
-    session = np.zeros(count, dtype=np.int64)
-    session[starts[1:]] = 1
-    session = np.cumsum(session)
-    along, square = sizes * cosines, sizes * sizes
-    for step in (1, 2):
-        if count <= step:
-            continue
-        same = session[:-step] == session[step:]
-        product = 2.0 * np.einsum("ij,ij->i", found[:-step], found[step:]) * sizes[:-step] * sizes[step:] * same
-        if step == 1:
-            own, length = along.copy(), square.copy()
-            along[1:] += own[:-1] * same
-            along[:-1] += own[1:] * same
-            square[1:] += length[:-1] * same + product
-            square[:-1] += length[1:] * same + product
-        else:
-            square[1:-1] += product
-    near: Array = along / np.sqrt(np.maximum(square, 1e-9))
-    return near
+def _cosines(rows: Array, asked: Array) -> Array:
+    """How near each row, of whatever length, is to a vector of length 1."""
+    found: Array = _times(rows, asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), 1e-9)
+    return found
 
 
 def _times(rows: Array, asked: Array) -> Array:

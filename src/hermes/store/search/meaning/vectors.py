@@ -28,7 +28,7 @@ from hermes.install_line import install_line
 from hermes.store.coordination import leases
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx, get_meta, note_meta, rows_among
 from hermes.store.records import codec
-from hermes.store.search.meaning.encoders import CHARACTERS, KNOWN, Encoder
+from hermes.store.search.meaning.encoders import CHARACTERS, Encoder
 from hermes.store.text.index_text import plain, plain_parts
 
 if TYPE_CHECKING:
@@ -154,13 +154,6 @@ def store(tx: Tx, model: str, some: Sequence[MessageWithoutVector], made: Sequen
         tx.run_many(_PUT, rows)
 
 
-def forget_older(tx: Tx, most: int = 2000) -> int:
-    """Remove some rows of models that this program does not know any more; how many."""
-    marks = ", ".join("?" * len(KNOWN))
-    old = f"SELECT message_id, model FROM message_vectors WHERE model NOT IN ({marks}) LIMIT ?"
-    return tx.run(f"DELETE FROM message_vectors WHERE (message_id, model) IN ({old})", (*KNOWN, most))
-
-
 def as_int8(found: np.ndarray[Any, Any]) -> list[bytes]:
     """Vectors as they are stored."""
     import numpy as np
@@ -274,10 +267,6 @@ class VectorIndexer:
                         break
             if thorough:
                 self._compare_at[encoder.name] = time.monotonic() + LOOK_THROUGH
-                while not self._stopped.is_set():
-                    with self._engine.write(durable=False) as tx:
-                        if not forget_older(tx):
-                            break
             return done
         finally:
             with self._engine.write(durable=False) as tx:
