@@ -99,11 +99,13 @@ def _show_warnings_as_notes() -> None:
 
     if "_HERMES_COMPLETE" in os.environ:  # the shell asks while the user types: nothing may appear there
         warnings.simplefilter("ignore")
+    else:
+        warnings.simplefilter("always", UserWarning)
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if category is UserWarning:
-            streams.complain(str(message))
+            streams.complain(str(message), once=True)
         else:
             before(message, category, *rest, **more)
 
