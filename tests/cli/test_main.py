@@ -109,7 +109,7 @@ def test_a_broken_config_is_one_line_with_the_line(words: list[str], hermes_home
     hermes_home.mkdir()
     (hermes_home / "config.yaml").write_text("sessions:\n  retention_days: soon\n")
     done = run(*words, home=hermes_home)
-    said = f"hermes: {hermes_home / 'config.yaml'} line 2: sessions.retention_days: expected a number, got 'soon'\n"
+    said = f"hermes: {hermes_home / 'config.yaml'} line 2: sessions.retention_days: expected a number of 0 or more, got 'soon'\n"
     assert (done.status, done.out, done.err) == (1, "", said)
 
 
