@@ -97,10 +97,7 @@ def _show_warnings_as_notes() -> None:
     """Show the store's warnings (a replica, a newer program's file) as one line, without the place in our code."""
     import warnings
 
-    if "_HERMES_COMPLETE" in os.environ:  # the shell asks while the user types: nothing may appear there
-        warnings.simplefilter("ignore")
-    else:
-        warnings.simplefilter("always", UserWarning)
+    warnings.simplefilter("always", UserWarning)
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:

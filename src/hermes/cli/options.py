@@ -202,10 +202,12 @@ Filtered = dict[str, Any]
 def filters(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose several sessions at once."""
     for option in (
-        click.option("--search", "query", metavar="QUERY", help="Those with messages that match."),
-        click.option("--with-tag", metavar="TAG", help="Those with this tag."),
-        click.option("--older-than", type=days, metavar="D", help="Those without activity for so many days."),
-        source_option("Those of this source."),
+        click.option("--search", "query", metavar="QUERY", help="Sessions with messages that match."),
+        click.option("--with-tag", metavar="TAG", help="Sessions with this tag."),
+        click.option(
+            "--older-than", type=days, metavar="D", help="Sessions without activity for this long: 90, 12h, 2w."
+        ),
+        source_option("Sessions of this source."),
     ):
         function = option(function)
     return function

@@ -152,7 +152,7 @@ def install(wanted: Service, *, starts: bool = True) -> None:
     path.write_text(unit_text(home, wanted))
     click.echo(f"Written: {path}")
     if starts and ran(home, wanted, starts=True):
-        click.echo("It runs, now and from the next login on.")
+        click.echo("It is running, and starts again at the next login.")
     else:
         told = " && ".join(shlex.join(one) for one in commands(home, wanted, starts=True))
         click.echo(f"Start it, now and with the machine:  {told}")
