@@ -20,6 +20,7 @@ from hermes.config.settings_schema import MOST_BYTES, Config, Unset, suggestion
 
 _DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
+_WHOLE = re.compile(r"[+-]?[\d_]+")
 _LARGEST = 1e18  # a number beyond it is a mistake
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TELLTALE = re.compile(r"^(sk-|pk-|gh[pousr]_|xox|AIza|eyJ|AKIA|Bearer )", re.I)
@@ -232,17 +233,15 @@ def _scalar(kind: Any, text: str) -> Any:
         return _BOOLEANS.get(text.lower(), _MISSING)
     if kind == table.Timezone and not _is_timezone(text):
         return _MISSING
-    base = _base(kind)
+    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    value: str | float = text
     try:
-        value = msgspec.convert(base(text) if base in (int, float) else text, kind)
+        if base in (int, float):  # a whole number stays one, also where a fraction may stand
+            value = int(text) if base is int or _WHOLE.fullmatch(text) else float(text)
+        msgspec.convert(value, kind)
     except (ValueError, msgspec.ValidationError):
         return _MISSING
     return value if isinstance(value, str) or -_LARGEST < value < _LARGEST else _MISSING
-
-
-def _base(kind: Any) -> Any:
-    """A type without its rules."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _empty_like(node: Any) -> Any:
