@@ -228,7 +228,9 @@ class SessionList(ScrollView, can_focus=False):
             pieces = [(self._empty(width)[row], _DIM)]
         else:
             pieces = []
-        return Strip(fitted([(_GAP, _PLAIN), *pieces] if not self.lines and pieces else pieces, width, base), width)
+        if pieces and not self.lines:
+            pieces = [(_GAP, _PLAIN), *pieces]
+        return Strip(fitted(pieces, width, base, self.app.console), width)
 
     def _empty(self, width: int) -> list[str]:
         """The text of an empty list, in lines that fit."""
@@ -281,21 +283,10 @@ def _matched(line: ListLine, room: int) -> list[Piece]:
     return pieces
 
 
-def fitted(pieces: Sequence[Piece], width: int, base: Style) -> list[Segment]:
+def fitted(pieces: Sequence[Piece], width: int, base: Style, console: Console) -> list[Segment]:
     """Pieces as segments of exactly this width, with `…` where something was cut off."""
-    out: list[Segment] = []
-    room = width
-    for number, (text, style) in enumerate(pieces):
-        size = cell_len(text)
-        rest = number + 1 < len(pieces) and any(more for more, _ in pieces[number + 1 :])
-        if size > room or (size == room and rest):
-            if room > 0:
-                out.append(Segment(set_cell_size(text, room - 1) + "…", base + style))
-            room = 0
-            break
-        if text:
-            out.append(Segment(text, base + style))
-        room -= size
-    if room > 0:
-        out.append(Segment(" " * room, base))
-    return out
+    text = Text(style=base, end="")
+    for piece in pieces:
+        text.append(*piece)
+    text.truncate(width, overflow="ellipsis", pad=True)
+    return list(text.render(console))
