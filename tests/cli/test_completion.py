@@ -99,7 +99,6 @@ def test_config_keys_and_values(home: Path) -> None:
         "model.api_key",
         "model.context_length",
     ]
-    assert "mcp_servers.files.command" in words(home, "config", "set", "mcp")
     assert words(home, "config", "set", "store.durability", "") == ["full", "normal"]
     assert words(home, "config", "set", "memory.enabled", "f") == ["false"]
     assert words(home, "config", "set", "model.default", "") == ["my-model", "gpt-5", "embedded", "extractive"]

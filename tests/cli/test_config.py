@@ -126,7 +126,7 @@ def test_set_tightens_the_mode_and_follows_a_link(hermes_home: Path, config_file
 @pytest.mark.parametrize(
     ("key", "value", "status", "said"),
     [
-        ("sessions.retention_days", "soon", 1, "hermes: sessions.retention_days: expected a number, got 'soon'\n"),
+        ("sessions.retention_days", "soon", 1, "hermes: sessions.retention_days: expected a number of 0 or more, got 'soon'\n"),
         ("store.durability", "ful", 1, "hermes: store.durability: expected one of full, normal, got 'ful'; did you mean full?\n"),
         ("model.defalt", "x", 1, "hermes: unknown configuration key: model.defalt; did you mean default?\n"),
         ("api_key", "x", 1, "hermes: unknown configuration key: api_key; did you mean model.api_key?\n"),
@@ -137,7 +137,7 @@ def test_set_tightens_the_mode_and_follows_a_link(hermes_home: Path, config_file
         ("mcp_servers.x.args", "[a]", 1, "hermes: mcp_servers.x: needs command (a program to start) or url (an address), and has neither\n"),
         ("model", "gpt-5", 1, "hermes: model: expected a section (default, base_url, api_key, …), got 'gpt-5'\n"),
         ("hooks.on_session_rest", "x", 1, "hermes: unknown configuration key: hooks.on_session_rest; did you mean on_session_reset?\n"),
-        ("sessions.retention_days", "-1", 1, "hermes: sessions.retention_days: expected 0 or more, got '-1'\n"),
+        ("sessions.retention_days", "-1", 1, "hermes: sessions.retention_days: expected a number of 0 or more, got '-1'\n"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_or_key_changes_nothing(

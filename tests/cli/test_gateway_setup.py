@@ -49,7 +49,7 @@ def test_a_platform_that_is_mistyped_is_asked_for_again(home: Path, lab: Lab) ->
     with screen(home, lab) as shown:
         shown.wait_for("Platforms: bluebubbles, dingtalk,")
         shown.line("telegrm")
-        shown.wait_for("Unknown platform: telegrm; did you mean telegram?")
+        shown.wait_for("not one of")
         shown.line("telegram")
         shown.wait_for("the token @BotFather gave you")
         shown.line(lab.token)

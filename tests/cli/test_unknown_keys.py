@@ -56,12 +56,6 @@ def test_doctor_has_a_line_and_nothing_is_wrong(home: Path) -> None:
     assert done.status == 0 and TOLD not in done.err
 
 
-def test_completion_is_silent(home: Path) -> None:
-    env = {"_HERMES_COMPLETE": "bash_complete", "COMP_WORDS": "hermes sessions show f", "COMP_CWORD": "3"}
-    done = run(home=home, env=env)
-    assert "first" in done.out and done.err == ""
-
-
 def test_a_wrong_value_is_still_an_error(home: Path) -> None:
     (home / "config.yaml").write_text("model: {provider: x}\nsessions: {retention_days: soon}\n")
     done = run("sessions", "list", home=home)

@@ -13,7 +13,7 @@ from hermes.agent.models.extractive import ExtractiveModel
 from hermes.chat.input_line import completions
 from hermes.chat.terminal_conversation import TerminalConversation
 from hermes.commands.registry import GATEWAY, TERMINAL, known, run_command
-from hermes.config import Config
+from hermes.config import Config, load_config
 from tests.chat.server import Call, ModelServer
 from tests.commands.conftest import Talk
 
@@ -427,3 +427,11 @@ def test_completion_offers_commands_and_what_may_follow(talk: Talk) -> None:
     assert offered("/und") == ["/undo "] and offered("/undo r") == ["redo"]
     assert offered("/resume PLANS") == ["zoo plans"]
     assert offered("hello") == offered("//t") == offered("/nope x") == offered("/title x") == []
+
+
+def test_a_rule_without_a_folder_is_removed_from_the_file_as_well(talk: Talk, hermes_home: Path) -> None:
+    hermes_home.mkdir(parents=True, exist_ok=True)
+    (hermes_home / "config.yaml").write_text("permissions: {allow: [{command: make}, ls]}\n")
+    talk.conversation.config.permissions = load_config().permissions
+    assert "make" in talk.type("/allowed remove 1")
+    assert load_config().permissions.allow == ["ls"]

@@ -361,8 +361,8 @@ def test_insights_count_what_the_person_may_see(lab: PlainLab, model: Echo) -> N
         bob("three")
         assert "The last 30 days**: 1 session, 2 messages" in bob("/insights")
         assert "2 sessions, 6 messages" in owner("/insights")
-        assert "a number of days" in owner("/insights soon")
-        assert "a number of days" in owner("/insights 0")
+        assert "a number" in owner("/insights soon")
+        assert "a number" in owner("/insights 0")
 
 
 def test_save_sends_the_conversation_as_a_file_each_time(lab: PlainLab, model: Echo) -> None:

@@ -179,10 +179,10 @@ def test_a_damaged_conversation_or_member_costs_itself_and_one_line_a_cause(tmp_
     printed = brought_in(file, home, status=1)
     assert {"chatgpt-between", "chatgpt-last"} <= set(sessions(home))
     lines = damage(printed)
-    assert len(lines) <= 8, printed
+    assert len(lines) <= 21, printed
     assert any("conversations-000.json: Bad CRC-32" in line for line in lines)
     assert any("the file ends in the middle of a conversation" in line for line in lines)
-    assert "hermes: … and 195 problems of the same cause" in lines
+    assert any("more problems" in line for line in lines)
 
 
 def test_damage_without_end_is_told_in_a_few_lines(tmp_path: Path) -> None:
@@ -196,12 +196,12 @@ def test_damage_without_end_is_told_in_a_few_lines(tmp_path: Path) -> None:
     printed = brought_in(folder, home, status=1)
     assert "100 sessions with 100 messages imported" in printed
     assert "s0.jsonl: line 2: not JSON" in printed
-    assert "… and 2,997 problems of the same cause" in printed
-    assert len(damage(printed)) == 4
+    assert "… and 2,980 more problems" in printed
+    assert len(damage(printed)) == 21
     (tmp_path / "own.jsonl").write_text("".join(f'{{"id": {number}, "messages": []}}\n' for number in range(5000)))
     assert damage(brought_in(tmp_path / "own.jsonl", home, status=1)) == [
-        *(f"hermes: line {number}: a session without an id" for number in (1, 2, 3)),
-        "hermes: … and 4,997 problems of the same cause",
+        *(f"hermes: line {number}: a session without an id" for number in range(1, 21)),
+        "hermes: … and 4,980 more problems",
     ]
 
 

@@ -185,11 +185,11 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
 
 def _mask_earlier(path: Path, mask: Callable[[str], str]) -> None:
     """Mask earlier entries of the file: they may be older than the masking, or from a time when it was off."""
-    rewrite_history(path, lambda text: _ENTRY.sub(lambda one: _as_entry(mask(one[0][1:].replace("\n+", "\n"))), text))
 
+    def masked(entry: re.Match[str]) -> str:
+        return "+" + mask(entry[0][1:].replace("\n+", "\n")).replace("\n", "\n+")
 
-def _as_entry(line: str) -> str:
-    return "+" + line.replace("\n", "\n+")
+    rewrite_history(path, lambda text: _ENTRY.sub(masked, text))
 
 
 def readable(line: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,20 +43,13 @@ def open_record(config: Config) -> SessionDB:
     """The user's store, for writing; StoreReadOnly where nothing could be stored."""
     from hermes.store.api.configured import open_configured
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        db = open_configured(config)
-    if not db.read_only:
-        for one in caught:
-            note(str(one.message))
-        return db
-    db.close()
-    theirs = agents_home(config)
-    if theirs is None:
-        why = str(caught[0].message) if caught else f"{db.where} is read-only; `hermes doctor` shows why"
-        raise StoreReadOnly(why)
-    settle(config, theirs)
-    return open_configured(config)
+    if (theirs := agents_home(config)) is not None:
+        settle(config, theirs)
+    db = open_configured(config)
+    if db.read_only:
+        db.close()
+        raise StoreReadOnly(f"{db.where} is read-only; `hermes doctor` shows why")
+    return db
 
 
 def settle(config: Config, theirs: AgentStore, *, agreed: bool = False, takes: Takes | None = None) -> None:

@@ -25,7 +25,7 @@ _LATEST = "\0latest"  # -c without a value; it can't be typed
 _CHOOSE = "\0choose"  # -r without a value
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("-q", "--query", metavar="TEXT", help="Ask one question, print the answer and exit.")
 @session_option(
     "-c", "--continue", "continued", metavar="[SESSION]", is_flag=False, flag_value=_LATEST, default=None,

@@ -229,32 +229,17 @@ def _jobs(context: click.Context, partial: str) -> list[Candidate]:
 
 
 def _models(context: click.Context, partial: str) -> list[Candidate]:
-    """Names of models seen lately, configured, or built in."""
+    """The configured model, those seen lately, and the built-in ones."""
     from hermes.config import load_config
 
-    config = load_config()
-    named = [
-        config.model.default,
-        *(getattr(config.auxiliary, task, None) for task in ("title", "summary", "compression")),
-    ]
-    names = [item if isinstance(item, str) else getattr(item, "model", None) for item in named]
-    names += [row.get("model") for row in _recent()]
-    return [(name, "") for name in dict.fromkeys([*filter(None, names), "embedded", "extractive"])]
+    names = [load_config().model.default, *(row["model"] for row in _recent()), "embedded", "extractive"]
+    return [(name, "") for name in dict.fromkeys(filter(None, names))]
 
 
 def _keys(context: click.Context, partial: str) -> list[Candidate]:
-    """Every key, also those below names that are in the file (mcp_servers.NAME.url)."""
-    from hermes.config import load_config
     from hermes.config.settings_schema import every_key
 
-    found = every_key()
-    try:
-        for name in load_config().mcp_servers:
-            label = f'"{name}"' if "." in name else name
-            found += [f"mcp_servers.{label}.{part}" for part in ("command", "args", "env", "url", "headers")]
-    except Exception:  # the file is invalid: the keys are still known
-        pass
-    return [(key, "") for key in found]
+    return [(key, "") for key in every_key()]
 
 
 def _values(context: click.Context, partial: str) -> list[Candidate]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
+from msgspec import to_builtins
 
 from hermes.cli.completion import complete_key, complete_value
 from hermes.cli.groups import CommandGroup
@@ -47,7 +47,7 @@ def path() -> None:
 def get(key: str, reveal: bool, as_json: bool) -> None:
     keys = split_key(key)
     known_type(keys)
-    value = _builtins(load_config())
+    value = to_builtins(load_config())
     for number, name in enumerate(keys):
         if value is None and table.is_section(table.members(known_type(keys[:number]))[0]):
             break  # neither a missing section nor a key in it is set
@@ -62,9 +62,9 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
 @click.option("--reveal", is_flag=True, help="Print secrets as they are.")
 @json_option()
 def show(everything: bool, reveal: bool, as_json: bool) -> None:
-    value = _builtins(load_config())
+    value = to_builtins(load_config())
     if not everything:
-        value = _different(value, _builtins(Config()))
+        value = _different(value, to_builtins(Config()))
         if not value and not as_json:
             text = "Nothing is set: every key has its default value. `hermes config show --all` lists them."
             click.echo(message(text, sys.stdout))
@@ -149,14 +149,10 @@ def _keep(text: str, why: str) -> int:
 
 
 def _now(keys: list[str]) -> Any:
-    value = _builtins(load_config())
+    value = to_builtins(load_config())
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
-
-
-def _builtins(config: Any) -> Any:
-    return msgspec.to_builtins(config)
 
 
 def _different(value: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:

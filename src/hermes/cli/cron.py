@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hermes.store.coordination.cron import Job
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Schedule prompts. The gateway (`hermes gateway`) runs them."""
 
@@ -180,7 +180,7 @@ def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
 
 @_on_job("pause", help="Pause a job until `resume`.")
 def pause(store: CronDB, job: Job) -> str:
-    return f"{job.id} is paused." if store.pause(job.id) else f"{job.id} was paused already."
+    return f"{job.id} is paused." if store.pause(job.id) else f"{job.id} was already paused."
 
 
 @_on_job("resume", help="Run a paused job again.")

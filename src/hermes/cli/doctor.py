@@ -215,13 +215,11 @@ def configuration(_: Config) -> Found:
     if agent_store(default_database()) and (theirs := [one for one in problems if one.unknown]):
         problems = [one for one in problems if not one.unknown]
         yield well(f"{path}: {counted(len(theirs), 'setting')} of Hermes Agent, ignored here")
-    for problem in problems[:10]:
+    for problem in problems:
         if problem.unknown:
             yield remark(f"{path} {problem} (ignored)", f"hermes config unset {problem.unknown}")
         else:
             yield wrong(f"{path} {problem}", edit)
-    if len(problems) > 10:
-        yield wrong(f"{path}: {len(problems) - 10} more problems", edit)
     if any(not one.unknown for one in problems):
         return
     for one in read.unset:

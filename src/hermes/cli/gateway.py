@@ -116,9 +116,7 @@ def setup(platform: str | None, account: str | None, no_check: bool, given: tupl
     return set_up(platform, account, check=not no_check, given=given)
 
 
-@command.command(
-    help="Install the gateway as a service of yours (systemd, on macOS launchd) that starts with the machine."
-)
+@command.command(help="Install the gateway as a user service (systemd; launchd on macOS) that starts with the machine.")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
 @yes_option("Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> None:
@@ -204,7 +202,7 @@ def show(found: dict[str, Any]) -> None:
         click.echo(f"The gateway runs ({who})." if who else "No gateway is running. `hermes gateway` starts it.")
     if not found["platforms"]:
         click.echo("No platform is set up: `hermes gateway setup` sets one up.")
-    if found["platforms"]:
+    else:
         click.echo("\n" + printed(_COLUMNS, [_row(one, found["now"]) for one in found["platforms"]]))
     notes = [note for one in found["platforms"] for note in _notes(one, found["now"], len(found["gateways"]) > 1)]
     if notes:
@@ -226,13 +224,9 @@ def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
         notes.append(f"{name}: connected by process {one['process']} on {one['host']}")
     if one["failed"]:
         notes.append(f"{name}: {one['failed']:,} could not be delivered in the last days; the log has the reasons")
-    notes += _error(name, one, now)
+    if one["error"]:
+        when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
+        notes.append(f"{name}: last error{when}: {one_line(one['error'])}")
     if one["lost_while_down"]:
         notes.append(f"{name}: {one['lost_while_down']}")
     return notes
-
-
-def _error(name: str, one: dict[str, Any], now: float) -> list[str]:
-    """The last error of a platform, if it had one."""
-    when = f" {rough_duration(now - one['error_at'])} ago" if one["error_at"] else ""
-    return [f"{name}: last error{when}: {one_line(one['error'])}"] if one["error"] else []

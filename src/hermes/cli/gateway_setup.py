@@ -72,7 +72,10 @@ def set_up(platform: str | None, account: str | None, *, check: bool, given: Seq
     if platform is None and given:
         raise click.UsageError("--set needs a platform: `hermes gateway setup PLATFORM --set KEY=VALUE …`")
     if platform is None:
-        platform = _chosen_platform(known_platforms())
+        known = known_platforms()
+        click.echo(message(f"Platforms: {', '.join(known)}", sys.stdout))
+        kind_of = click.Choice(known, case_sensitive=False)
+        platform = str(click.prompt("Which platform?", type=kind_of, show_choices=False))
     if account is None and "/" in platform:  # as status and doctor call it
         platform, _, account = platform.partition("/")
     kind, home = adapter_class(platform), get_hermes_home()
@@ -103,15 +106,6 @@ def set_up(platform: str | None, account: str | None, *, check: bool, given: Seq
     if not mine.strip() and not any(one.startswith(f"{platform}:") for one in load_config().owner):
         click.echo("Write to it, and it sends you a code: `hermes pairing approve --owner CODE` makes you its owner.")
     return 0
-
-
-def _chosen_platform(known: list[str]) -> str:
-    click.echo(message(f"Platforms: {', '.join(known)}", sys.stdout))
-    while True:
-        answer = str(click.prompt("Which platform?")).strip().lower()
-        if answer.partition("/")[0] in known:
-            return answer
-        click.echo(f"Unknown platform: {answer}{suggestion(answer, known)}")
 
 
 def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:

@@ -97,13 +97,12 @@ def _show_warnings_as_notes() -> None:
     """Show the store's warnings (a replica, a newer program's file) as one line, without the place in our code."""
     import warnings
 
-    if "_HERMES_COMPLETE" in os.environ:  # the shell asks while the user types: nothing may appear there
-        warnings.simplefilter("ignore")
+    warnings.simplefilter("always", UserWarning)
     before = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if category is UserWarning:
-            streams.complain(str(message))
+            streams.complain(str(message), once=True)
         else:
             before(message, category, *rest, **more)
 

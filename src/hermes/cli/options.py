@@ -105,11 +105,27 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
         raise Ambiguous(f"several sessions match {words}; give more of the id or the title:\n{listed}{more}")
     meant = ", ".join(f'"{title}"' for title in found.suggestions)
     hint = f"did you mean {meant}?" if meant else "`hermes sessions list` lists them"
-    for row in db.list_trash():
-        if row["id"] == words or row["trashed_title"] == words or (words and row["id"].startswith(words)):
-            hint = f"`hermes sessions restore {row['id']}` brings it back" + (f" ({hint})" if meant else "")
-            raise click.ClickException(f"{one_line(words)} is in the trash; {hint}")
+    if (trashed := in_trash(db, words)) is not None:
+        hint = f"`hermes sessions restore {trashed}` brings it back" + (f" ({hint})" if meant else "")
+        raise click.ClickException(f"{one_line(words)} is in the trash; {hint}")
     raise click.ClickException(f"no session matches {words!r}; {hint}")
+
+
+def in_trash(db: SessionDB, word: str) -> str | None:
+    """The session in the trash with this id, this title or the only one (of a compressed conversation the newest part)
+    whose id begins so."""
+    trashed = db.list_trash()
+    for found in (
+        [row["id"] for row in trashed if row["id"] == word],
+        [row["id"] for row in trashed if row["trashed_title"] == word],
+        list({db.get_compression_chain(row["id"])[-1]: 0 for row in trashed if word and row["id"].startswith(word)}),
+    ):
+        if len(found) > 1:
+            listed = "\n".join(f"  {one}" for one in found[:10])
+            raise Ambiguous(f"several sessions in the trash match {word}; give one of these ids:\n{listed}")
+        if found:
+            return found[0]
+    return None
 
 
 def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
@@ -186,10 +202,12 @@ Filtered = dict[str, Any]
 def filters(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose several sessions at once."""
     for option in (
-        click.option("--search", "query", metavar="QUERY", help="Those with messages that match."),
-        click.option("--with-tag", metavar="TAG", help="Those with this tag."),
-        click.option("--older-than", type=days, metavar="D", help="Those without activity for so many days."),
-        source_option("Those of this source."),
+        click.option("--search", "query", metavar="QUERY", help="Sessions with messages that match."),
+        click.option("--with-tag", metavar="TAG", help="Sessions with this tag."),
+        click.option(
+            "--older-than", type=days, metavar="D", help="Sessions without activity for this long: 90, 12h, 2w."
+        ),
+        source_option("Sessions of this source."),
     ):
         function = option(function)
     return function

@@ -9,12 +9,13 @@ import click
 from hermes.cli.groups import CommandGroup
 from hermes.cli.options import json_option
 from hermes.cli.output import Column, print_json, printed
-from hermes.cli.record import opened
+from hermes.cli.record import opened, zone
 from hermes.config import load_config
 from hermes.config.editing import put_value
 from hermes.store.gateway import approvals
 from hermes.store.gateway.gateway_db import GatewayDB
 from hermes.texts import one_line
+from hermes.times import date
 
 
 @click.group(cls=CommandGroup, help="Manage who may talk on chat platforms, besides the people named in config.yaml.")
@@ -60,7 +61,8 @@ def list_(as_json: bool) -> int:
         click.echo("No one has been approved by a code, and no code is waiting.")
         return 0
     rows = [
-        [f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"since {_day(one['since'])}"] for one in people
+        [f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"since {date(one['since'], zone())}"]
+        for one in people
     ]
     for one in waiting:
         minutes = max(0, int((one["expires_at"] - time.time()) // 60))
@@ -68,10 +70,6 @@ def list_(as_json: bool) -> int:
     columns = (Column("Person"), Column("Name", least=8, most=40), Column("State"))
     click.echo(printed(columns, rows))
     return 0
-
-
-def _day(moment: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(moment))
 
 
 @command.command("revoke", help="Revoke an approval: PLATFORM:USER, as `list` shows it.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from hermes.cli.output import note, progress
+from hermes.cli.output import progress
 from hermes.config import Config, load_config
 from hermes.config.loading import RECORD
 from hermes.errors import HermesError
@@ -40,7 +39,7 @@ def configuration() -> Config:
 
 @contextmanager
 def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = None) -> Iterator[SessionDB]:
-    """The user's store, or the one in the file `path`, closed afterwards. Warnings about its file go to stderr, one line.
+    """The user's store, or the one in the file `path`, closed afterwards.
 
     `in_bulk` is for work that can simply be repeated: it is synced to the disk at the end, not step by step.
     """
@@ -49,12 +48,7 @@ def opened(*, writing: bool = False, in_bulk: bool = False, path: Path | None = 
     config = configuration()
     if in_bulk:
         config = config.changed(store=msgspec.structs.replace(config.store, durability="normal"))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        db = open_configured(config, read_only=not writing, path=path)
-    for one in caught:
-        note(str(one.message))
-    with db:
+    with open_configured(config, read_only=not writing, path=path) as db:
         yield db
     if in_bulk and not db.is_shared:
         # Only now that it is closed: closing a file releases every lock this process has on it.

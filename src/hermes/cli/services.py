@@ -118,20 +118,6 @@ def ran(home: Path, service: Service, *, starts: bool) -> bool:
     return all(subprocess.run(one, capture_output=True, check=False).returncode == 0 for one in found)
 
 
-def status(home: Path, service: Service) -> str:
-    """Whether a service is installed and runs, in a few words."""
-    path = unit_path(home, service)
-    if not path.exists():
-        return "not installed"
-    asked = ["launchctl", "print", f"gui/{os.getuid()}/{_label(home, service)}"]
-    if sys.platform != "darwin":
-        asked = ["systemctl", "--user", "is-active", "--quiet", path.name]
-    if shutil.which(asked[0]) is None:
-        return "installed"
-    runs = subprocess.run(asked, capture_output=True, check=False).returncode == 0
-    return "running" if runs else "installed, not running"
-
-
 def _label(home: Path, service: Service) -> str:
     return f"hermes.{unit_name(home, service).removesuffix('.service')}"
 
@@ -152,7 +138,7 @@ def install(wanted: Service, *, starts: bool = True) -> None:
     path.write_text(unit_text(home, wanted))
     click.echo(f"Written: {path}")
     if starts and ran(home, wanted, starts=True):
-        click.echo("It runs, now and from the next login on.")
+        click.echo("It is running, and starts again at the next login.")
     else:
         told = " && ".join(shlex.join(one) for one in commands(home, wanted, starts=True))
         click.echo(f"Start it, now and with the machine:  {told}")

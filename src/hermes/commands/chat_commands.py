@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
+from hermes.commands.info_commands import whole_number
 from hermes.commands.registry import CHATS_ONLY, EDITOR, TERMINAL, Host, command
 from hermes.errors import InvalidInput
 from hermes.texts import counted
@@ -32,9 +33,7 @@ class _TakesFiles(Protocol):
 
 @command("insights", "[days]", "show usage of the last days (30)", CHATS_ONLY)
 def insights(host: Host, arguments: str) -> None:
-    days = int(arguments) if arguments.isdecimal() else 30
-    if (arguments and not arguments.isdecimal()) or not 1 <= days <= _LONGEST_DAYS:
-        raise InvalidInput(f"expected a number of days from 1 to {_LONGEST_DAYS}, got {arguments!r}: `/insights 7`")
+    days = min(whole_number(arguments, "/insights", default=30), _LONGEST_DAYS)
     found = host.db.insights(days, timezone=zone_of(host.config.timezone), whole_days=True, visible_to=host.user)
     if not found["sessions"]:
         host.say(f"Nothing in the last {counted(days, 'day')}.")

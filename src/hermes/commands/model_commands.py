@@ -294,7 +294,9 @@ def allowed(host: Host, arguments: str) -> None:
     from hermes.config.editing import change_list
 
     kind, rule = rules[chosen - 1]
-    kept = rule if isinstance(rule, str) else {"command": rule.command, "folder": str(rule.folder)}
+    kept = (
+        rule if isinstance(rule, str) else {"command": rule.command, **({"folder": rule.folder} if rule.folder else {})}
+    )
     change_list(["permissions", kind], remove=kept)
     (found.allow if kind == "allow" else found.deny).remove(rule)
     host.say(f"Removed: {_rule(kind, rule)}")

@@ -110,14 +110,12 @@ def branch(host: Host, arguments: str) -> None:
     if row is None:
         host.say("There is nothing to branch from yet.")
         return
-    number = arguments.lstrip("#")
-    if number and not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise InvalidInput(f"{arguments!r} is not a message number; /history shows the numbers")
+    number = whole_number(arguments.lstrip("#"), "/branch", default=0)  # /history shows the numbers
     from hermes.agent.conversations import new_session_id
 
     name = _branch_title(host, row["title"]) if row["title"] else None
     made_id = new_session_id(gateway=host.where == GATEWAY)
-    made = host.db.branch_session(old, made_id, at_message=int(number) if number else None, title=name)
+    made = host.db.branch_session(old, made_id, at_message=number or None, title=name)
     host.switch(made, ending=BRANCHED)
     host.say(f"This is a branch now; the original is unchanged: /resume {old}")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 
 from hermes.config.settings_schema import MOST_BYTES, Config
 from hermes.errors import ConfigError
 from hermes.home import get_hermes_home
-
-_warned: set[str] = set()
 
 
 def config_path() -> Path:
@@ -29,7 +28,7 @@ def load_config(path: Path | None = None, *, needs: Collection[str] | None = Non
     """The configuration; all defaults when there is no file. ConfigError says what is wrong and where.
 
     `needs` are the parts that the caller uses (None: all): a wrong value elsewhere is a warning. Unknown keys are
-    ignored, with one warning (UserWarning) a process: another program's keys are no reason to keep people from their record.
+    ignored, with one warning (UserWarning): another program's keys are no reason to keep people from their record.
     """
     path = config_path() if path is None else path
     text = read_text(path)
@@ -39,24 +38,15 @@ def load_config(path: Path | None = None, *, needs: Collection[str] | None = Non
     unknown: dict[str, str] = config.__dict__.get("unknown_keys", {})
     if unknown and not _is_shared(config, path.parent):
         more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        _warn_once(f"{next(iter(unknown.values()))} (ignored{more})")
+        warnings.warn(f"{next(iter(unknown.values()))} (ignored{more})", stacklevel=2)
     for wrong in config.__dict__.get("unused_problems", ()):
-        _warn_once(f"{wrong}; not needed here")
+        warnings.warn(f"{wrong}; not needed here", stacklevel=2)
     return config
 
 
 def _is_shared(config: Config, home: Path) -> bool:
     """Whether another program keeps its settings in the file as well: it has state.db, our record is store.path."""
     return config.store.path is not None and (home / "state.db").exists()
-
-
-def _warn_once(text: str) -> None:
-    """A warning, once a process; what Python remembers of them is forgotten whenever a filter changes."""
-    if text not in _warned:
-        import warnings
-
-        _warned.add(text)
-        warnings.warn(text, stacklevel=3)
 
 
 def parse_config(

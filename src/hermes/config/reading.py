@@ -7,7 +7,6 @@ holds, and nothing at all of a secret.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,8 @@ from hermes.config.settings_schema import MOST_BYTES, Config, Unset, suggestion
 
 _DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
-_WHOLE = re.compile(r"[+-]?\d[\d_]{0,17}")
+_WHOLE = re.compile(r"[+-]?[\d_]+")
+_LARGEST = 1e18  # a number beyond it is a mistake
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TELLTALE = re.compile(r"^(sk-|pk-|gh[pousr]_|xox|AIza|eyJ|AKIA|Bearer )", re.I)
 _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -112,15 +112,13 @@ class _NodeReader:
             return table.ModelSettings(default=text)
         wanted = []
         for member in table.members(kind):
-            base = get_args(member)[0] if get_origin(member) is Annotated else member
-            found = self._as(base, node, text, keys, line)
-            broken = None if found is _MISSING or base is member else _broken_rule(found, member.__metadata__[0])
-            if found is not _MISSING and broken is None:
+            found = self._as(member, node, text, keys, line)
+            if found is not _MISSING:
                 self._check_password(found, keys, line)
                 return found
-            if self._fits(base, node):
+            if self._fits(member, node):
                 return _MISSING  # what is wrong is inside, and said
-            wanted.append(broken or in_words(base))
+            wanted.append(in_words(member))
         known = get_args(kind) if get_origin(kind) is Literal else _timezones() if keys == ["timezone"] else ()
         hint = suggestion(text, known) if _may_show(node, keys) else ""
         self._say(line, f"{_name(keys)}: expected {' or '.join(wanted)}{_instead(node, keys)}{hint}")
@@ -213,15 +211,6 @@ class _NodeReader:
         self.problems.append(ConfigProblem(line, text, unknown=unknown))
 
 
-def _broken_rule(value: Any, rule: msgspec.Meta) -> str | None:
-    """Description of the values that a type's rule allows, if this value breaks it."""
-    if (rule.ge is not None and value < rule.ge) or (rule.le is not None and value > rule.le):
-        return f"a number from {rule.ge:g} to {rule.le:g}" if rule.le is not None else f"{rule.ge:g} or more"
-    if rule.pattern is not None and not re.search(rule.pattern, value):
-        return rule.description
-    return None if rule.pattern or rule.ge is not None or _is_timezone(value) else rule.description
-
-
 def _is_timezone(name: str) -> bool:
     """Whether a time zone is known; also where this machine has no list of them."""
     from zoneinfo import ZoneInfo
@@ -239,23 +228,20 @@ def _timezones() -> set[str]:
 
 
 def _scalar(kind: Any, text: str) -> Any:
-    if kind is str:
-        return text
-    if get_origin(kind) is Literal:
-        return text if text in get_args(kind) else _MISSING
+    """A text as a value of its type, whose rules hold for it."""
     if kind is bool:
         return _BOOLEANS.get(text.lower(), _MISSING)
-    if kind not in (int, float):
+    if kind == table.Timezone and not _is_timezone(text):
         return _MISSING
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    if kind is float and re.fullmatch(r"[+-]?[\d_]*\.?[\d_]*(e[+-]?\d{1,3})?", text, re.I):
-        try:
-            number = float(text)
-        except ValueError:
-            return _MISSING
-        return number if math.isfinite(number) else _MISSING
-    return _MISSING
+    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    value: str | float = text
+    try:
+        if base in (int, float):  # a whole number stays one, also where a fraction may stand
+            value = int(text) if base is int or _WHOLE.fullmatch(text) else float(text)
+        msgspec.convert(value, kind)
+    except (ValueError, msgspec.ValidationError):
+        return _MISSING
+    return value if isinstance(value, str) or -_LARGEST < value < _LARGEST else _MISSING
 
 
 def _empty_like(node: Any) -> Any:
@@ -265,7 +251,13 @@ def _empty_like(node: Any) -> Any:
 
 
 def in_words(kind: Any) -> str:
-    """The name of a type in a message."""
+    """The name of a type in a message, with its rules."""
+    if get_origin(kind) is Annotated:
+        base, rule = get_args(kind)
+        limits = (
+            "" if rule.ge is None else f" from {rule.ge:g} to {rule.le:g}" if rule.le else f" of {rule.ge:g} or more"
+        )
+        return rule.description or in_words(base) + limits
     if get_origin(kind) is Literal:
         return f"one of {', '.join(get_args(kind))}"
     if table.is_section(kind):

@@ -21,6 +21,7 @@ from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
 from hermes.store.coordination.cron import DONE, FAILED, Job, Run, lease_of
 from hermes.store.coordination.leases import holder_name
+from hermes.texts import shortened_line
 from hermes.times import next_time
 from hermes.whole_files import write_whole
 
@@ -123,7 +124,7 @@ class Runner:
         except Exception as error:
             known = isinstance(error, HermesError | OSError)
             status, note = FAILED, str(error) if known else f"{type(error).__name__}: {error}"
-            said = f"The job {job.id} ({_shortened(job.prompt)}) failed: {note}"
+            said = f"The job {job.id} ({shortened_line(job.prompt, 60)}) failed: {note}"
         finally:
             if agent is not None:
                 agent.close(patience=0)
@@ -178,8 +179,3 @@ class Runner:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(folder / f"{run.id}.md", (text + "\n").encode(errors="replace"))
         return []
-
-
-def _shortened(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= 60 else words[:59] + "…"

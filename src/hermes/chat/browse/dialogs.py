@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from hermes.errors import HermesError, InvalidInput
+from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
@@ -119,15 +119,7 @@ def export(db: SessionDB, session_id: str, path: Path) -> Path:
         raise HermesError("This conversation was deleted.")
     title = str(data.get("title") or "A conversation")
     chunks = formats.written(chosen, formats.Export(sessions=[data], title=title, attachments=db.read_attachment))
-    try:
-        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
-    except FileExistsError:
-        raise InvalidInput(f"{path} already exists; choose another name") from None
-    try:
-        with file:
-            for chunk in chunks:
-                file.write(chunk)
-    except BaseException:
-        os.unlink(path)  # a partial file would look like a complete one
-        raise
+    if path.exists():
+        raise InvalidInput(f"{path} already exists; choose another name")
+    write_whole(path, chunks)
     return path.resolve()

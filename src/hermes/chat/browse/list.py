@@ -46,7 +46,6 @@ class ListLine:
     compressed: bool = False  # it has several parts
     haystack: str = ""  # the text the filter searches, folded
     folded_title: str = ""
-    folder: str = ""
     snippet: str = ""  # for a search hit: the text around the match, with >>>marks<<<
     message_id: int | None = None  # for a search hit: the message that matched
     more: int = 0  # for a search hit: further matches in this conversation
@@ -74,7 +73,6 @@ def line_of(row: SessionRow) -> ListLine:
         preview=one_line(row.get("preview")),
         source=one_line(row.get("source")),
         last_active=row.get("last_active") or row.get("started_at"),
-        folder=one_line(row.get("cwd")),
         pinned=row.get("pinned_at") is not None,
         compressed="compression" in (row.get("kind"), row.get("end_reason")),
     )
@@ -98,14 +96,6 @@ def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
         word, known = text.strip().casefold(), {line.id for line in found}
         found += [line for line in lines if line.id not in known and word in line.id.casefold()]
     return found
-
-
-def by_folder(lines: Sequence[ListLine]) -> list[ListLine]:
-    """The lines of each folder together; the folder with the newest line first."""
-    groups: dict[str, list[ListLine]] = {}
-    for line in lines:
-        groups.setdefault(line.folder, []).append(line)
-    return [line for group in groups.values() for line in group]
 
 
 _ROUNDS = 5  # searches for one list: a conversation with very many matches hides no other one
@@ -169,7 +159,6 @@ class SessionList(ScrollView, can_focus=False):
         self.zone = zone
         self.lines: Sequence[ListLine] = ()
         self.cursor = 0
-        self.grouped = False  # whether the folder stands before the first line of each
         self.nothing = ""  # the text for an empty list
 
     @property
@@ -231,11 +220,7 @@ class SessionList(ScrollView, can_focus=False):
         number = y + self.scroll_offset.y
         base = self.rich_style
         if number < len(self.lines):
-            folder = ""
-            if self.grouped:
-                first = number == 0 or self.lines[number - 1].folder != self.lines[number].folder
-                folder = _folder(self.lines[number].folder if first else "", width)
-            pieces = [(folder, _BOLD), *drawn(self.lines[number], width - cell_len(folder), self.zone)]
+            pieces = drawn(self.lines[number], width, self.zone)
             if number == self.cursor:  # one bar of one colour; only bold text stays bold
                 base += _HERE
                 pieces = [(text, _BOLD if style.bold else _PLAIN) for text, style in pieces]
@@ -243,18 +228,14 @@ class SessionList(ScrollView, can_focus=False):
             pieces = [(self._empty(width)[row], _DIM)]
         else:
             pieces = []
-        return Strip(fitted([(_GAP, _PLAIN), *pieces] if not self.lines and pieces else pieces, width, base), width)
+        if pieces and not self.lines:
+            pieces = [(_GAP, _PLAIN), *pieces]
+        return Strip(fitted(pieces, width, base, self.app.console), width)
 
     def _empty(self, width: int) -> list[str]:
         """The text of an empty list, in lines that fit."""
         room = max(1, width - 2 * len(_GAP))
         return [part.plain for part in Text(self.nothing).wrap(Console(width=room), room, overflow="fold")]
-
-
-def _folder(folder: str, width: int) -> str:
-    """The end of a folder's path, in a column of its own."""
-    room = max(8, width // 4)
-    return set_cell_size(folder if cell_len(folder) <= room else "…" + folder[1 - room :], room) + _GAP
 
 
 Piece = tuple[str, Style]
@@ -302,21 +283,10 @@ def _matched(line: ListLine, room: int) -> list[Piece]:
     return pieces
 
 
-def fitted(pieces: Sequence[Piece], width: int, base: Style) -> list[Segment]:
+def fitted(pieces: Sequence[Piece], width: int, base: Style, console: Console) -> list[Segment]:
     """Pieces as segments of exactly this width, with `…` where something was cut off."""
-    out: list[Segment] = []
-    room = width
-    for number, (text, style) in enumerate(pieces):
-        size = cell_len(text)
-        rest = number + 1 < len(pieces) and any(more for more, _ in pieces[number + 1 :])
-        if size > room or (size == room and rest):
-            if room > 0:
-                out.append(Segment(set_cell_size(text, room - 1) + "…", base + style))
-            room = 0
-            break
-        if text:
-            out.append(Segment(text, base + style))
-        room -= size
-    if room > 0:
-        out.append(Segment(" " * room, base))
-    return out
+    text = Text(style=base, end="")
+    for piece in pieces:
+        text.append(*piece)
+    text.truncate(width, overflow="ellipsis", pad=True)
+    return list(text.render(console))

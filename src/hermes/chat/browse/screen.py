@@ -27,7 +27,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 
 from hermes.chat.browse.dialogs import Ask, Press, export, suggested
-from hermes.chat.browse.list import ListLine, SessionList, by_folder, found_inside, line_of, matching
+from hermes.chat.browse.list import ListLine, SessionList, found_inside, line_of, matching
 from hermes.chat.browse.preview import Preview, preview
 from hermes.errors import HermesError
 from hermes.texts import counted, shortened
@@ -50,7 +50,6 @@ Ctrl+X         delete: move to the trash
 Ctrl+P         pin or unpin; pinned ones are never pruned
 Ctrl+E         export to a file
 Ctrl+T         show or hide the preview
-F2             group by folder, or sort by time again
 Esc            clear the line; leave
 """
 
@@ -86,7 +85,7 @@ class BrowseQuery(Input, inherit_bindings=False):
 class KeyBar(Footer):
     """The keys at the bottom: as many whole ones as fit, the important ones first; F1 lists them all."""
 
-    IMPORTANT = ("resume", "keys", "back", "inside", "delete", "rename", "pin", "folders", "export", "preview")
+    IMPORTANT = ("resume", "keys", "back", "inside", "delete", "rename", "pin", "export", "preview")
 
     def compose(self) -> ComposeResult:
         made: list[Any] = list(super().compose())  # Textual does not export the class of the keys
@@ -122,7 +121,6 @@ class Picker(Screen[None], inherit_bindings=False):
         Binding("ctrl+p", "pin", "Pin", priority=True),
         Binding("ctrl+e", "export", "Export", priority=True),
         Binding("f1", "keys", "Keys", priority=True),
-        Binding("f2", "folders", "Folders", priority=True),
         Binding("escape", "back", "Back", key_display="esc", priority=True),
         Binding("ctrl+t", "preview", "Preview", priority=True),
         Binding("ctrl+c", "app.quit", show=False, priority=True),
@@ -216,8 +214,6 @@ class Picker(Screen[None], inherit_bindings=False):
         """Fill the list according to the input line."""
         current = self.lines.current
         shown = self.found if self.is_inside else matching(self.all, self.query_text)
-        if self.lines.grouped:
-            shown = by_folder(shown)
         kept = current.id if keep and current is not None else None
         self.lines.show(shown, keep=kept, nothing="" if shown else self._nothing())
         self._say()
@@ -353,11 +349,6 @@ class Picker(Screen[None], inherit_bindings=False):
             self.action_inside()
         else:
             self.app.exit(None)
-
-    def action_folders(self) -> None:
-        """Group the list by the folders of the conversations, or list them by time again."""
-        self.lines.grouped = not self.lines.grouped
-        self._show()
 
     def action_keys(self) -> None:
         self.app.push_screen(Press(KEYS, "Press any key to go back"))

@@ -43,9 +43,9 @@ def _ways(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(
-    help="Encrypt the record. Everything is in its database then: attachments and drafts go into it, and transcripts, the"
-    " prompt's history and results of jobs in files are removed. Other programs must not have it open. Run it again after an"
-    " interruption: it goes on. Without the key the record can never be read again, so keep a copy of the key."
+    help="Encrypt the record. Everything is then in its database: attachments and drafts go into it, and transcripts, the"
+    " prompt's history and results of jobs in files are removed. Other programs must not have it open. After an interruption,"
+    " run it again: it continues. Without the key the record can never be read again, so keep a copy of the key."
 )
 @_ways
 def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
@@ -78,8 +78,8 @@ def decrypt(digest: str | None) -> None:
 
 
 @click.command(
-    help="Change what unlocks the record: another passphrase, key file, or the keyring. The data key stays; if that may be known"
-    " to someone, decrypt the record and encrypt it again."
+    help="Change what unlocks the record: another passphrase, key file, or the keyring. The data key stays; if someone may"
+    " know it, decrypt the record and encrypt it again."
 )
 @_ways
 def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:

@@ -10,7 +10,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -49,9 +49,25 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
                 _refuse_unknown_ending(target)
         session_id = None if session is None else find_session(db, session)
         recover_drafts(db, session_id)
-        selection = _Selection(db, source, session_id)
-        with progress("exporting", selection.total) as step:
-            export_ = selection.export(step)
+        total = 1 if session_id else db.session_count(source)
+        number = messages = 0
+
+        def sessions() -> Iterator[ExportedSession]:
+            nonlocal number, messages
+            one = [db.export_session(session_id)] if session_id else []
+            for session in filter(None, one) if session_id else db.iter_export(source):
+                number += 1
+                # Carried-over messages are counted in the session they belong to.
+                messages += sum(one["session_id"] == session["id"] for one in session["messages"])
+                yield session
+                step(number)
+
+        title = (db.get_session_title(session_id) or session_id) if session_id else "Hermes sessions"
+        contents = _contents(db, source, total)
+        export_ = formats.Export(
+            sessions=sessions(), title=title, zone=zone(), attachments=db.read_attachment, contents=contents
+        )
+        with progress("exporting", total) as step:
             pieces = formats.written(chosen, export_)
             if file == "-":
                 for piece in pieces:
@@ -63,10 +79,7 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
     say_left_out(chosen, export_.left_out)
     if encrypted:
         note(f"this store is encrypted, {target} is not: anyone who can read the file can read the conversations")
-    click.echo(
-        f"exported {counted(selection.count, 'session')} ({counted(selection.messages, 'message')}) to {target}",
-        err=True,
-    )
+    click.echo(f"exported {counted(number, 'session')} ({counted(messages, 'message')}) to {target}", err=True)
 
 
 def _refuse_unknown_ending(path: Path) -> None:
@@ -85,42 +98,13 @@ def say_left_out(chosen: formats.Format, left_out: Mapping[str, int]) -> None:
         click.echo(f"hermes: {chosen.name} can't hold: {missing}; --format jsonl keeps everything", err=True)
 
 
-class _Selection:
-    """The sessions to export, counted as they go by."""
-
-    def __init__(self, db: SessionDB, source: str | None, session_id: str | None) -> None:
-        self.db, self.source, self.session_id = db, source, session_id
-        self.total = 1 if session_id else db.session_count(source)
-        self.count = self.messages = 0
-
-    def export(self, step: Any) -> formats.Export:
-        """The export, for a format's writer."""
-        title = "Hermes sessions"
-        if self.session_id is not None:
-            title = self.db.get_session_title(self.session_id) or self.session_id
-        return formats.Export(sessions=self.sessions(step), title=title, zone=zone(), attachments=self.db.read_attachment,
-                              contents=self.contents())  # fmt: skip
-
-    def sessions(self, step: Any) -> Iterator[ExportedSession]:
-        if self.session_id is None:
-            found: Iterable[ExportedSession | None] = self.db.iter_export(self.source)
-        else:
-            found = [self.db.export_session(self.session_id)]
-        for session in found:
-            if session is not None and (self.source is None or session["source"] == self.source):
-                self.count += 1
-                # Carried-over messages are counted in the session they belong to.
-                self.messages += sum(one["session_id"] == session["id"] for one in session["messages"])
-                yield session
-                step(self.count)
-
-    def contents(self) -> Iterator[SessionRow]:
-        """The table of contents, for more than one session: the newest first, a page of rows at a time."""
-        page = 200
-        for offset in range(0, self.total if self.total > 1 else 0, page):
-            yield from self.db.list_sessions_rich(
-                source=self.source, limit=page, offset=offset, include_children=True, project_compression_tips=False
-            )
+def _contents(db: SessionDB, source: str | None, total: int) -> Iterator[SessionRow]:
+    """The table of contents, for more than one session: the newest first, a page of rows at a time."""
+    page = 200
+    for offset in range(0, total if total > 1 else 0, page):
+        yield from db.list_sessions_rich(
+            source=source, limit=page, offset=offset, include_children=True, project_compression_tips=False
+        )
 
 
 def _keep_off(target: Path, db: SessionDB) -> None:
@@ -148,8 +132,8 @@ def save(target: Path, pieces: Iterable[bytes]) -> None:
 
 
 @click.command(
-    help="Write a session to where another program looks, and print the command that resumes it there. Nothing that"
-    " is there is changed."
+    help="Write a session where another program looks for its own, and print the command that resumes it there. Existing"
+    " files are not changed."
 )
 @click.argument("session", metavar="ID", shell_complete=complete_session)
 @click.option(

@@ -3,18 +3,17 @@
 The format of a file is detected from its content (hermes.interop.formats). A second import changes nothing, except that a
 session of another program gets its new messages; a damaged line costs that line and is reported.
 
-At its end it prints what came in, and one line for each cause of what did not.
+At its end it prints what came in, and the first problems.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 import stat
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,10 +39,7 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 
-_MOST_CAUSES = 50
-_EACH = 3  # as many problems of one cause are listed one by one
-# What differs between two problems of the same cause: names of sessions and files, details, numbers.
-_DIFFERING = re.compile(r"\(.*?\)|'.*?'|^(?:session|attachment) \S+: |^\S+\.jsonl?: |[0-9a-f]{8,}|\d+")
+_MOST_LISTED = 20  # problems, and kinds of unknown records
 
 
 @dataclass(slots=True)
@@ -82,9 +78,11 @@ class ImportReport:
                 unknown[one.unknown] += one.times
         skipped = (
             f"skipped {counted(times, 'record')} of an unknown type: {one_line(kind)}"
-            for kind, times in unknown.most_common(_MOST_CAUSES)
+            for kind, times in unknown.most_common(_MOST_LISTED)
         )
-        for line in (*damage_lines(damaged), *skipped):
+        listed = [f"{place(one)}{one.reason}" for one in damaged[:_MOST_LISTED]]
+        more = [f"… and {counted(len(damaged) - _MOST_LISTED, 'more problem')}"] if len(damaged) > _MOST_LISTED else []
+        for line in (*listed, *more, *skipped):
             print(f"hermes: {line}", file=sys.stderr)
         return 1 if damaged else 0
 
@@ -93,19 +91,6 @@ def place(problem: Problem) -> str:
     """The place of a problem, printed before its reason."""
     file = f"{problem.path.name}: " if problem.path is not None else ""
     return f"{file}line {problem.line}: " if problem.line else file
-
-
-def damage_lines(problems: Iterable[Problem]) -> Iterator[str]:
-    """A few lines for each cause; their number is bounded however much is damaged."""
-    causes: dict[str, list[Problem]] = {}
-    for one in problems:
-        causes.setdefault(_DIFFERING.sub("", one.reason), []).append(one)
-    for some in list(causes.values())[:_MOST_CAUSES]:
-        yield from (f"{place(one)}{one.reason}" for one in some[:_EACH])
-        if len(some) > _EACH:
-            yield f"… and {counted(len(some) - _EACH, 'problem')} of the same cause"
-    if len(causes) > _MOST_CAUSES:
-        yield f"… and {counted(len(causes) - _MOST_CAUSES, 'other cause')}"
 
 
 Source = tuple[Format, Path]
@@ -129,11 +114,11 @@ class _Chosen:
 @click.command(
     "import",
     help="Import each PATH: a file, a folder with histories of other programs, or `-` for standard input. The format of a"
-    f" file is seen from its content.\n\nFormats: {formats.described(reading=True)}.",
+    f" file is detected from its content.\n\nFormats: {formats.described(reading=True)}.",
 )
 @click.argument("paths", metavar="PATH...", nargs=-1, shell_complete=complete_files)
 @click.option(
-    "--found", is_flag=True, help="List the histories of other programs on this machine, and ask what to import."
+    "--found", is_flag=True, help="List the histories of other programs on this machine, and ask which to import."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be imported, and import nothing.")
 @click.option(
@@ -301,28 +286,15 @@ def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
         return [one for sources in by_program.values() for one in sources]
     if not sys.stdin.isatty():
         raise click.ClickException("nothing was imported; add --yes to import everything, or name a path")
-    groups = list(by_program.values())
-
-    def picked(answer: str) -> list[Source]:
-        words = answer.lower().replace(",", " ").split()
-        if words in (["none"], ["no"], ["n"]):
-            return []
-        if words in (["all"], ["yes"], ["y"]):
-            words = [str(number) for number in range(1, len(groups) + 1)]
-        if not words or not all(word.isdecimal() and 1 <= int(word) <= len(groups) for word in words):
-            known = "a number (1)" if len(groups) == 1 else f"numbers from 1 to {len(groups)}"
-            raise click.UsageError(f'Please answer with {known}, "all" or "none".')
-        return [one for word in dict.fromkeys(words) for one in groups[int(word) - 1]]
-
-    chosen_files: list[Source] = click.prompt("Import which (numbers, all, none)", default="all", value_proc=picked)
-    return chosen_files
+    agreed = [sources for name, sources in by_program.items() if click.confirm(f"Import {name}?", default=True)]
+    return [one for sources in agreed for one in sources]
 
 
 def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
     """Print a table: program, sessions, messages, size, how many messages are new."""
     rows = []
     with _compared_with() as db:
-        for number, (program, sources) in enumerate(by_program.items(), 1):
+        for program, sources in by_program.items():
             sessions = messages = new = total = 0
             for chosen_format, path in sources:
                 total += _bytes(path)
@@ -334,8 +306,8 @@ def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
                             new += len(new_messages(db, one.session))
                 except (HermesError, OSError) as error:
                     note(f"{path}: {one_line(str(error))}")
-            rows.append((str(number), program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"))
-    heads = ("", "Program", "Sessions", "Messages", "Size", "New messages")
+            rows.append((program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"))
+    heads = ("Program", "Sessions", "Messages", "Size", "New messages")
     print(printed([Column(head) for head in heads], rows))
 
 
@@ -354,7 +326,7 @@ def _bytes(path: Path) -> int:
     "folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @click.option("--once", is_flag=True, help="Import what has changed since the last time, and exit.")
-@click.option("--install", is_flag=True, help="Run it for good, as a service of yours (systemd, on macOS launchd).")
+@click.option("--install", is_flag=True, help="Run it permanently, as a user service (systemd; launchd on macOS).")
 @click.option("--uninstall", is_flag=True, help="Stop and remove that service.")
 def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool) -> int:
     from hermes.interop.history_watch import HistoryWatcher

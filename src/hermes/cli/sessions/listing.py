@@ -32,7 +32,7 @@ LOST = "The database has no sessions, but transcripts exist: `hermes sessions re
     "list",
     help=(
         "List the latest conversations by their last activity.\n\nAutomated runs (cron, batch, sub-agents, single questions"
-        " that were not continued) are listed with --all, or where they have the --source, --tag, … that is asked for."
+        " that were not continued) are listed with --all, or if a filter such as --source or --tag selects them."
     ),
 )
 @source_option("Only sessions of this source (cli, telegram, …).")

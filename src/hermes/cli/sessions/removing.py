@@ -21,6 +21,7 @@ from hermes.cli.options import (
     days,
     find_session,
     find_sessions,
+    in_trash,
     json_option,
     source_option,
     yes_option,
@@ -61,12 +62,11 @@ def called(session: Mapping[str, Any]) -> str:
 def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
     with opened(writing=True) as db:
         trashed = db.list_trash()
-        found = [_named(db, trashed, word, shred) for word in words] if now or shred else find_sessions(db, words)
+        found = [_named(db, word, shred) for word in words] if now or shred else find_sessions(db, words)
         names: dict[str, str] = {}  # of the conversations by the id of their newest part
         asked: list[str] = []  # what an earlier try left unfinished is finished without asking
-        for session_id in dict.fromkeys(db.get_compression_chain(one)[-1] for one in found):
-            parts = db.get_compression_chain(session_id)
-            rows = [_row(db, trashed, part) for part in parts]
+        for parts in {chain[-1]: chain for chain in map(db.get_compression_chain, found)}.values():
+            session_id, rows = parts[-1], [_row(db, trashed, part) for part in parts]
             names[session_id] = called(rows[-1] or {"id": session_id}) + _with_earlier(parts)
             if rows[-1] is not None:
                 messages = sum((row or {}).get("message_count") or 0 for row in rows)
@@ -89,12 +89,12 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
         raise click.ClickException("\n".join(unfinished))
 
 
-def _named(db: SessionDB, trashed: list[TrashedSession], word: str, shred: bool) -> str:
+def _named(db: SessionDB, word: str, shred: bool) -> str:
     """The session that a word names, in the trash as well; to shred, also the id of one that was half shredded."""
     try:
         return find_session(db, word)
     except click.ClickException as error:
-        found = None if isinstance(error, Ambiguous) else _in_trash(trashed, word) or (word if shred else None)
+        found = None if isinstance(error, Ambiguous) else in_trash(db, word) or (word if shred else None)
         if found is None:
             raise
         return found
@@ -154,8 +154,7 @@ def _until() -> str:
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_trashed)
 def restore(words: tuple[str, ...]) -> None:
     with opened(writing=True) as db:
-        trashed = db.list_trash()
-        found = [_in_trash(trashed, word) for word in words]
+        found = [in_trash(db, word) for word in words]
         for word, session_id in zip(words, found, strict=True):
             if session_id is None and db.get_session(word) is not None:
                 raise click.ClickException(f"{word} is not in the trash")
@@ -168,26 +167,9 @@ def restore(words: tuple[str, ...]) -> None:
             print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is restored")
 
 
-def _in_trash(trashed: list[TrashedSession], word: str) -> str | None:
-    """The session in the trash that matches a word, if there is one."""
-    for found in (
-        [row["id"] for row in trashed if row["id"] == word],
-        [row["id"] for row in trashed if row["trashed_title"] == word],
-        [row["id"] for row in _newest(trashed) if word and row["id"].startswith(word)],
-    ):
-        if len(found) > 1:
-            listed = "\n".join(f"  {one}" for one in found[:10])
-            raise Ambiguous(f"several sessions in the trash match {word}; give one of these ids:\n{listed}")
-        if found:
-            return found[0]
-    return None
-
-
-def _newest(trashed: list[TrashedSession]) -> list[TrashedSession]:
+def _newest(db: SessionDB) -> list[TrashedSession]:
     """Each conversation in the trash once, as its newest part."""
-    compressed = {row["id"] for row in trashed if row["end_reason"] == "compression"}
-    continued = {row["parent_session_id"] for row in trashed if row["kind"] in (None, "compression")} & compressed
-    return [row for row in trashed if row["id"] not in continued]
+    return [row for row in db.list_trash() if db.get_compression_chain(row["id"])[-1] == row["id"]]
 
 
 @click.command(help="List the trash, and until when each session can be restored.")
@@ -196,21 +178,18 @@ def _newest(trashed: list[TrashedSession]) -> list[TrashedSession]:
 @json_option(ROWS)
 def trash(empty: bool, yes: bool, as_json: bool) -> None:
     with opened(writing=empty) as db:
-        rows = db.list_trash()
+        rows = _newest(db)
         if as_json and not empty:
-            print_json(rows)
+            print_json(db.list_trash())
         elif not rows:
             print("The trash is empty.")
         elif empty:
-            number = counted(len(_newest(rows)), "session")
+            number = counted(len(rows), "session")
             confirmed(f"Delete {number} for good?", yes=yes)
-            with progress("deleting", len(rows)) as step:
-                for done, row in enumerate(rows, 1):
-                    db.delete_session(row["id"], by="hermes sessions trash --empty")
-                    step(done)
+            db.empty_trash(0, by="hermes sessions trash --empty")
             print(f"deleted {number} for good")
         else:
-            print(_trash_screen(_newest(rows)))
+            print(_trash_screen(rows))
 
 
 def _trash_screen(rows: list[TrashedSession]) -> str:

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.rows import MessageRow, SessionEvent
+    from hermes.store.records.rows import MessageRow
 
 _MARKS = {"user": ("●", GOLD), "assistant": ("◆", GREEN), "tool": ("↳", DIM), "system": ("○", DIM)}
 _INDENT = "  "
@@ -199,20 +199,15 @@ class _View:
         """Show the messages so far (the last ones only, if so many are asked for)."""
         session: Mapping[str, Any] = self.db.get_session(self.session_id) or {}
         messages = self.db.get_messages(self.session_id)
-        left_out = 0 if last is None else max(0, len(messages) - last)
-        self.state, self.ended = _state(session), session.get("ended_at")
-        self.seen = {message["id"] for message in messages}
+        left_out = messages[: 0 if last is None else max(0, len(messages) - last)]
+        self.ended, self.seen = session.get("ended_at"), {message["id"] for message in left_out}
+        before = {message["id"] for message in left_out[:-1]}
+        self.events = sum(event["after"] in before for event in self.db.get_session_events(self.session_id))
         if self.renderer is not None:
             self._print(self.renderer.head(session, len(messages), self._notes(session)))
         if left_out:
-            self.remark(counted(left_out, "earlier message"))
-        happened = self.db.get_session_events(self.session_id)
-        self.events = len(happened)
-        for is_event, item in woven(messages[left_out:], _later(happened, messages[:left_out])):
-            if is_event:
-                self.remark(described(item))
-            else:
-                self.add([item])
+            self.remark(counted(len(left_out), "earlier message"))
+        self.look()
 
     def look(self) -> None:
         """Show new messages and events."""
@@ -220,21 +215,22 @@ class _View:
         if session is None:
             self.remark("the session was deleted")
             raise KeyboardInterrupt
-        for event in self.db.get_session_events(self.session_id)[self.events :]:
-            self.events += 1
-            self.remark(described(event))
-        state = _state(session)
-        if state == self.state:
+        happened, state = self.db.get_session_events(self.session_id)[self.events :], _state(session)
+        if state == self.state and not happened:
             return
         self.state = state
+        self.events += len(happened)
         messages = self.db.get_messages(self.session_id)
-        gone = self.seen - {message["id"] for message in messages}
-        if gone:
+        if gone := self.seen - {message["id"] for message in messages}:
             self.remark(f"{counted(len(gone), 'message')} withdrawn")
             self.seen -= gone
         fresh = [message for message in messages if message["id"] not in self.seen]
         self.seen |= {message["id"] for message in fresh}
-        self.add(fresh)
+        for is_event, item in woven(fresh, happened):
+            if is_event:
+                self.remark(described(item))
+            else:
+                self.add(item)
         self._notice_end(session)
 
     def _notice_end(self, session: Mapping[str, Any]) -> None:
@@ -264,19 +260,18 @@ class _View:
             notes.append("tags: " + ", ".join(map(one_line, tags)))
         return notes
 
-    def add(self, messages: Sequence[MessageRow]) -> None:
-        """Show messages."""
+    def add(self, message: MessageRow) -> None:
+        """Show a message."""
         from hermes.interop.json_reading import encoded
 
-        for message in messages:
-            if self.renderer is None:
-                put(encoded(message) + b"\n")
-                continue
-            owner = message.get("session_id", self.session_id)
-            if owner != self.owner:
-                self.remark(f"carried over from {owner}" if owner != self.session_id else "new here")
-            self.owner = owner
-            self._print(self.renderer.message(message))
+        if self.renderer is None:
+            put(encoded(message) + b"\n")
+            return
+        owner = message.get("session_id", self.session_id)
+        if owner != self.owner:
+            self.remark(f"carried over from {owner}" if owner != self.session_id else "new here")
+        self.owner = owner
+        self._print(self.renderer.message(message))
 
     def remark(self, text: str) -> None:
         """Print a remark between messages."""
@@ -285,12 +280,6 @@ class _View:
 
     def _print(self, lines: list[str]) -> None:
         print("\n".join(lines), flush=True)
-
-
-def _later(events: list[SessionEvent], left_out: Sequence[MessageRow]) -> list[SessionEvent]:
-    """The events after the messages that are left out."""
-    before = {message["id"] for message in left_out[:-1]}
-    return [event for event in events if event["after"] not in before]
 
 
 def _state(session: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.options import json_option
-from hermes.cli.output import print_json, progress, size_of
+from hermes.cli.output import amount, print_json, size_of, status_line
 from hermes.cli.record import configuration, index, opened
 from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
 from hermes.home import companion, settled
@@ -92,14 +92,8 @@ def _inspected(path: Path | None, *, writing: bool) -> tuple[list[Finding], str]
 
 def _checked(db: SessionDB) -> list[Finding]:
     """All findings; a progress bar on a terminal."""
-    with progress("checking", 1000) as step:
-        shares = {"file": (0, 300), "messages": (300, 400), "index": (300, 400), "attachments": (700, 50)}
-
-        def report(what: str, done: int, of: int) -> None:
-            start, share = shares.get(what, (750, 250))
-            step(start + share * done // max(of, 1))
-
-        return db.check(progress=report)
+    with status_line() as show:
+        return db.check(progress=lambda what, done, of: show(lambda: amount(f"checking {what}", done, of)))
 
 
 def _list(found: list[Finding]) -> None:
