@@ -71,7 +71,7 @@ def test_an_unknown_program_is_named_before_a_question_is_asked_for(home: Path, 
     assert done.status == 1 and "@nosuch" in done.err and "@claude" in done.err
 
 
-@pytest.mark.parametrize("words", [("-q", "hello"), ("batch", "run", "-", "--out", "results.jsonl")])
+@pytest.mark.parametrize("words", [("-q", "hello"), ("batch", "-", "--out", "results.jsonl")])
 def test_an_empty_kind_of_command_is_wrong_usage(home: Path, words: tuple[str, ...]) -> None:
     done = run(*words, "--yes-to", "", home=home)
     assert done.status == 2 and "--yes-to" in done.err and done.err.count("\n") == 1

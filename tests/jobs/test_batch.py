@@ -76,6 +76,17 @@ def test_each_line_is_a_session_and_gets_a_result(
     assert server.tasks == []  # nobody paid for a title
 
 
+@pytest.mark.parametrize("folder", ["there/", "new"])
+def test_a_folder_gets_a_file_of_results(server: AnsweringServer, home: Path, prompts: Path, folder: str) -> None:
+    out = prompts.parent / folder
+    if folder.endswith("/"):
+        out.mkdir()
+    done = run("batch", prompts, "--out", f"{prompts.parent}/{folder}", "--workers", "2", home=home)
+    assert (done.status, done.err) == (0, "")
+    assert done.out.rstrip().endswith(str(out / "results.jsonl"))
+    assert len((out / "results.jsonl").read_text().splitlines()) == 6
+
+
 def test_the_results_are_in_the_order_of_the_prompts_on_request(
     server: AnsweringServer, home: Path, prompts: Path
 ) -> None:

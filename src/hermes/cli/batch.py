@@ -27,22 +27,43 @@ if TYPE_CHECKING:
 _MOST_LISTED = 50  # bad lines
 
 
-@click.group(cls=CommandGroup)
+class _RunByDefault(CommandGroup):
+    """`hermes batch FILE …` is `hermes batch run FILE …`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_RunByDefault, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Run every prompt in a file: each line is a session, and the replies go into a results file."""
+    """Run every prompt in a file: each line is a session, and the replies go into a results file.
+
+    `hermes batch FILE …` is short for `hermes batch run FILE …`.
+    """
 
 
 @command.command("run")
 @click.argument("prompts", metavar="PROMPTS", shell_complete=complete_files)
-@click.option("--out", required=True, metavar="FILE", shell_complete=complete_files, help="The file of results.")
 @click.option(
-    "--parallel", type=click.IntRange(1, 256), default=8, metavar="N", show_default=True, help="Lines at a time."
+    "--out", required=True, metavar="FILE", shell_complete=complete_files,
+    help="The file of results; in a folder it is called results.jsonl.",
+)  # fmt: skip
+@click.option(
+    "--parallel",
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=8,
+    metavar="N",
+    show_default=True,
+    help="Lines at a time.",
 )
 @model_option("Use this model instead of the configured one, also for lines that name one.")
 @click.option("--resume", is_flag=True, help="Continue an earlier run: finished lines are not run again.")
 @click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
 @yes_to_option("Run such commands: 'git push', pytest, 'npm run *'.")
-@yes_option("Run every command the agent asks for (otherwise commands that the rules do not allow are refused).")
+@yes_option("Run every command of the agent's (without it, those that the rules do not allow are refused).")
 def run(
     prompts: str,
     out: str,
@@ -69,6 +90,7 @@ def run(
     from hermes.jobs.batch_files import Lines, opened
 
     folder_is_there()
+    out = _results_file(out)
     config = load_config()
     config.permissions.allow += yes_to
     if model_name is not None:
@@ -81,6 +103,18 @@ def run(
         _name_bad(lines)
         settings = {"parallel": parallel, "one_model": model_name is not None, "confirm": lambda _: yes or NOBODY}
         return _run(config, lines, Path(out), resume=resume, tools=not no_tools, settings=settings)
+
+
+def _results_file(out: str) -> str:
+    """The file of results: `out` itself or, if that is a folder, a file in it. A name without a suffix is a new folder's."""
+    path = Path(out)
+    if not (path.is_dir() or out.endswith(os.sep) or not (path.suffix or path.exists())):
+        return out
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"can't make the folder {out}: {error.strerror}") from None
+    return str(path / "results.jsonl")
 
 
 def _name_bad(lines: Lines) -> None:
