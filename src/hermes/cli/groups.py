@@ -1,7 +1,12 @@
-"""Groups of commands: their help, and files that are loaded when a command is used."""
+"""Click as this program uses it: groups whose files are loaded when a command is used, and complaints in our own words.
+
+A complaint about wrong usage is one line. A message that a command raised itself passes unchanged; click's own are recognised
+by their wording, since click keeps the value that was wrong in the text only.
+"""
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -63,14 +68,59 @@ class LazyGroup(click.Group):
         return named + click.Command.shell_complete(self, context, incomplete)
 
 
+# ------------------------------------------------------------------------------------------------ wrong usage
+
+
+_WRONG_TYPE = r"(?s)(?P<value>.+) is not (?:a valid |in the range |one of )"
+_EXTRA = r"(?s)Got unexpected extra arguments? \((?P<words>.*)\)"
+_PATH = r"(?s)(?:File|Directory|Path) '(?P<path>.*)' (?P<what>does not exist|is a \w+|is not \w+)\.?"
+
+
 def usage_text(error: click.UsageError) -> str:
-    """One line about wrong usage: the option (by its longest name) or the argument, and what is wrong with it."""
-    text, parameter = error.format_message(), getattr(error, "param", None)
-    if isinstance(parameter, click.Parameter):
-        is_option = isinstance(parameter, click.Option)
-        name = (
-            max(parameter.opts, key=len) if is_option else str(parameter.metavar or parameter.name).rstrip(".…").upper()
-        )
-        text = f"{name} is missing" if isinstance(error, click.MissingParameter) else f"{name}: {error.message}"
-    text = " ".join(text.split()).removesuffix(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+    """One line about wrong usage."""
+    if isinstance(error, click.NoSuchOption):
+        hint = " or ".join(sorted(error.possibilities or ()))
+        return f"unknown option {error.option_name}" + (f"; did you mean {hint}?" if hint else "")
+    if isinstance(error, click.BadOptionUsage):
+        return f"{error.option_name} {'takes no' if 'not take a value' in error.message else 'needs a'} value"
+    if isinstance(error, click.MissingParameter):
+        choices = _choices(error.param)
+        return f"{_called(error.param)} is missing" + (f": give {choices}" if choices else "")
+    if isinstance(error, click.BadParameter) and (name := _called(error.param)):
+        return f"{name}: {_wrong_value(error)}"
+    extra = re.fullmatch(_EXTRA, error.message)
+    return f"unexpected argument: {extra['words']}" if extra else error.message
+
+
+def _wrong_value(error: click.BadParameter) -> str:
+    if path := re.fullmatch(_PATH, error.message):
+        return f"{path['path']} {path['what']}"
+    wrong, expected = re.match(_WRONG_TYPE, error.message), _expected(error.param)
+    if wrong is None or not expected:
+        return error.message
+    value = wrong["value"]
+    return f"expected {expected}, got {value if value.startswith(chr(39)) else repr(value)}"
+
+
+def _called(parameter: click.Parameter | None) -> str:
+    """An option by its longest name, an argument by what `--help` calls it."""
+    if isinstance(parameter, click.Option):
+        return max(parameter.opts, key=len)
+    if parameter is not None and isinstance(parameter.type, click.Choice):
+        return str(parameter.name).upper()
+    return parameter.human_readable_name.rstrip(".…") if parameter is not None else ""
+
+
+def _expected(parameter: click.Parameter | None) -> str:
+    kind = parameter.type if parameter is not None else None
+    number = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
+    if isinstance(kind, click.IntRange | click.FloatRange) and kind.min is not None:
+        return f"{number} of {kind.min} or more" if kind.max is None else f"{number} from {kind.min} to {kind.max}"
+    return number if isinstance(kind, click.types.FloatParamType | click.types.IntParamType) else _choices(parameter)
+
+
+def _choices(parameter: click.Parameter | None) -> str:
+    if parameter is None or not isinstance(parameter.type, click.Choice):
+        return ""
+    *names, last = map(str, parameter.type.choices)
+    return f"{', '.join(names)} or {last}" if names else last
