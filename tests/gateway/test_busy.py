@@ -157,6 +157,19 @@ def test_the_owner_stops_anyones_answer(lab: PlainLab, model: Echo, line: str) -
         assert whole(lab, 2, where="thread")[0] == STOPPED
 
 
+def test_a_question_is_answered_although_a_remark_to_others_follows_it(lab: PlainLab, model: Echo) -> None:
+    mention = {"plain": {"require_mention": True}}
+    with running(lab, model, platforms=mention, owner=["plain:u-carol"]):
+        for number, who in enumerate(("alice", "bob"), 1):
+            lab.say("hello", who=who, where="thread")
+            whole(lab, number, where="thread")
+        lab.say("pause=1.5 for bob", who="bob", where="thread")
+        begun(model, "for bob")
+        lab.say("what now?", where="thread")
+        lab.say("Bob, wait", where="thread", addressed=False)
+        assert whole(lab, 4, where="thread")[3] == "echo: [Alice] what now?"
+
+
 def test_what_people_say_to_each_other_in_a_thread_is_context(lab: PlainLab, model: Echo) -> None:
     mention = {"plain": {"require_mention": True}}
     with running(lab, model, platforms=mention) as gateway:

@@ -243,9 +243,11 @@ class Replies:
 
     def _only_heard(self, talk: Conversation, request: Request) -> bool:
         """Whether a message is stored without a reply of its own: a remark to others, or one that the next continues."""
-        if self._services.router.is_remark(talk.key, request.event):
+        router = self._services.router
+        if router.is_remark(talk.key, request.event):
             return True
-        return self._inbox.continues(request, next(iter(talk.waiting), None))
+        following: Any = next(iter(talk.waiting), None)
+        return self._inbox.continues(request, following) and not router.is_remark(talk.key, following.event)
 
     def _new_turn(
         self, person: Participant, request: Request, reply: StreamedReply, heard: _Heard | None = None

@@ -281,7 +281,6 @@ class _QQSocket(WebSocketClient):
         super().__init__("QQ", log)
         self._api, self._kept = api, session
         self._seen = session.seq
-        self._beating: asyncio.Task[None] | None = None
         self._unanswered = False  # a heartbeat was sent, and not acknowledged yet
         self._early: list[dict[str, Any]] = []  # the first dispatched event
 
@@ -297,7 +296,7 @@ class _QQSocket(WebSocketClient):
                 raise PlatformUnreachable("QQ's gateway does not greet")
             pause = float((hello.get("d") or {}).get("heartbeat_interval") or 30_000) / 1000
             await self._log_in(f"QQBot {token}")
-        self._beating = asyncio.create_task(self._beat(pause))
+        self._tasks.start(self._beat(pause))
 
     async def _log_in(self, token: str) -> None:
         """Resume the session, or begin one; returns when the server has begun to dispatch."""
@@ -367,10 +366,3 @@ class _QQSocket(WebSocketClient):
                     return
                 self._unanswered = True
                 await socket.send_json({"op": HEARTBEAT, "d": self._seen or None})
-
-    async def close(self) -> None:
-        """Disconnect; the session can be resumed."""
-        beating, self._beating = self._beating, None
-        if beating is not None:
-            beating.cancel()
-        await super().close()

@@ -214,7 +214,7 @@ class LongConnection(WebSocketClient):
         parts[number] = frame.payload
         if any(one is None for one in parts):
             return None
-        self._parts.drop(name)
+        self._parts.pop(name, None)
         return b"".join(one for one in parts if one is not None)
 
     async def _frames(self) -> AsyncIterator[Frame]:
