@@ -297,6 +297,11 @@ class Delivery:
                 await self.connected.wait()
 
     @property
+    def streams(self) -> bool:
+        """Whether replies are shown while they are written."""
+        return self.config.gateway.streaming.enabled and self.adapter.capabilities.edits
+
+    @property
     def is_open(self) -> bool:
         """Whether a message can be sent now."""
         return self.connected.is_set() and (self.held is None or self.held.is_sure)

@@ -48,11 +48,13 @@ class Outbox:
         """Start a reply. `resumed`: a process that died may have shown some of it."""
         event = request.event
         place = self._router.delivered_to(event.chat)
+        delivery = self.deliveries.get(place.connection)
         return StreamedReply(
             place, inbox_id=request.inbox_id, nonce=f"{self._identity}-{request.inbox_id}",
             answers=event.id, shown=request.shown, resumed=resumed, fence=request.fence,
             reply_to=self._router.quoted_by(event, place),
             context=event.reply_context if is_same_place(place, event.chat) else None,
+            streams=delivery is not None and delivery.streams,
         )  # fmt: skip
 
     def begin(self, reply: StreamedReply) -> None:

@@ -42,7 +42,7 @@ class StreamedReply:
     def __init__(
         self, chat: Chat, *, inbox_id: int, nonce: str, fence: tuple[str, int],
         answers: str = "", shown: Sequence[str] = (), resumed: bool = False, reply_to: str | None = None,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None, streams: bool = False,
     ) -> None:  # fmt: skip
         """`shown` has the message ids that the store knows; the last one is empty where it is unknown if it was sent."""
         self.chat = chat
@@ -60,7 +60,7 @@ class StreamedReply:
         self.later: list[Outgoing] = []  # files that are sent after it
         self.after: Job | None = None  # what was queued for its chat before it began
         self.growing: asyncio.Task[None] | None = None  # shows it
-        self.streams = False  # whether its text is shown while it is written
+        self.streams = streams  # its text is shown while it is written
         self.stored: list[Outgoing] | None = (
             None  # its parts in the outbox, if they were stored together with the message
         )
@@ -107,7 +107,7 @@ class Streaming:
     async def grow(self, reply: StreamedReply) -> None:
         """Show a reply as it is written, until it is complete."""
         capabilities = self._adapter.capabilities
-        reply.streams = streams = self._streaming.enabled and capabilities.edits and not reply.unsure
+        streams = reply.streams and not reply.unsure
         next_look = time.monotonic()
         next_typing = next_look + TYPING_AFTER
         while reply.parts is None and (streams or capabilities.typing):

@@ -104,7 +104,9 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
         identity = await self._identified(api)
         self.closing(await self.listen(link, delivered, signed=self._is_ours, seconds=10))
         await self._register(api)
-        await self._catch_up(link, api)
+        if self._mark.state.since is None:
+            await self._catch_up(link, api)
+        self._news.set()  # what arrived meanwhile is read when we are connected: it may take long
         link.connected(identity)
         self._tasks.start(self._look_after(link, api, identity), name="bluebubbles")
 

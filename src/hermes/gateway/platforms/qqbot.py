@@ -282,6 +282,7 @@ class _QQSocket(WebSocketClient):
         self._api, self._kept = api, session
         self._seen = session.seq
         self._unanswered = False  # a heartbeat was sent, and not acknowledged yet
+        self._reading = False  # we wait for QQ, and not for the store
         self._early: list[dict[str, Any]] = []  # the first dispatched event
 
     async def open(self) -> None:
@@ -320,7 +321,9 @@ class _QQSocket(WebSocketClient):
     async def events(self) -> Any:
         """Dispatched events (name, data) in order; PlatformUnreachable when the connection ends."""
         while True:
+            self._reading = True
             item = self._early.pop(0) if self._early else await self.receive()
+            self._reading = False
             kind = item.get("op")
             if kind == ACKNOWLEDGED:
                 self._unanswered = False
@@ -360,7 +363,7 @@ class _QQSocket(WebSocketClient):
         with suppress(Exception):
             while (socket := self._socket) is not None and not socket.closed:
                 await asyncio.sleep(pause)
-                if self._unanswered:
+                if self._unanswered and self._reading:
                     self.log.warning("QQ does not acknowledge the heartbeats; connecting again")
                     await socket.close()
                     return

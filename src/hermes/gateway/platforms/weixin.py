@@ -29,7 +29,7 @@ from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, attachment_kind, checked_address, error_text, is_at
-from hermes.gateway.platforms._shared.receipt import MarkFile, dict_of, dicts_of, keep, moment_of, text_of
+from hermes.gateway.platforms._shared.receipt import MarkFile, dict_of, dicts_of, keep, moment_of, put_last, text_of
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 
 EXPIRED, TOO_OFTEN = -14, -2  # codes; the second is not in the vendor's documents
@@ -469,14 +469,12 @@ class Weixin(ApiAdapter[ILink]):
                 continue
             await keep(link, event)
             if event.reply_context:
-                state.contexts.pop(event.chat.chat_id, None)  # the newest come last
-                state.contexts[event.chat.chat_id] = event.reply_context[CONTEXT]
+                put_last(state.contexts, event.chat.chat_id, event.reply_context[CONTEXT], _MOST_CONTEXTS)
                 changed = True
         buffer = found.get("get_updates_buf")
         if isinstance(buffer, str) and buffer and buffer != state.buffer:
             state.buffer, changed = buffer, True
         if changed:
-            state.contexts = dict(list(state.contexts.items())[-_MOST_CONTEXTS:])
             self._mark.write()
 
     async def fetch(self, attachment: Attachment) -> bytes:
