@@ -272,11 +272,16 @@ class _SharedPort:
         # Right after the start a platform may not be connected yet: vendors repeat what was answered 503.
         starting = time.monotonic() - self._since < STARTING
         found = next((one for one in self._registrations if one.inner(request.url.path) is not None), None)
+        only = self._registrations[0] if len(self._registrations) == 1 else None
         if found is not None and found.app is not None:
             await found.app({**scope, "path": found.inner(request.url.path)}, receive, send)
             return
         if found is not None:
             response = await found.answer(request)
+        elif only is not None and only.app is None:  # a proxy in front may use another path
+            response = await only.answer(request)
+            if starting and 400 <= response.status_code < 500:  # it was for another platform
+                response = Response(status_code=503)
         else:
             response = Response(status_code=503 if starting else 404)
         await response(scope, receive, send)

@@ -31,7 +31,7 @@ from hermes.gateway.platforms._shared.receipt import keep
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, close_each
 from hermes.gateway.platforms.slack import outgoing as form
 from hermes.gateway.platforms.slack.client import HEARTBEAT, SocketMode, Unformattable, ask, courtesy
-from hermes.gateway.platforms.slack.incoming import EventReader, Mark, address_of, missed
+from hermes.gateway.platforms.slack.incoming import EventReader, Mark, address_of, missed, slack_time
 
 BASE_URL = "https://slack.com/api/"
 # Slack takes about fifty edits a minute of all chats of a workspace together (chat.update, Tier 3). Streamed replies make 36 of
@@ -85,6 +85,7 @@ class Slack(ApiAdapter["SlackApi"]):
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._base = self.text("base_url").rstrip("/") + "/"
+        self._now = 0.0  # by Slack's clock, at the login
         self._next_edit = 0.0  # when a streamed reply may be edited
         self._mark: Mark | None = None
         self._events = EventReader(lambda: self.api.web, reply_in_thread=bool(self.setting("reply_in_thread")))
@@ -114,7 +115,7 @@ class Slack(ApiAdapter["SlackApi"]):
         )  # fmt: skip
         self.closing(connection)
         self._mark = Mark(self.home / "slack.json", self._events.us)
-        since = self._mark.begin(time.time())
+        since = self._mark.begin(self._now)
         if since is not None and self.reads_missed:
             self._mark.behind = True
             connection.first = self._tasks.start(self._catch_up(link, connection, since), name="slack: missed")
@@ -127,11 +128,16 @@ class Slack(ApiAdapter["SlackApi"]):
             self._mark.save()
 
     async def _log_in(self, api: SlackApi) -> str:
-        answer = await ask(api.web.auth_test())
+        answer = await ask(self._timed(api.web.auth_test()))
         if not answer.get("bot_id"):
             raise PlatformRefused("bot_token is not a bot token: copy the one under OAuth & Permissions (xoxb-…)")
         self._events.us = str(answer["user_id"])
         return f"@{answer['user']}"
+
+    async def _timed(self, request: Awaitable[AsyncSlackResponse]) -> AsyncSlackResponse:
+        answer = await request
+        self._now = slack_time(answer.headers)
+        return answer
 
     async def _ticket(self, api: SlackApi) -> str:
         """The address of a new connection; it can be used once."""

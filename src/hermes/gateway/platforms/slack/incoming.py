@@ -9,7 +9,10 @@ older, and which the bot takes part in. Commands of Slack's own menu (/hermes) a
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +271,13 @@ class Mark:
     def save(self) -> None:
         """Write the file, if it is outdated."""
         self._mark.save()
+
+
+def slack_time(headers: Any) -> float:
+    """The time by Slack's clock, of an answer; ours where it has none."""
+    with suppress(AttributeError, ValueError, TypeError):
+        return parsedate_to_datetime(headers.get("Date")).timestamp()
+    return time.time()
 
 
 async def missed(ask: Ask, us: str, since: float) -> AsyncIterator[dict[str, Any]]:
