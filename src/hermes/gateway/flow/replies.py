@@ -362,15 +362,18 @@ class Replies:
 
     def _command(self, host: ChatHost, request: Request, line: str) -> None:
         chat, name = request.event.chat, line.split()[0][:40]
-        if request.begun:  # half done, or done without a reply: running it twice could do harm
-            host.say(say("command_interrupted", host.language, command=name))
-        elif request.refused:
-            host.say(say("stop_not_yours", host.language))
-        else:
-            self._store.write(gateway_inbox.begin, request.inbox_id)
-            self._run(host, line, name)
-        if not host.answered:
-            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
+        try:
+            if request.begun:  # half done, or done without a reply: running it twice could do harm
+                host.say(say("command_interrupted", host.language, command=name))
+            elif request.refused:
+                host.say(say("stop_not_yours", host.language))
+            else:
+                self._store.write(gateway_inbox.begin, request.inbox_id)
+                self._run(host, line, name)
+            if not host.answered:
+                self._store.finish(request.inbox_id, chat.connection, as_json(chat))
+        finally:
+            host.let_go()
         self._services.index.touched()
 
     def _run(self, host: ChatHost, line: str, name: str) -> None:
@@ -381,5 +384,3 @@ class Replies:
         except Exception as error:  # report the failure to the person
             _log.exception("the command %s failed", name)
             host.say(say("command_failed", host.language, command=name, error=type(error).__name__))
-        finally:
-            host.let_go()
