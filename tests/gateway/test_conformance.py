@@ -437,7 +437,7 @@ def test_typing_is_shown_while_a_reply_is_written(lab: Lab, model: Echo) -> None
 def test_a_reply_grows_in_one_message(lab: Lab, model: Echo) -> None:
     needs(lab, "edits")
     streaming = {"streaming": {"edit_interval": 0.2, "buffer_threshold": 20}}
-    with running(lab, model, gateway={**streaming, "debounce_seconds": 0}):
+    with running(lab, model, gateway={**streaming}):
         seen: set[str] = set()
         lab.say("slow=2 " + "grow " * 40)
 

@@ -310,7 +310,7 @@ def test_after_a_long_time_without_a_connection_everything_comes_in_order(lab: P
 
 def test_a_reply_that_grows_while_there_is_no_connection_holds_up_nothing(lab: PlainLab, model: Echo) -> None:
     said = "slow=3 " + "grow " * 60
-    with running(lab, model, gateway={**STREAMING, "debounce_seconds": 0}) as gateway:
+    with running(lab, model, gateway={**STREAMING}) as gateway:
         (connection,) = gateway.connections.values()
         lab.say(said)
         until(lab.shown)

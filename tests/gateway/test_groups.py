@@ -33,7 +33,7 @@ def shown(lab: Lab) -> list[str]:
 
 @pytest.mark.parametrize("first", [SLOW, ASKS], ids=["a turn that takes long", "a question that is open"])
 def test_a_reply_is_shown_while_another_members_turn_goes_on(lab: Lab, model: Echo, first: str) -> None:
-    with running(lab, model, gateway={"debounce_seconds": 0}) as gateway:
+    with running(lab, model) as gateway:
         lab.say(first, who="alice", where=group(lab))
         until(lambda: any("nothing" in one for one in shown(lab)) if first is ASKS else model.requests)
         for number in range(3):

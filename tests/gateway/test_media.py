@@ -325,10 +325,10 @@ def test_a_moment_without_connection_loses_no_file(lab: PlainLab, model: Echo) -
 
 
 def test_files_go_with_their_session_unless_another_has_them(lab: PlainLab, model: Echo) -> None:
-    with running(lab, model, gateway={"debounce_seconds": 0}) as gateway:
-        for data, name in ((PDF, "paper.pdf"), (b"only here", "note.txt")):
+    with running(lab, model) as gateway:
+        for number, (data, name) in enumerate(((PDF, "paper.pdf"), (b"only here", "note.txt")), 1):
             lab.attach(data, name, "application/pdf" if name.endswith("pdf") else "text/plain", text=name)
-        replies(lab, 2)
+            replies(lab, number)
         lab.attach(PDF, "paper.pdf", "application/pdf", who="bob")
         until(lambda: lab.shown(who="bob"))
         assert len(saved(gateway)) == 2

@@ -21,7 +21,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "whatsapp": {"phone_number_id": "1", "access_token": "t" * 20, "app_secret": "s" * 20, "verify_token": "v" * 20},
     "sms": {"account_sid": "AC" + "1" * 32, "auth_token": "t" * 20, "phone_number": "+491511"},
     "mattermost": {"url": "https://chat.example", "token": "t" * 20},
-    "feishu": {"app_id": "cli_1", "app_secret": "s" * 20, "mode": "webhook", "encrypt_key": "k" * 16},
+    "feishu": {"app_id": "cli_1", "app_secret": "s" * 20},
     "dingtalk": {"client_id": "c", "client_secret": "s" * 20},
     "wecom": {
         "corp_id": "c",

@@ -149,7 +149,7 @@ def test_stopping_does_not_wait_for_an_answer_and_asks_again_afterwards(
 
 
 def test_a_question_is_seen_while_the_reply_grows(lab: PlainLab, precious: Path) -> None:
-    streaming = {"streaming": {"edit_interval": 0.05, "buffer_threshold": 1}, "debounce_seconds": 0}
+    streaming = {"streaming": {"edit_interval": 0.05, "buffer_threshold": 1}}
     arguments = f'{{"command": "rm {precious}"}}'
     first = sse(
         delta(content="Let me clear that away."),

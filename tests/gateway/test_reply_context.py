@@ -85,7 +85,7 @@ def test_commands_questions_and_pairing_codes_answer_their_event(plain: PlainLab
 
 
 def test_the_context_survives_a_restart_with_the_reply_and_with_the_event(lab: PlainLab, model: Echo) -> None:
-    with running(lab, model, timings=Timings(turns_end=0.5), gateway={"debounce_seconds": 0}) as gateway:
+    with running(lab, model, timings=Timings(turns_end=0.5)) as gateway:
         lab.say("first", context=token(1))
         lab.fail(times=10_000)
         until(lambda: gateway.store.read(outbox.unsent))  # the reply waits in the outbox

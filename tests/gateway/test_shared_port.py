@@ -106,7 +106,7 @@ def plain() -> Iterator[PlainLab]:
 def test_a_delivery_is_acknowledged_when_it_is_stored_however_slow_the_model_is(model: Echo) -> None:
     port = free_port()
     lab = PostedLab(port)
-    shared = {"listen": {"port": port, "public_url": "https://bots.example.org/in"}, "debounce_seconds": 0}
+    shared = {"listen": {"port": port, "public_url": "https://bots.example.org/in"}}
     with running(lab, model, gateway=shared) as gateway:
         model.latency = 2.0
         answer = lab.say("hello")

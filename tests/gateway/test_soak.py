@@ -107,7 +107,7 @@ def test_each_message_is_answered_once_and_in_order_however_often_the_gateway_is
     with Echo() as model:
         gateway = GatewayProcess(
             home, [place.lab for place in places], model.base_url, display={"busy": "queue"},
-            gateway={"brake": {"per_minute": 0}, "debounce_seconds": 0},
+            gateway={"brake": {"per_minute": 0}},
         )  # fmt: skip
         gateway.start(connected=False)
 

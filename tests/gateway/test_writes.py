@@ -14,7 +14,7 @@ def test_a_message_costs_five_commits_at_most(model: Echo) -> None:
     try:
         # of several, since the index, marks and the titler write now and then, too, and checkpoints begin the WAL anew
         found = []
-        with running(lab, model, gateway={"debounce_seconds": 0}) as gateway:
+        with running(lab, model) as gateway:
 
             def is_quiet() -> bool:
                 sent = "SELECT 1 FROM gateway_outbox WHERE sent_at IS NULL"

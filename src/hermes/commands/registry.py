@@ -42,10 +42,16 @@ class Host(Protocol):
     platform: str  # the source of the sessions made here: "cli", "telegram", …
     config: Config
     db: SessionDB
-    user: User | None  # the user whose sessions may be seen; None: the owner, who sees all
     pending_title: str | None  # a title given before the first message
-    is_owner: bool  # whether the user owns this machine
     stop: Stop | None  # stops the command's work, where the user can do that meanwhile
+
+    @property
+    def user(self) -> User | None:
+        """The user whose sessions may be seen; None: the owner, who sees all."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the user owns this machine."""
 
     @property
     def agent(self) -> Agent:

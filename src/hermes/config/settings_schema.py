@@ -204,7 +204,6 @@ class Listen(Section):
 class GatewaySettings(Section):
     """The messengers."""
 
-    debounce_seconds: Annotated[float, Meta(ge=0, le=60)] = 1.0
     listen: Listen = msgspec.field(default_factory=Listen)
     brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
     streaming: StreamingSettings = msgspec.field(default_factory=StreamingSettings)

@@ -156,7 +156,9 @@ class Gateway:
         menu = [(one.name, one.help) for one in known(GATEWAY)]
         work = [self._holding.run(), self.services.outbox.follow(), self._resets.run(), self.services.index.follow()]
         work += [Handoffs(self.services, self.inbox).run(), CronJobs(self.services).run()]
-        work += [self._forget()]
+        work += [
+            repeat(lambda: asyncio.to_thread(self.store.forget_mail), FORGET_SECONDS, "old rows could not be removed")
+        ]
         work += [connection.show_menu(menu) for connection in self.connections.values()]
         tasks: set[asyncio.Task[Any]] = set()
         for one in work:
@@ -222,15 +224,6 @@ class Gateway:
     def _cut_short(self) -> None:
         for item in self.turns.running:
             item.stop.want()
-
-    async def _forget(self) -> None:
-        """Remove old finished rows, periodically."""
-        while True:
-            try:
-                await asyncio.to_thread(self.store.forget_mail)
-            except HermesError as error:
-                _log.warning("could not remove old finished rows: %s", error)
-            await asyncio.sleep(FORGET_SECONDS)
 
     async def _wind_down(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """Receive nothing more, let turns end or interrupt them, send what is ready, and disconnect."""

@@ -213,7 +213,7 @@ async def retried(
             pause = min(pause * 2, 10.0)
 
 
-async def repeat(work: Callable[[], Awaitable[None]], seconds: float, failed: str) -> None:
+async def repeat(work: Callable[[], Awaitable[object]], seconds: float, failed: str) -> None:
     """Do something again and again, with a pause after each time, until cancelled; `failed` is logged where it fails."""
     while True:
         try:

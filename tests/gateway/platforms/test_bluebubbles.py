@@ -21,7 +21,7 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.bluebubbles import Lab
-from tests.support.labs.recording import connected
+from tests.support.labs.recording import Recorder, connected
 
 
 def test_the_webhook_is_registered_once_and_takes_only_its_token(lab: Lab, model: Echo) -> None:
@@ -58,6 +58,17 @@ def made(lab: Lab, home: Path) -> BlueBubbles:
     adapter = BlueBubbles(lab.settings, home)
     adapter.webhook_place = Listening(port=lab.listens_at or 0)
     return adapter
+
+
+async def test_it_is_connected_before_what_arrived_meanwhile_is_stored(lab: Lab, tmp_path: Path) -> None:
+    async with connected(made(lab, tmp_path)):
+        pass
+    lab.say("while it was down")
+    link = Recorder()
+    link.refuse = OSError("the store is busy")
+    async with connected(made(lab, tmp_path), link):
+        link.refuse = None
+        await link.event("while it was down")
 
 
 async def test_a_delivery_that_could_not_be_stored_is_asked_for_later(lab: Lab, tmp_path: Path) -> None:

@@ -168,41 +168,6 @@ async def test_twenty_messages_in_a_minute_are_the_limit(lab: Lab, tmp_path: Pat
         assert told.value.retry_after == 1
 
 
-GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}, "debounce_seconds": 0}
-
-
-@pytest.mark.parametrize("where", ["dm", "group"])
-def test_a_reply_grows_as_a_card_where_that_is_wanted(where: str, lab: Lab, model: Echo) -> None:
-    lab.cards = True
-    with running(lab, model, gateway=GROWING):
-        lab.say("slow=1 " + "grow " * 30, where=where)
-        until(lambda: lab.shown(where) and lab.shown(where)[0].endswith("▉"))
-        until(lambda: lab.shown(where)[0].count("grow") == 30 and "▉" not in lab.shown(where)[0])
-        assert len(lab.shown(where)) == 1
-        assert lab.by == ["card"]
-
-
-def test_where_cards_are_refused_the_reply_is_sent_whole(lab: Lab, model: Echo) -> None:
-    lab.cards = lab.cards_refused = True
-    with running(lab, model, gateway=GROWING):
-        lab.say("slow=1 " + "grow " * 30)
-        until(lambda: lab.shown())
-        assert [text.count("grow") for text in lab.shown()] == [30]
-        assert lab.by == ["webhook"]
-
-
-async def test_a_person_of_another_organisation_gets_no_card(lab: Lab, tmp_path: Path) -> None:
-    adapter = DingTalk({**lab.settings, "cards": True}, tmp_path)
-    adapter.cursor = " ▉"
-    async with connected(adapter):
-        assert adapter.capabilities.edits
-        with pytest.raises(SendRefused):
-            await adapter.send(Chat(platform="dingtalk", chat_id="$:x"), "grow ▉", nonce="n")
-        with pytest.raises(SendRefused):
-            await adapter.edit(ALICE, "session:n", "other")
-    assert not DingTalk.capabilities.edits
-
-
 def test_a_lost_answer_is_reported_as_perhaps_sent(lab: Lab, model: Echo) -> None:
     with running(lab, model):
         lab.lost_answers = 1
@@ -395,8 +360,8 @@ def test_whatever_dingtalk_pushes_is_read_or_skipped(more: dict[str, Any]) -> No
     [("one\ntwo", "one  \ntwo"), ("one\n\ntwo", "one\n\ntwo"), ("```\na\nb\n```", "```\na\nb\n```"),
      ("![a cat](https://x.org/c.png)", "[a cat](https://x.org/c.png)"), ("`![a](b)`", "`![a](b)`"),
      ("![](https://x.org/c.png)", "https://x.org/c.png"),
-     ("| a | b |\n|---|---|\n| 1 | 2 |", "a | b  \n1 | 2"), ("```\n| a |\n|---|\n```", "```\n| a |\n|---|\n```"),
-     ("a | b\n--|--\n1 | 2\nafter", "a | b  \n1 | 2  \nafter")],
+     ("| a | b |\n|---|---|\n| 1 | 2 |", "```\n| a | b |\n|---|---|\n| 1 | 2 |\n```"), ("```\n| a |\n|---|\n```", "```\n| a |\n|---|\n```"),
+     ("a | b\n--|--\n1 | 2\nafter", "```\na | b\n--|--\n1 | 2\n```\nafter")],
 )  # fmt: skip
 def test_markdown_as_dingtalk_shows_it(text: str, shown: str) -> None:
     assert markdown(text) == shown

@@ -1,4 +1,4 @@
-"""Mattermost: threads, resuming by number, what was missed, sends whose answer was lost, formatting, and whatever a server may push."""
+"""Mattermost: threads, what was missed, sends whose answer was lost, formatting, and whatever a server may push."""
 
 from __future__ import annotations
 
@@ -35,16 +35,6 @@ def test_a_mention_in_a_channel_is_answered_in_a_thread_of_its_own(lab: Lab, mod
         until(lambda: sum(one["root_id"] == post and one["user_id"] == BOT for one in lab._posts.values()) == 2)
         assert gateway.db.session_count() == 1
         assert "not for the agent" not in str(gateway.db.get_messages(row["id"]))
-
-
-def test_a_cut_connection_is_resumed_by_its_number(lab: Lab, model: Echo) -> None:
-    with running(lab, model, display={"busy": "queue"}):
-        lab.say("one")
-        until(lambda: lab.shown() == ["echo: one"])
-        lab.drop()
-        lab.say("two")  # while no connection stands, perhaps
-        until(lambda: lab.shown() == ["echo: one", "echo: two"])
-        assert lab.resumed >= 1
 
 
 def test_what_was_posted_while_nobody_listened_is_answered_once(lab: Lab, model: Echo) -> None:

@@ -111,13 +111,6 @@ async def test_a_message_is_heard_in_every_kind_of_place(lab: Lab, where: str, t
     assert event.addressed
 
 
-async def test_a_mention_in_a_channel_comes_twice_and_is_one_event(lab: Lab) -> None:
-    async with connected(lab) as (_, link):
-        lab.say("hello", where="channel")
-        first, second = await link.heard(2)
-    assert first == second
-
-
 async def test_without_a_mention_nobody_addresses_us_in_a_channel(lab: Lab) -> None:
     async with connected(lab) as (_, link):
         lab.say("just between us", where="channel", addressed=False)

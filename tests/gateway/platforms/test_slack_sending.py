@@ -180,9 +180,8 @@ async def test_a_file_is_fetched_after_a_restart_too(lab: Lab) -> None:
     async with connected(lab) as (_, link):
         lab.attach(b"bytes", "cat.png", "image/png")
         (file,) = (await link.heard())[0].attachments
-    adapter = made(lab)
-    assert await adapter.fetch(file) == b"bytes"
-    await adapter.disconnect()
+    async with connected(lab) as (adapter, _):
+        assert await adapter.fetch(file) == b"bytes"
 
 
 async def test_of_a_shared_file_the_event_has_the_id_alone(lab: Lab) -> None:

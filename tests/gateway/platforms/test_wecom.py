@@ -275,7 +275,7 @@ def test_a_limited_request_is_answered_by_its_request_afterwards(bot: Lab, model
         assert bot.by == ["answer"]
 
 
-GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}, "debounce_seconds": 0}
+GROWING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 5}}
 
 
 def test_a_growing_answer_is_finished(bot: Lab, model: Echo) -> None:

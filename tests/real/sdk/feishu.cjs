@@ -1,20 +1,19 @@
-// Feishu's own SDK: the API client, the long connection and the dispatcher of webhooks.
+// Feishu's own SDK: the API client and the long connection.
 "use strict";
-const http = require("node:http");
 const { answer, tell } = require("./commands.cjs");
 const lark = require("@larksuiteoapi/node-sdk");
 
 const KINDS = ["im.message.receive_v1", "im.message.recalled_v1", "card.action.trigger"];
-let client, socket, server, failing = 0;
+let client, socket, failing = 0;
 
-function dispatcher(secrets) {
+function dispatcher() {
   const handles = {};
   for (const kind of KINDS)
     handles[kind] = (data) => {
       if (failing-- > 0) throw new Error("the handler fails");
       tell(kind, data);
     };
-  return new lark.EventDispatcher({ ...secrets, loggerLevel: lark.LoggerLevel.warn }).register(handles);
+  return new lark.EventDispatcher({ loggerLevel: lark.LoggerLevel.warn }).register(handles);
 }
 
 async function bytes(resource) {
@@ -37,16 +36,11 @@ answer({
         appId: app, appSecret: secret, domain: url, loggerLevel: lark.LoggerLevel.warn,
         onReady: done, onError: failed, onReconnecting: () => tell("reconnecting", null), onReconnected: () => tell("reconnected", null),
       });
-      socket.start({ eventDispatcher: dispatcher({}) });
+      socket.start({ eventDispatcher: dispatcher() });
     });
   },
   disconnect: () => socket.close({ force: true }),
   fail: ({ times }) => void (failing = times),
-  listen({ port, path, secrets }) {
-    server = http.createServer(lark.adaptDefault(path, dispatcher(secrets), { autoChallenge: true }));
-    return new Promise((done) => server.listen(port, "127.0.0.1", () => done(null)));
-  },
-  unlisten: () => new Promise((done) => (server.closeAllConnections(), server.close(() => done(null)))),
   user: ({ id }) => client.contact.v3.user.get({ path: { user_id: id }, params: { user_id_type: "open_id" } }),
   create: ({ data }) => im().message.create({ params: { receive_id_type: "chat_id" }, data }),
   reply: ({ id, data }) => im().message.reply({ path: { message_id: id }, data }),

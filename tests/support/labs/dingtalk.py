@@ -56,9 +56,6 @@ class Lab(SocketLab):
         self.by: list[str] = []  # how each message came: "webhook", "person", "group"
         self.connections = 0
         self.limit_code: int | str = 90018
-        self.cards = False  # the setting
-        self.cards_refused = False
-        self._cards: dict[str, int] = {}
         self.odd: str | None = None  # the body of every answer but those to logins
         self.downloads: list[tuple[str, str | None]] = []
 
@@ -75,7 +72,6 @@ class Lab(SocketLab):
             "client_secret": SECRET,
             "base_url": self.address,
             "old_url": f"{self.address}/old",
-            "cards": self.cards,
         }
 
     def user_id(self, who: str) -> str:
@@ -176,8 +172,6 @@ class Lab(SocketLab):
         add("POST", "/v1.0/robot/oToMessages/batchSend", self._to_person)
         add("POST", "/v1.0/robot/groupMessages/send", self._to_group)
         add("POST", "/v1.0/robot/messageFiles/download", self._download)
-        add("POST", "/v1.0/im/v1.0/robot/interactiveCards/send", self._new_card)
-        add("PUT", "/v1.0/im/robots/interactiveCards", self._changed_card)
         add("POST", "/old/robot/sendBySession", self._by_session)
         add("GET", "/old/gettoken", self._old_token)
         add("POST", "/old/media/upload", self._upload)
@@ -349,36 +343,6 @@ class Lab(SocketLab):
         self._shown.append((chat, "file", (parameters.get("fileName") or media[0], media[1])))
         return None
 
-    async def _new_card(self, request: web.Request) -> web.Response:
-        if refused := self._refused(request):
-            return refused
-        if self.cards_refused:
-            code = "Forbidden.AccessDenied.AccessTokenPermissionDenied"
-            return web.json_response({"code": code, "message": "应用尚未开通所需的权限"}, status=403)
-        body = await request.json()
-        group, person = body.pop("openConversationId", None), json.loads(body.pop("singleChatReceiver", "{}"))
-        if (
-            set(body) != {"cardTemplateId", "robotCode", "cardBizId", "cardData", "sendOptions"}
-            or body["cardBizId"] in self._cards
-        ):
-            return self._wrong("param.error", f"a bad card {sorted(body)}")
-        if (group is None) == (not person) or body["cardTemplateId"] != "StandardCard":
-            return self._wrong("param.error", "a card for nobody")
-        self._cards[body["cardBizId"]] = len(self._shown)
-        self._shown.append((group or person["userId"], "text", _card_text(body["cardData"])))
-        self.by.append("card")
-        return web.json_response({"processQueryKey": f"key{next(self._ids)}"})
-
-    async def _changed_card(self, request: web.Request) -> web.Response:
-        if refused := self._refused(request):
-            return refused
-        body = await request.json()
-        if set(body) != {"cardBizId", "cardData"} or body["cardBizId"] not in self._cards:
-            return self._wrong("param.cardNotExist", "no such card")
-        place = self._cards[body["cardBizId"]]
-        self._shown[place] = (*self._shown[place][:2], _card_text(body["cardData"]))
-        return web.json_response({"processQueryKey": f"key{next(self._ids)}"})
-
     async def _upload(self, request: web.Request) -> web.Response:
         if request.query.get("access_token") not in self._tokens:
             return web.json_response({"errcode": 40014, "errmsg": "不合法的access_token"})
@@ -407,12 +371,6 @@ class Lab(SocketLab):
     async def _stored(self, request: web.Request) -> web.Response:
         self.downloads.append((request.path, request.headers.get("x-acs-dingtalk-access-token")))
         return web.Response(body=self._files[request.match_info["code"]][1])
-
-
-def _card_text(data: str) -> str:
-    (content,) = json.loads(data)["contents"]
-    assert content["type"] == "markdown" and content["id"]
-    return _visible("markdown", content["text"])
 
 
 def _visible(kind: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Feishu without Feishu: a server of our own that speaks its API, its long connection and its webhooks.
+"""Feishu without Feishu: a server of our own that speaks its API and its long connection.
 
 It checks every request by the published API reference (fields, sizes, cards, login), sends one message for one uuid, and repeats events
 that were not acknowledged.
@@ -7,8 +7,6 @@ that were not acknowledged.
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import json
 import os
 import re
@@ -19,13 +17,10 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from tests.support.labs.base import PEOPLE
-from tests.support.labs.deliveries import Deliveries
 from tests.support.labs.feishu_wire import card_problem, data_frame, parse_frame, pong_frame
 from tests.support.labs.socket_lab import SocketLab
-from tests.support.ports import free_port
 
 APP_ID, APP_SECRET = "cli_a1b2c3d4e5f60718", "feishu-app-secret-0001"
-ENCRYPT_KEY, VERIFICATION_TOKEN = "the encrypt key", "the-verification-token"
 BOT = "ou_bot0000000000000000000000000000"
 GROUP, ROOT = "oc_group", "om_threadroot"
 CONFIG = {"ReconnectCount": -1, "ReconnectInterval": 1, "ReconnectNonce": 0, "PingInterval": 120}  # seconds
@@ -40,14 +35,11 @@ class Lab(SocketLab):
     can = frozenset("redeliver rate_limit fail drop attach edits take_back files choices forward".split())
 
     def __init__(self) -> None:
-        self.listens_at = free_port()
-        self._deliveries = Deliveries()
         self._sockets: set[web.WebSocketResponse] = set()
         self._order = asyncio.Lock()
         super().__init__()
 
     def _forget(self) -> None:
-        self.mode = "websocket"
         self.parts = 1  # into how many frames an event is cut
         self.names = True  # whether the app may read names
         self.refuses_markdown = False
@@ -69,9 +61,7 @@ class Lab(SocketLab):
 
     @property
     def settings(self) -> dict[str, Any]:
-        more = {"encrypt_key": ENCRYPT_KEY, "verification_token": VERIFICATION_TOKEN} if self.mode == "webhook" else {}
-        base = f"http://127.0.0.1:{self.port}"
-        return {"app_id": APP_ID, "app_secret": APP_SECRET, "base_url": base, "mode": self.mode, **more}
+        return {"app_id": APP_ID, "app_secret": APP_SECRET, "base_url": f"http://127.0.0.1:{self.port}"}
 
     def user_id(self, who: str) -> str:
         return f"on_{who}"
@@ -119,23 +109,14 @@ class Lab(SocketLab):
         """Send an event; it is repeated until it is acknowledged."""
         header = {
             "event_id": f"event{next(self._ids):08d}", "event_type": kind, "create_time": str(int(time.time() * 1000)),
-            "token": VERIFICATION_TOKEN, "app_id": APP_ID, "tenant_key": "t",
+            "token": "", "app_id": APP_ID, "tenant_key": "t",
         }  # fmt: skip
         whole = {"schema": "2.0", "header": header, "event": event}
         self._deliver(whole)
         return whole
 
     def _deliver(self, whole: dict[str, Any]) -> None:
-        if self.mode == "webhook":
-            self.post(whole)
-            return
         self._call(self._sent_to_one(whole))
-
-    def post(self, content: dict[str, Any], **headers: str) -> None:
-        """Deliver by the webhook, encrypted and signed as Feishu does."""
-        body, signed = sealed(content)
-        url = f"http://127.0.0.1:{self.listens_at}/feishu"
-        self._deliveries.post(url, content=body, headers={**signed, **headers})
 
     async def _sent_to_one(self, whole: dict[str, Any]) -> None:
         async with self._order:  # a connection that is opened at this moment gets it once
@@ -215,10 +196,6 @@ class Lab(SocketLab):
         for socket in sockets:
             if socket._req is not None and socket._req.transport is not None:
                 socket._req.transport.abort()
-
-    def close(self) -> None:
-        self._deliveries.close()
-        super().close()
 
     # ------------------------------------------------------------------------------------------ the server
 
@@ -467,21 +444,3 @@ def _words(message: dict[str, Any]) -> str:
     """What people read in a card."""
     texts = [one.get("content") or one.get("text", {}).get("content", "") for one in _elements(message)[:1]]
     return re.sub("&#60;", "<", "".join(texts))
-
-
-def sealed(content: dict[str, Any], at: int | None = None) -> tuple[bytes, dict[str, str]]:
-    """A delivery's body, encrypted, and its headers with the signature."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-    data = json.dumps(content).encode()
-    data += bytes([16 - len(data) % 16]) * (16 - len(data) % 16)
-    start = os.urandom(16)
-    writer = Cipher(algorithms.AES(hashlib.sha256(ENCRYPT_KEY.encode()).digest()), modes.CBC(start)).encryptor()
-    text = base64.b64encode(start + writer.update(data) + writer.finalize()).decode()
-    body = json.dumps({"encrypt": text}, separators=(",", ":")).encode()  # Feishu's SDK signs it in this form
-    stamp, nonce = str(at or int(time.time())), os.urandom(6).hex()
-    proof = hashlib.sha256((stamp + nonce + ENCRYPT_KEY).encode() + body).hexdigest()
-    return body, {
-        "Content-Type": "application/json", "X-Lark-Request-Timestamp": stamp, "X-Lark-Request-Nonce": nonce,
-        "X-Lark-Signature": proof,
-    }  # fmt: skip

@@ -107,7 +107,7 @@ class Synapse:
         return path
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300  # on a busy machine
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 break

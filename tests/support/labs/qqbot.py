@@ -196,7 +196,7 @@ class Lab(SocketLab):
     async def _websocket(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
-        await socket.send_json({"op": 10, "d": {"heartbeat_interval": 200}})
+        await socket.send_json({"op": 10, "d": {"heartbeat_interval": 500}})
         async for message in socket:
             if message.type is WSMsgType.TEXT:
                 await self._heard(socket, json.loads(message.data))

@@ -37,9 +37,7 @@ METHODS: dict[str, dict[str, bool | None]] = {
     "send": {
         **dict.fromkeys(("recipient", "groupId", "username", "attachment", "mention", "textStyle"), True),
         **dict.fromkeys(("quoteMention", "quoteTextStyle", "quoteAttachment"), True),
-        **dict.fromkeys(
-            ("message", "sticker", "quoteTimestamp", "quoteAuthor", "quoteMessage", "editTimestamp"), False
-        ),
+        **dict.fromkeys(("message", "sticker", "quoteTimestamp", "quoteAuthor", "quoteMessage"), False),
         **dict.fromkeys(("previewUrl", "previewTitle", "previewDescription", "previewImage"), False),
         **dict.fromkeys(("storyTimestamp", "storyAuthor"), False),
         **dict.fromkeys(("noteToSelf", "messageFromStdin", "viewOnce", "endSession"), None),
@@ -49,7 +47,7 @@ METHODS: dict[str, dict[str, bool | None]] = {
 }
 ADDRESS = re.compile(r"data:([^/;,]+/[^;,]+);filename=([^;,=]+);base64,([A-Za-z0-9+/]+=*)")
 LONGEST_TEXT = 20_000_000  # of the JSON reader in signal-cli
-NUMBERS = {"quoteTimestamp", "editTimestamp", "storyTimestamp"}
+NUMBERS = {"quoteTimestamp", "storyTimestamp"}
 NO_ACCOUNT_NEEDED = {"version", "listAccounts"}
 
 
@@ -357,11 +355,7 @@ class Lab(Base):
         if chat in self.blocked or (chat != GROUP and chat not in self.uuids.values()):
             raise RpcError(-1, "Failed to send message", result("UNREGISTERED_FAILURE"))
         said = self._said.setdefault(chat, {})
-        if "editTimestamp" in params:
-            if params["editTimestamp"] in said:
-                said[params["editTimestamp"]] = params["message"]
-        else:
-            said[stamp] = params.get("message", "")
+        said[stamp] = params.get("message", "")
         for one in _files(params):
             if len(one) > LONGEST_TEXT:
                 raise RpcError(-32700, "String value length exceeds the maximum allowed")

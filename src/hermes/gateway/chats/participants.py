@@ -16,7 +16,7 @@ from hermes.agent.conversations import new_session_id
 from hermes.agent.titler import set_chosen_title
 from hermes.agent.tools.permission import NOBODY, Answer
 from hermes.commands.registry import GATEWAY
-from hermes.errors import ContextTooLong, ModelError
+from hermes.errors import ContextTooLong, Fenced, ModelError, StoreClosed, StoreError
 from hermes.gateway import hooks
 from hermes.gateway.chats.agents import home_of
 from hermes.gateway.chats.media import file_tool
@@ -31,7 +31,6 @@ from hermes.store.records.sessions import CONFIGURED
 from hermes.texts import shortened_line
 
 if TYPE_CHECKING:
-    from hermes.agent.loop import Agent
     from hermes.agent.models.model import Model
     from hermes.agent.turn import Stop, Turn
     from hermes.config import Config
@@ -73,6 +72,24 @@ class Services:
     def stopping(self) -> bool:
         """Whether the gateway is about to end."""
         return self.halted.is_set()
+
+    def persist(self, fence: tuple[str, int], place: str, work: Callable[[], None]) -> None:
+        """Do this under a lease, again while the store is busy or full: no message is dropped. Ends when the gateway stops."""
+        pause = 0.5
+        while True:
+            try:
+                with self.db.fenced(*fence):
+                    return work()
+            except StoreClosed:
+                return None
+            except StoreError as error:
+                if isinstance(error, Fenced) and error.lease == fence[0]:
+                    _log.warning("%s is now answered by another gateway: %s", place, error)
+                    return None
+                _log.error("a message in %s waits for the store: %s", place, error)
+                if self.halted.wait(pause):
+                    return None
+                pause = min(30.0, pause * 2)
 
     def ended(self, session_id: str, reason: str) -> None:
         """Run the user's hooks for the end of a session."""
@@ -177,8 +194,13 @@ class Participant:
             self._agent.session_id = session_id
         self._session_id = self.route.session_id = session_id
 
-    def set_pending_title(self, title: str | None) -> None:
-        """Store the title for a session that has no message yet; it survives the process."""
+    @property
+    def pending_title(self) -> str | None:
+        """The title for a session that has no message yet; it survives the process."""
+        return self.route.pending_title
+
+    @pending_title.setter
+    def pending_title(self, title: str | None) -> None:
         self.route.pending_title = title
         self._services.store.set_pending_title(self.route.key, title)
 
@@ -187,7 +209,7 @@ class Participant:
         wanted, db = self.route.pending_title, self._services.db
         if wanted is None or db.get_session(self.session_id) is None:
             return
-        self.set_pending_title(None)
+        self.pending_title = None
         set_chosen_title(db, self.session_id, wanted, self.user)
 
     def choose_model(self, name: str | None) -> None:
@@ -232,14 +254,14 @@ class Participant:
         finally:
             self._talk.question = None
 
-    def switch(self, session_id: str | None, ending: str | None) -> None:
+    def switch(self, session_id: str | None, *, ending: str | None) -> None:
         """Continue in another session (None: a new one)."""
         services, key = self._services, self.route.key
         old = self.session_id
         services.agents.drop(key)
         self._agent, self._session_id = None, session_id
         if self.route.pending_title is not None:  # it was meant for the new session here
-            self.set_pending_title(None)
+            self.pending_title = None
         if services.db.chosen_model(key) is not None:  # so was the model
             services.db.choose_model(key, None)
         if session_id is None:
@@ -292,50 +314,37 @@ def taken_from(services: Services, session_id: str, by: Sender | None) -> Pendin
     return PendingNotice(place.connection, as_json(place), text, services.outbox.new_nonce())
 
 
-class ChatHost:
+class ChatHost(Participant):
     """The gateway as a slash command sees it (see commands.registry.Host)."""
 
     where = GATEWAY
 
     def __init__(
-        self, services: Services, person: Participant, request: Request,
+        self, services: Services, talk: Conversation, route: Route | None, request: Request, session_id: str | None,
         listen: Callable[[Participant, StreamedReply, Turn], str | None], share: Callable[[Participant], None],
     ) -> None:  # fmt: skip
-        self.services = services
-        self.person = person
+        super().__init__(services, talk, route, request.event.sender, session_id=session_id)
+        self.answers: Event = request.event
         self.answered = False  # the event was finished together with a reply
         self._request = request
         self.stop: Stop | None = request.stop
         self._listen = listen
         self._share = share
-        self.platform = person.chat.connection
+        self.platform = self.chat.connection
         self.config = services.config
         self.db = services.db
-        self.user = person.user
-        self.is_owner = person.is_owner
-
-    @property
-    def agent(self) -> Agent:
-        return self.person.agent
 
     @property
     def model(self) -> Model:
-        return self.person.agent.model
+        return self.agent.model
 
     @property
     def default_model(self) -> Model:
-        return self.services.agents.model
-
-    def choose_model(self, name: str | None) -> None:
-        self.person.choose_model(name)
-
-    @property
-    def session_id(self) -> str:
-        return self.person.session_id
+        return self._services.agents.model
 
     @property
     def chat(self) -> Chat:
-        return self._request.event.chat
+        return self.answers.chat
 
     @property
     def stopped(self) -> bool:
@@ -345,33 +354,24 @@ class ChatHost:
     def place(self) -> str | None:
         return as_json(self.chat)
 
-    @property
-    def pending_title(self) -> str | None:
-        return self.person.route.pending_title
-
-    @pending_title.setter
-    def pending_title(self, title: str | None) -> None:
-        self.person.set_pending_title(title)
-
     def say(self, text: str) -> None:
-        session = self.person.route.session_id
-        self.services.outbox.post(self.chat, text, answers=self._request.event, session=session)
+        self._services.outbox.post(self.chat, text, answers=self.answers, session=self.route.session_id)
 
     def send_file(self, name: str, mime: str, data: bytes, caption: str) -> str | None:
         """Send a file to this chat; why it can't be sent, or None."""
-        outbox, event = self.services.outbox, self._request.event
+        outbox, event = self._services.outbox, self.answers
         capabilities = outbox.takes_files(event.chat)
         if capabilities is None:
-            return say("no_files", self.person.language, session=self.session_id)
+            return say("no_files", self.language, session=self.session_id)
         if (most := capabilities.largest_file) < len(data):
-            return say("file_too_large", self.person.language, name=name, megabytes=most / 1_000_000)
+            return say("file_too_large", self.language, name=name, megabytes=most / 1_000_000)
         kept = self.db.keep_attachment(data)
         file = FileReference(kind="file", name=name, mime=mime, attachment=kept)
         outbox.post_file(event.chat, file, caption, answers=event, session=self.session_id)
         return None
 
     def ask(self, question: str) -> bool:
-        return self.person.confirm(question)
+        return self.confirm(question)
 
     def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         text = "\n".join([question, "", *options, "", "`/resume` with an id or a title continues one."])
@@ -379,13 +379,13 @@ class ChatHost:
             Choice(label=shortened_line(one.removeprefix("- ").rpartition(" · ")[0] or one, 60), says=line)
             for one, line in zip(options, says, strict=False)
         ]
-        self.services.outbox.post(self.chat, text, answers=self._request.event, choices=buttons)
+        self._services.outbox.post(self.chat, text, answers=self.answers, choices=buttons)
         return None
 
     def show(self, turn: Turn) -> None:
         """Show a turn as a reply. From here on it is resumed after a kill, like any other."""
-        request, services = self._request, self.services
-        if not self.person.wait_for_turn():
+        request, services = self._request, self._services
+        if not self.wait_for_turn():
             self.answered = True  # by the next process, which reports that it was interrupted
             return
         services.store.write(inbox.begin, request.inbox_id, self.session_id)
@@ -393,9 +393,9 @@ class ChatHost:
         services.outbox.begin(reply)
         try:
             try:
-                text = self._listen(self.person, reply, request.stop.bind(turn))
+                text = self._listen(self, reply, request.stop.bind(turn))
             except ModelError as error:
-                text = f"⚠️ {error}\n\n{hint_after(error, self.person.language)}"
+                text = f"⚠️ {error}\n\n{hint_after(error, self.language)}"
             self.answered = True
             if text is not None:  # None: the gateway is stopping; the next process resumes the turn
                 services.outbox.finish(reply, text)
@@ -403,17 +403,14 @@ class ChatHost:
             services.outbox.abandon(reply)
 
     def switch(self, session_id: str | None, *, ending: str | None) -> None:
-        self.person.switch(session_id, ending)
+        super().switch(session_id, ending=ending)
         if session_id is not None:
-            self._share(self.person)
-
-    def follow(self, session_id: str) -> None:
-        self.person.follow(session_id)
+            self._share(self)
 
     @property
     def stopping(self) -> bool:
         """Whether a command that waits here should stop waiting."""
-        return self.services.stopping
+        return self._services.stopping
 
     def clear(self) -> None:
         """Do nothing: a chat's messages stay where they are."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ from hermes.gateway.flow.streaming import PATIENCE, StreamedReply, Streaming, gi
 from hermes.gateway.flow.turns import start, wait_first
 from hermes.gateway.notices import language_of, say
 from hermes.store.gateway import outbox
-from hermes.store.gateway.outbox import OWN_ID, QUESTION, SESSION
+from hermes.store.gateway.outbox import OWN_ID, QUESTION
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from hermes.store.gateway.outbox import Outgoing
 
 LONGEST_PAUSE = 60.0
-AGED = 0.2  # seconds after which a part is looked up again before it is sent: its conversation may be shredded
 TRIES, TRY_SECONDS = 10, 600.0  # a part is given up after so many failed tries in so many seconds, both
 MISTAKES = 3  # how often an adapter may fail with an unexpected exception before a message is given up
 SHORT_REPEATED = "↻ "
@@ -64,7 +62,6 @@ class Job:
     """A place in a queue."""
 
     what: StreamedReply | Outgoing
-    then: list[asyncio.Event] = field(default_factory=list)  # set when it is done
     is_done: bool = False
 
 
@@ -96,7 +93,6 @@ class Delivery:
         queue = self._queues.get(_place(reply.chat))
         if queue:
             reply.after = queue[-1]
-            reply.after.then.append(reply.changed)
         self._growing[reply.answers] = reply
         reply.growing = start(self._streaming.grow(reply), self._tasks)
 
@@ -108,7 +104,8 @@ class Delivery:
             self._enqueue(reply.chat, reply)
         if self._growing.get(reply.answers) is reply:
             del self._growing[reply.answers]
-        for part in reply.later:
+        later, reply.later = reply.later, []
+        for part in later:
             self._enqueue(from_json(part.chat, Chat), part)
 
     def post(self, part: Outgoing, answers: str | None = None) -> None:
@@ -171,10 +168,7 @@ class Delivery:
         queue = self._queues[place]
         while queue:
             await self._do(queue[0].what)
-            job = queue.popleft()
-            job.is_done = True
-            for event in job.then:
-                event.set()
+            queue.popleft().is_done = True
         del self._queues[place]
 
     async def _do(self, job: StreamedReply | Outgoing) -> None:
@@ -211,12 +205,10 @@ class Delivery:
         doubtful, tries, mistakes, told = part.begun_at is not None, 0, 0, False
         failures: list[float] = []  # when it failed while there was a connection
         message_id: str | None = None
-        aged = f'"{SESSION}"' in part.chat or not self.is_open or time.monotonic() - part.read_at > AGED
         while message_id is None:
             await self._ready()
-            if aged and not await self._is_wanted(part):
-                return
-            aged = True
+            if not await self._patiently(self.store.read, outbox.is_waiting, part.id):
+                return  # its conversation was shredded since it was queued
             safe = capabilities.idempotent or part.edits is not None
             if not safe and part.begun_at is None:
                 part.begun_at = self.clock()
@@ -266,19 +258,6 @@ class Delivery:
                 await self._pause(0.5 * mistakes)
         await self.note_sent(part, message_id)
 
-    async def _is_wanted(self, part: Outgoing) -> bool:
-        """Whether a part still waits in the store: its conversation may have been shredded since it was queued."""
-        pause = 0.25
-        while True:
-            try:
-                return await asyncio.to_thread(self.store.read, outbox.is_waiting, part.id)
-            except StoreClosed:
-                raise
-            except StoreError as error:
-                self.log.warning("a message waits for the store: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(10.0, pause * 2)
-
     async def _try(self, chat: Chat, part: Outgoing, text: str, edit_after: bool) -> str:
         text = encodable(text)
         if part.edits is None:
@@ -318,6 +297,11 @@ class Delivery:
                 await self.connected.wait()
 
     @property
+    def streams(self) -> bool:
+        """Whether replies are shown while they are written."""
+        return self.config.gateway.streaming.enabled and self.adapter.capabilities.edits
+
+    @property
     def is_open(self) -> bool:
         """Whether a message can be sent now."""
         return self.connected.is_set() and (self.held is None or self.held.is_sure)
@@ -336,17 +320,19 @@ class Delivery:
         await wait_first(self._reconnected, seconds)
 
     async def _note(self, step: Callable[..., Any], *given: Any, synced: bool = True) -> None:
-        """Record a step in the store, however long that takes: without it no process would know what was sent."""
+        """Record a step in the store: without it no process would know what was sent."""
+        await self._patiently(self.store.write if synced else self.store.write_unsynced, step, *given)
+
+    async def _patiently(self, work: Callable[..., Any], *given: Any) -> Any:
+        """Read or write the store, however long that takes."""
         pause = 0.25
-        write = self.store.write if synced else self.store.write_unsynced
         while True:
             try:
-                await asyncio.to_thread(write, step, *given)
-                return
+                return await asyncio.to_thread(work, *given)
             except (StoreClosed, Fenced):
                 raise
             except StoreError as error:
-                self.log.warning("the state of a delivery can't be stored yet: %s", error)
+                self.log.warning("a delivery waits for the store: %s", error)
                 await asyncio.sleep(pause)
                 pause = min(10.0, pause * 2)
 

@@ -26,7 +26,7 @@ import msgspec
 
 from hermes.agent.turn import Stop
 from hermes.commands.registry import parse
-from hermes.errors import Fenced, PlatformError, PlatformUnreachable, StoreClosed, StoreError
+from hermes.errors import PlatformError, PlatformUnreachable
 from hermes.gateway.chats.access import greeting, place_of
 from hermes.gateway.chats.router import background_key
 from hermes.gateway.events import DM, Event, as_json, from_json, masked, writable
@@ -60,8 +60,7 @@ class Request:
     stops: bool = False  # it has stopped a turn
     refused: bool = False  # it tried to stop another person's turn
     is_remark: bool = False  # it is addressed to other people in a shared thread
-    joined: bool = False  # the next message is answered together with this one
-    at: float = field(default_factory=time.monotonic)  # when it arrived
+    joined: bool = False  # the next message is answered together with this one, unless its reply is shown already
     due: float = 0.0  # when it may be answered, by the monotonic clock
     shown: tuple[str, ...] = ()
     stop: Stop = field(default_factory=Stop)  # interrupts its turn, also one that has not begun
@@ -300,7 +299,7 @@ class Inbox:
         if (stops or speaks) and not self._may_interrupt(event, running):
             request.refused = stops
         elif stops or speaks:
-            if speaks and self.is_quick(running, request):
+            if speaks and self.continues(running, request):
                 running.joined = True
             running.stop.want()
             request.stops = True
@@ -319,24 +318,11 @@ class Inbox:
             self._beside(request, self._is_heard)
 
     def _beside(self, request: Request, work: Callable[..., None], *given: Any) -> None:
-        """Handle a message beside the turns of its conversation. Waits while the store is busy or full."""
-
-        def handle() -> None:
-            pause = 0.5
-            while True:
-                try:
-                    with self._services.db.fenced(*request.fence):
-                        work(request, *given)
-                    return
-                except (StoreClosed, Fenced):
-                    return
-                except StoreError as error:
-                    _log.error("a message in %s waits for the store: %s", place_of(request.event.chat), error)
-                    if self._services.halted.wait(pause):
-                        return
-                    pause = min(30.0, pause * 2)
-
-        start(asyncio.to_thread(handle), self._tasks).add_done_callback(lambda task: self.done(request))
+        """Handle a message beside the turns of its conversation."""
+        handling = asyncio.to_thread(
+            self._services.persist, request.fence, place_of(request.event.chat), partial(work, request, *given)
+        )
+        start(handling, self._tasks).add_done_callback(lambda task: self.done(request))
 
     def interrupts(self, event: Event) -> bool:
         """Whether a message interrupts the reply that is being written in its chat."""
@@ -348,8 +334,8 @@ class Inbox:
         asker = running.event.sender.id if isinstance(running, Request) else None
         return asker in (None, event.sender.id) or self._services.access.is_owner(event.chat.platform, event.sender)
 
-    def is_quick(self, one: Any, other: Any) -> bool:
-        """Whether one message follows another of the same person so quickly that one reply answers both."""
+    def continues(self, one: Any, other: Any) -> bool:
+        """Whether a message and the next one are the same person's, so that one reply may answer both."""
         if not (isinstance(one, Request) and isinstance(other, Request) and self.interrupts(one.event)):
             return False
         who = one.event.sender.id
@@ -360,7 +346,6 @@ class Inbox:
             and not (one.event.queued or other.event.queued)
             and parse(one.event.text.strip()) is None
             and parse(other.event.text.strip()) is None
-            and other.at - one.at <= self._services.config.gateway.debounce_seconds
         )
 
     def _is_heard(self, request: Request) -> None:

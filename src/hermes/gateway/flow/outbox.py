@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError
 from hermes.gateway.events import context_of, destination, is_same_place
-from hermes.gateway.flow.delivery import parts_of
+from hermes.gateway.flow.delivery import Delivery, parts_of
 from hermes.gateway.flow.streaming import StreamedReply
 from hermes.store.gateway.outbox import QUESTION
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hermes.gateway.adapter import Capabilities
     from hermes.gateway.chats.router import Router
     from hermes.gateway.events import Chat, Choice, Event, FileReference
-    from hermes.gateway.flow.delivery import Delivery
     from hermes.gateway.flow.inbox import Request
     from hermes.store.engines.base import Tx
     from hermes.store.gateway.gateway_db import GatewayDB
@@ -49,22 +48,24 @@ class Outbox:
         """Start a reply. `resumed`: a process that died may have shown some of it."""
         event = request.event
         place = self._router.delivered_to(event.chat)
+        delivery = self.deliveries.get(place.connection)
         return StreamedReply(
-            self._running_loop(), place, inbox_id=request.inbox_id, nonce=f"{self._identity}-{request.inbox_id}",
+            place, inbox_id=request.inbox_id, nonce=f"{self._identity}-{request.inbox_id}",
             answers=event.id, shown=request.shown, resumed=resumed, fence=request.fence,
             reply_to=self._router.quoted_by(event, place),
             context=event.reply_context if is_same_place(place, event.chat) else None,
+            streams=delivery is not None and delivery.streams,
         )  # fmt: skip
 
     def begin(self, reply: StreamedReply) -> None:
         """Show a reply while it is written; if another gateway has the platform, that one sends it when it is complete."""
-        self._soon(self._begin, reply)
+        self._soon(reply.chat.connection, Delivery.begin, reply)
 
     def finish(self, reply: StreamedReply, text: str) -> None:
         """Complete a reply: store it in the outbox as its event leaves the inbox, unless that is done, then send it."""
         if reply.stored is None:
             reply.stored = self._store.finish(*self._finished(reply, text))
-        self._soon(self._complete, reply, reply.stored)
+        self._soon(reply.chat.connection, Delivery.finish, reply, reply.stored)
 
     def finish_in(self, tx: Tx, reply: StreamedReply, text: str) -> list[Outgoing]:
         """Store a complete reply in the outbox as its event leaves the inbox, in a transaction that stores more."""
@@ -80,7 +81,7 @@ class Outbox:
 
     def abandon(self, reply: StreamedReply) -> None:
         """No more text comes, if it is not finished: the messages shown so far stay as they are."""
-        self._soon(self._complete, reply, ())
+        self._soon(reply.chat.connection, Delivery.finish, reply, ())
 
     def post(
         self, chat: Chat, text: str, *, asks: bool = False, answers: Event | None = None, choices: Sequence[Choice] = (),
@@ -125,7 +126,7 @@ class Outbox:
             parts += [(spoken, piece, f"{nonce}-{number}") for number, piece in enumerate(pieces)]
         posted = self._store.post_file(place.connection, file.attachment, parts, session)
         for part in posted:
-            self._soon(self._post, part, None if answers is None else answers.id)
+            self._soon(part.platform, Delivery.post, part, None if answers is None else answers.id)
         return bool(posted)
 
     def destination(self, chat: Chat, answers: Event | None = None, session: str | None = None) -> tuple[Chat, str]:
@@ -137,44 +138,28 @@ class Outbox:
 
     def send(self, part: Outgoing) -> None:
         """Send a part that is stored in the outbox."""
-        self._soon(self._post, part)
+        self._soon(part.platform, Delivery.post, part)
 
     def new_nonce(self) -> str:
         """A nonce for a message that is not a reply."""
         return f"{self._identity}-n{secrets.token_hex(8)}"
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        assert self.loop is not None
-        return self.loop
+    def _soon(self, platform: str, step: Callable[..., None], *given: Any) -> None:
+        """Have the platform's delivery do this on the event loop, in order, if this gateway holds the connection then.
 
-    def _soon(self, work: Callable[..., Any], *given: Any) -> None:
-        """Have the event loop call this, in order. After its end nothing is called: unsent messages are in the outbox."""
-        with suppress(RuntimeError):
-            self._running_loop().call_soon_threadsafe(work, *given)
+        Otherwise, and after the loop's end, the messages are in the outbox for the gateway that takes it.
+        """
+
+        def do() -> None:
+            delivery = self.deliveries.get(platform)
+            if delivery is not None and delivery.held is not None:
+                step(delivery, *given)
+
+        assert self.loop is not None
+        with suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(do)
 
     # ------------------------------------------------------------------------------------------ on the event loop
-
-    def _begin(self, reply: StreamedReply) -> None:
-        delivery = self._held(reply.chat.connection)
-        if delivery is not None and reply.growing is None:
-            delivery.begin(reply)
-
-    def _complete(self, reply: StreamedReply, parts: Sequence[Outgoing]) -> None:
-        delivery = self._held(reply.chat.connection)
-        if delivery is not None:
-            delivery.finish(reply, parts)
-        else:
-            reply.complete(parts)
-
-    def _post(self, part: Outgoing, answers: str | None = None) -> None:
-        delivery = self._held(part.platform)
-        if delivery is not None:
-            delivery.post(part, answers)
-
-    def _held(self, platform: str) -> Delivery | None:
-        """The delivery of a platform, if this gateway holds its connection; otherwise the holder finds the part."""
-        delivery = self.deliveries.get(platform)
-        return delivery if delivery is not None and delivery.held is not None else None
 
     async def follow(self) -> None:
         """Send what other processes have stored for our connections, until cancelled."""
@@ -190,7 +175,7 @@ class Outbox:
                 _log.warning("could not look for messages to send: %s", error)
                 continue
             for part in found:
-                self._post(part)
+                self.send(part)
 
 
 def _digest(*parts: str | None) -> str:

@@ -8,15 +8,15 @@ the next one knows what is left to do: resume the turn, or only send its reply.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.turn import Done, Followed, Restarted, Text, ToolStarted, Turn
 from hermes.agent.turn import Notice as TurnNotice
 from hermes.agent.turn_session import Also
 from hermes.commands.registry import parse, run_command, sent_text
-from hermes.errors import Fenced, HermesError, ModelError, SessionBusy, StoreClosed, StoreError
+from hermes.errors import HermesError, ModelError, SessionBusy, StoreError
 from hermes.gateway.chats.access import escaped, passed_on, said_by, speaker
 from hermes.gateway.chats.handoff import is_withdrawn
 from hermes.gateway.chats.media import content_of, quotation
@@ -65,16 +65,13 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
 
 
 class _Heard:
-    """The text of a turn as it arrives. It is passed on to be shown when the person has certainly stopped typing."""
+    """The text of a turn as it arrives, which is passed on to be shown."""
 
-    def __init__(
-        self, reply: StreamedReply, shown_from: float = 0.0, joined: Callable[[], bool] = lambda: False
-    ) -> None:
-        """`shown_from`: when the person has stopped typing; `joined`: whether the next message is answered with this one."""
-        self._reply, self._shown_from, self._joined = reply, shown_from, joined
+    def __init__(self, reply: StreamedReply, joined: Callable[[], bool] = lambda: False) -> None:
+        """`joined`: whether the next message is answered with this one."""
+        self._reply, self._joined = reply, joined
         self._written: list[str] = []
-        self._passed_on = 0  # how many pieces of it
-        self._shown = False
+        self._written_on = False  # text was passed on
         self._paragraph = False  # a tool ran since the last piece
         self.stored: list[Outgoing] | None = None  # the parts of the reply, once they are stored with it
 
@@ -86,30 +83,24 @@ class _Heard:
     @property
     def is_joined(self) -> bool:
         """Whether the reply to the next message answers this one as well: nothing was shown yet."""
-        return self._joined() and not self._shown
+        return self._joined() and not (self._written_on and self._reply.streams)
 
     def add(self, piece: str) -> None:
         """Take the next piece."""
         self._written.append(f"\n\n{piece}" if self._paragraph and self._written else piece)
         self._paragraph = False
-        if time.monotonic() >= self._shown_from:
-            self._pass_on()
+        if self._written_on or not self._joined():
+            self._reply.write(self._written[-1])
+            self._written_on = True
 
     def before_tool(self) -> None:
-        """A tool is about to run: the text so far comes before its question."""
+        """A tool is about to run: a paragraph ends."""
         self._paragraph = True
-        self._pass_on()
 
     def restart(self) -> None:
         """The reply starts over."""
         self._written.clear()
-        self._passed_on = 0
         self._reply.restart()
-
-    def _pass_on(self) -> None:
-        if len(self._written) > self._passed_on and not self._joined():
-            self._reply.write("".join(self._written[self._passed_on :]))
-            self._passed_on, self._shown = len(self._written), True
 
 
 class Replies:
@@ -120,15 +111,13 @@ class Replies:
         self._store, self._db, self._outbox = services.store, services.db, services.outbox
 
     def work(self, talk: Conversation, item: Request | Reset) -> None:
-        """Handle one item of a conversation to its end. Waits while the store is busy or full: no message is dropped."""
-        with self._db.fenced(*item.fence):
-            if isinstance(item, Reset):
-                self._resets.reset_if_due(talk.key, item.stop)
-            else:
-                self._work(talk, item)
+        """Handle one item of a conversation to its end."""
+        self._services.persist(item.fence, talk.key, partial(self._work, talk, item))
 
-    def _work(self, talk: Conversation, item: Request) -> None:
-        pause = 0.5
+    def _work(self, talk: Conversation, item: Request | Reset) -> None:
+        if isinstance(item, Reset):
+            self._resets.reset_if_due(talk.key, item.stop)
+            return
         while True:
             try:
                 found = self._store.take_up(item.inbox_id, talk.key, self._user(item))
@@ -136,18 +125,10 @@ class Replies:
                     item.follow(found.event)
                     self._answer(talk, item, found)
                 return
-            except StoreClosed:
-                return
             except (gateway_inbox.Revised, SessionBusy):  # edited, or its session used elsewhere, at this very moment
                 continue
-            except StoreError as error:  # parts of it that were stored already are not stored again
-                if isinstance(error, Fenced) and error.lease == item.fence[0]:
-                    _log.warning("%s is now answered by another gateway: %s", talk.key, error)
-                    return
-                _log.error("%s waits for the store: %s", talk.key, error)
-                if self._services.halted.wait(pause):
-                    return
-                pause = min(30.0, pause * 2)
+            except StoreError:  # tried again; parts of it that were stored already are not stored again
+                raise
             except Exception as error:  # a bug of ours: report it to the person and continue with the next message
                 _log.exception("a message in %s could not be answered", talk.key)
                 self._report_failure(item, error)
@@ -178,15 +159,17 @@ class Replies:
         route, tip = found.route, found.session_id
         if not request.begun and self._resets.reset_if_due(talk.key, request.stop, route) is None:
             route, tip = self._store.read(routes.get, talk.key), None
-        person = Participant(services, talk, route, event.sender, session_id=stored_in or self._chosen(request) or tip)
-        person.answers = event
-        if found.is_member and tip is not None and event.sender.id is not None:
-            person.seen_by = tip, event.sender.id
+        session_id = stored_in or self._chosen(request) or tip
         line = event.text.strip()
         is_stored, is_command = request.message_id is not None, parse(line) is not None and not event.attachments
         if request.session_id is None and is_command:
-            self._command(person, request, line)
+            host = ChatHost(services, talk, route, request, session_id, self._listen, self._share)
+            self._command(host, request, line)
             return
+        person = Participant(services, talk, route, event.sender, session_id=session_id)
+        person.answers = event
+        if found.is_member and tip is not None and event.sender.id is not None:
+            person.seen_by = tip, event.sender.id
         reply = self._outbox.reply(request, resumed=request.begun)
         try:
             text = self._turn(
@@ -237,13 +220,12 @@ class Replies:
                 return ""
             if silent:
                 turn = self._new_turn(person, request, reply)
-                return None if turn is None else self._listen(person, reply, turn, _Heard(reply, joined=lambda: True))
+                return None if turn is None else self._listen(person, reply, turn, _Heard(reply, lambda: True))
             if taken_up:
                 self._begin(person, reply)
                 text = self._listen(person, reply, request.stop.bind(person.agent.go_on(request.message_id)))
             else:
-                shown_from = request.at + self._services.config.gateway.debounce_seconds
-                heard = _Heard(reply, shown_from, lambda: request.joined)
+                heard = _Heard(reply, lambda: request.joined)
                 turn = self._new_turn(person, request, reply, heard)
                 if turn is None:
                     return None
@@ -261,9 +243,11 @@ class Replies:
 
     def _only_heard(self, talk: Conversation, request: Request) -> bool:
         """Whether a message is stored without a reply of its own: a remark to others, or one that the next continues."""
-        if self._services.router.is_remark(talk.key, request.event):
+        router = self._services.router
+        if router.is_remark(talk.key, request.event):
             return True
-        return self._inbox.is_quick(request, next(iter(talk.waiting), None))
+        following: Any = next(iter(talk.waiting), None)
+        return self._inbox.continues(request, following) and not router.is_remark(talk.key, following.event)
 
     def _new_turn(
         self, person: Participant, request: Request, reply: StreamedReply, heard: _Heard | None = None
@@ -376,29 +360,27 @@ class Replies:
 
     # ------------------------------------------------------------------------------------------ commands
 
-    def _command(self, person: Participant, request: Request, line: str) -> None:
-        chat = request.event.chat
-        if request.begun:  # half done, or done without a reply: running it twice could do harm
-            text = say("command_interrupted", person.language, command=line.split()[0][:40])
-            self._outbox.post(chat, text, answers=request.event)
-            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
-            return
-        self._store.write(gateway_inbox.begin, request.inbox_id)
-        if request.refused:
-            self._outbox.post(chat, say("stop_not_yours", person.language), answers=request.event)
-            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
-            return
-        if person.route.shared:
-            self._share(person)
-        host = ChatHost(self._services, person, request, self._listen, self._share)
+    def _command(self, host: ChatHost, request: Request, line: str) -> None:
+        chat, name = request.event.chat, line.split()[0][:40]
+        try:
+            if request.begun:  # half done, or done without a reply: running it twice could do harm
+                host.say(say("command_interrupted", host.language, command=name))
+            elif request.refused:
+                host.say(say("stop_not_yours", host.language))
+            else:
+                self._store.write(gateway_inbox.begin, request.inbox_id)
+                self._run(host, line, name)
+            if not host.answered:
+                self._store.finish(request.inbox_id, chat.connection, as_json(chat))
+        finally:
+            host.let_go()
+        self._services.index.touched()
+
+    def _run(self, host: ChatHost, line: str, name: str) -> None:
+        if host.route.shared:
+            self._share(host)
         try:
             run_command(host, line)
         except Exception as error:  # report the failure to the person
-            _log.exception("the command %s failed", line.split()[0][:40])
-            name, kind = line.split()[0][:40], type(error).__name__
-            host.say(say("command_failed", person.language, command=name, error=kind))
-        finally:
-            person.let_go()
-        if not host.answered:
-            self._store.finish(request.inbox_id, chat.connection, as_json(chat))
-        self._services.index.touched()
+            _log.exception("the command %s failed", name)
+            host.say(say("command_failed", host.language, command=name, error=type(error).__name__))

@@ -1,44 +1,27 @@
-"""The spool: messages on the disk that the store has not taken yet, masked as the store would keep them.
+"""The spool: messages on the disk that the store has not taken yet, with their secrets masked.
 
-Beside an encrypted store there is none: a message that the store does not take is not acknowledged. Adapters write to the
-spool; what it shares with the store (the mask) stays out of them.
+Beside an encrypted store there is none: a message that the store does not take is not acknowledged.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hermes.errors import ConfigError
 from hermes.gateway.events import Event, as_json, from_json, masked, writable
 from hermes.home import in_encrypted_home
+from hermes.store.redact import redact
 from hermes.whole_files import sync_folder, write_whole
 
-Mask = Callable[[str], str]
-
 _MOST = 10_000  # files: messages beyond these are not acknowledged
-
-
-def store_mask(home: Path) -> Mask:
-    """The mask that this home's store applies to texts (privacy.redact_secrets): no file holds what the store does not."""
-    from hermes.config import load_config
-    from hermes.store.redact import redact
-
-    main = home.parents[2] if home.parent.parent.name == "accounts" else home  # an account's folder is inside it
-    try:
-        wanted = load_config(main / "config.yaml").privacy.redact_secrets
-    except ConfigError:
-        wanted = True
-    return redact if wanted else str
 
 
 class Spool:
     """A folder of messages in order of arrival. Only the user can read its files; they are removed once the store has them."""
 
-    def __init__(self, folder: Path, mask: Mask = str) -> None:
-        self._folder, self._mask = folder, mask
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def waiting(self) -> list[tuple[Path, Event]]:
         """The file and the content of each message in it, the oldest first; unreadable files stay where they are."""
@@ -56,6 +39,6 @@ class Spool:
         if sum(1 for _ in self._folder.iterdir()) >= _MOST:
             raise OSError(f"{_MOST:,} messages already wait there for the store")
         file = self._folder / f"{time.time_ns():020d}.json"
-        write_whole(file, as_json(masked(writable(event), self._mask)))
+        write_whole(file, as_json(masked(writable(event), redact)))
         sync_folder(self._folder)
         return file

@@ -9,7 +9,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import (
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from hermes.gateway.flow.delivery import Delivery, Job
     from hermes.store.gateway.outbox import Outgoing
 
+TICK = 0.1  # seconds between two looks for new text
 TYPING_AFTER = 0.25  # seconds: a reply that is ready at once needs no "is typing"
 TYPING_SECONDS = 4.0
 PATIENCE = 120.0  # seconds an adapter may take for one message
@@ -40,9 +40,9 @@ class StreamedReply:
     """A reply on its way to a chat. `write`, `restart` and `text` may be called from any thread."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, chat: Chat, *, inbox_id: int, nonce: str, fence: tuple[str, int],
+        self, chat: Chat, *, inbox_id: int, nonce: str, fence: tuple[str, int],
         answers: str = "", shown: Sequence[str] = (), resumed: bool = False, reply_to: str | None = None,
-        context: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None, streams: bool = False,
     ) -> None:  # fmt: skip
         """`shown` has the message ids that the store knows; the last one is empty where it is unknown if it was sent."""
         self.chat = chat
@@ -60,14 +60,12 @@ class StreamedReply:
         self.later: list[Outgoing] = []  # files that are sent after it
         self.after: Job | None = None  # what was queued for its chat before it began
         self.growing: asyncio.Task[None] | None = None  # shows it
-        self.streams = False  # whether its text is shown while it is written
+        self.streams = streams  # its text is shown while it is written
         self.stored: list[Outgoing] | None = (
             None  # its parts in the outbox, if they were stored together with the message
         )
         self.parts: list[Outgoing] | None = None  # the complete reply; [] when there is nothing to send
-        self.changed = asyncio.Event()
         self.done = asyncio.Event()
-        self._loop = loop
         self._lock = threading.Lock()
         self._pieces: list[str] = []
 
@@ -79,9 +77,6 @@ class StreamedReply:
         """Append the next piece."""
         with self._lock:
             self._pieces.append(text)
-        if self.streams and not self.changed.is_set():
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self.changed.set)
 
     def restart(self) -> None:
         """Start the reply over: the text so far is discarded."""
@@ -100,7 +95,6 @@ class StreamedReply:
         if self.parts is None:
             self.parts = list(parts)
             self.done.set()
-            self.changed.set()
 
 
 class Streaming:
@@ -113,29 +107,18 @@ class Streaming:
     async def grow(self, reply: StreamedReply) -> None:
         """Show a reply as it is written, until it is complete."""
         capabilities = self._adapter.capabilities
-        reply.streams = streams = self._streaming.enabled and capabilities.edits and not reply.unsure
-        typing = next_look = time.monotonic()
-        typing += TYPING_AFTER
-        while reply.parts is None:
+        streams = reply.streams and not reply.unsure
+        next_look = time.monotonic()
+        next_typing = next_look + TYPING_AFTER
+        while reply.parts is None and (streams or capabilities.typing):
             now, is_open = time.monotonic(), self._delivery.is_open
-            if capabilities.typing and now >= typing and is_open:
-                typing = now + TYPING_SECONDS
+            if capabilities.typing and is_open and now >= next_typing:
+                next_typing = now + TYPING_SECONDS
                 await self._type(reply.chat)
-            if streams and now >= next_look and is_open:
-                reply.changed.clear()
-                if reply.after is None or reply.after.is_done:
-                    wait = await self._grow(reply)
-                    streams, next_look = wait is not None, time.monotonic() + (wait or 0.0)
-            until_typing = typing - time.monotonic() if capabilities.typing else TYPING_SECONDS
-            if until_typing <= 0:  # there is no connection to show it on
-                until_typing = 1.0
-            if streams and next_look > time.monotonic():
-                await wait_first(reply.done, min(next_look - time.monotonic(), until_typing))
-            elif streams and not self._delivery.is_open:
-                # not `changed`: it stays set until the text can be shown, and the event loop would run nothing else
-                await wait_first(reply.done, min(until_typing, 1.0))
-            elif reply.parts is None:
-                await wait_first(reply.changed if streams else reply.done, until_typing)
+            if streams and is_open and now >= next_look and (reply.after is None or reply.after.is_done):
+                wait = await self._grow(reply)
+                streams, next_look = wait is not None, time.monotonic() + (wait or 0.0)
+            await wait_first(reply.done, TICK)
 
     async def _type(self, chat: Chat) -> None:
         try:

@@ -18,6 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -170,26 +171,17 @@ class Turns:
 
 async def in_thread(work: Callable[..., R], *given: Any) -> R:
     """Run this in a daemon thread of its own: it may take minutes, and must not delay the end of the process."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[R] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if not done.done() and error is None:
-            done.set_result(result)
-        elif not done.done() and error is not None:
-            done.set_exception(error)
+    done: Future[R] = Future()
 
     def run() -> None:
-        result, failure = None, None
         try:
-            result = work(*given)
+            done.set_result(work(*given))
         except BaseException as error:
-            failure = error
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, result, failure)
+            done.set_exception(error)
 
+    result = asyncio.wrap_future(done)
     threading.Thread(target=run, name="hermes-turn", daemon=True).start()
-    return await done
+    return await result
 
 
 def start(work: Any, tasks: set[asyncio.Task[Any]]) -> asyncio.Task[Any]:

@@ -26,8 +26,7 @@ from hermes.gateway.flow.turns import wait_first
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, checked_address, error_text
 from hermes.gateway.platforms._shared.receipt import (
-    MarkFile,
-    Since,
+    SinceFile,
     dict_of,
     dicts_of,
     keep,
@@ -75,7 +74,7 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
         self._news = asyncio.Event()  # a new message was pushed
         self._stored: Recent[str, bool] = Recent()
         self._private = False
-        self._mark = MarkFile(home / "bluebubbles.json", self.text("url"), Since)
+        self._mark = SinceFile(home / "bluebubbles.json", self.text("url"))
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -105,7 +104,9 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
         identity = await self._identified(api)
         self.closing(await self.listen(link, delivered, signed=self._is_ours, seconds=10))
         await self._register(api)
-        await self._catch_up(link, api)
+        if self._mark.state.since is None:
+            await self._catch_up(link, api)
+        self._news.set()  # what arrived meanwhile is read when we are connected: it may take long
         link.connected(identity)
         self._tasks.start(self._look_after(link, api, identity), name="bluebubbles")
 
@@ -171,7 +172,7 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
         since = self._mark.state.since
         if since is None:
             newest = await self._asked_for(api, sort="DESC", limit=1)
-            self._note(max((one.get("dateCreated") or 0 for one in newest), default=0) or 1)
+            self._mark.note(max((one.get("dateCreated") or 0 for one in newest), default=0) or 1)
             return
         offset = 0
         while found := await self._asked_for(
@@ -182,7 +183,7 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
                 if isinstance(what, Event) and what.id not in self._stored:
                     await keep(link, what)
                     self._stored.put(what.id, True)
-                self._note(data.get("dateCreated"))
+                self._mark.note(data.get("dateCreated"))
             offset += len(found)
 
     async def _asked_for(self, api: _BlueBubblesApi, **query: Any) -> list[dict[str, Any]]:
@@ -232,12 +233,6 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
             return None
         name = str(found.get("displayName") or "") or None
         return Chat(platform=self.platform, chat_id=guid, type=GROUP if ";+;" in guid else DM, name=name)
-
-    def _note(self, moment: Any) -> None:
-        """Record that everything up to a moment of the server is stored. An older one costs only repetitions."""
-        if isinstance(moment, int) and not isinstance(moment, bool) and moment > (self._mark.state.since or 0):
-            self._mark.state.since = moment
-            self._mark.changed()
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file."""

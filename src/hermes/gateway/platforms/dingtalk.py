@@ -12,14 +12,12 @@ nothing go by the API: to members of the organisation by their user id, to group
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import mimetypes
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +103,11 @@ class DingTalkApi(HttpApi):
             raise PlatformRefused("DingTalk's stream is not encrypted; nothing is sent there")
         return endpoint, ticket
 
-    async def call(self, path: str, body: dict[str, Any], method: str = "POST") -> dict[str, Any]:
+    async def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Call the API with the token; once more with a new one if it is refused."""
 
         async def asked(token: str) -> dict[str, Any]:
-            return await self.object(method, path, json=body, headers={_TOKEN: token})
+            return await self.object("POST", path, json=body, headers={_TOKEN: token})
 
         return await self._token.used(asked)
 
@@ -196,11 +194,6 @@ class Stream(WebSocketClient):
     def explained(self, error: Exception) -> HermesError:
         """A ticket that is refused is asked for again."""
         return PlatformUnreachable(f"DingTalk's stream can't be reached: {connection_trouble(error)}")
-
-    async def frames(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield pushed events in order. PlatformUnreachable when the connection breaks."""
-        while True:
-            yield await self.receive()
 
     async def acknowledge(self, frame: dict[str, Any], data: str = '{"response": null}') -> None:
         """Tell DingTalk that a frame has arrived. If the connection is gone the frame comes again."""
@@ -321,17 +314,13 @@ def _quote(message: dict[str, Any]) -> tuple[str | None, str | None]:
 # A text without any markup is sent as text, which is shown as it is.
 
 _FENCE = re.compile(r"^ {0,3}(```|~~~)")
-_ROW = re.compile(r"^ {0,3}\|?.*\|")
-_RULE = re.compile(r"^ {0,3}\|?(\s*:?-+:?\s*\|)+\s*(:?-+:?)?\s*$")
-_PICTURE = re.compile(r"!\[([^\]\n]{0,500})\]\(([^)\s]{0,2000})(?:\s[^)\n]{0,500})?\)")  # bounded: the text may be long
-_CODE = re.compile(r"(`[^`\n]*`)")
 _TITLE = 40  # characters of a message's title, which is shown in the list of chats
 _PLAIN = markup.Layout(bullet="- ")
 
 
 def length(text: str) -> int:
-    """A text's length as it is sent: bytes in JSON, with two spaces at each line break and cell of a table."""
-    added = 2 * (text.count("\n") + text.count("|"))
+    """A text's length as it is sent: bytes in JSON, with two spaces at each line break, and tables as code."""
+    added = 2 * text.count("\n") + 10 * text.count("|")
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")) - 2 + added
 
 
@@ -346,52 +335,9 @@ def title_of(text: str) -> str:
     return words if len(words) <= _TITLE else f"{words[: _TITLE - 1]}…"
 
 
-def card(text: str) -> str:
-    """The data of a card with a Markdown text, in JSON."""
-    header = {"title": {"type": "text", "text": title_of(text)}}
-    contents = [{"type": "markdown", "text": markdown(text), "id": "text"}]
-    data = {"config": {"autoLayout": True, "enableForward": True}, "header": header, "contents": contents}
-    return json.dumps(data, ensure_ascii=False)
-
-
 def markdown(text: str) -> str:
     """A Markdown text in DingTalk's Markdown."""
-    made: list[str] = []
-    lines, place, in_code = text.split("\n"), 0, False
-    while place < len(lines):
-        line = lines[place]
-        if _FENCE.match(line):
-            in_code = not in_code
-            made.append(line)
-        elif in_code:
-            made.append(line)
-        elif place + 1 < len(lines) and _ROW.match(line) and _RULE.match(lines[place + 1]):
-            end = place + 2
-            while end < len(lines) and _ROW.match(lines[end]):
-                end += 1
-            made += [_row(one) for number, one in enumerate(lines[place:end]) if number != 1]
-            place = end
-            continue
-        else:
-            made.append(_without_pictures(line))
-        place += 1
-    return _broken(made)
-
-
-def _row(line: str) -> str:
-    cells = re.split(r"(?<!\\)\|", line.strip().removeprefix("|").removesuffix("|"))
-    return " | ".join(_without_pictures(cell.strip().replace("\\|", "|")) for cell in cells) + "  "
-
-
-def _without_pictures(line: str) -> str:
-    """A picture becomes a link: no client fetches it."""
-    parts = _CODE.split(line)
-    shown = (part if number % 2 else _PICTURE.sub(_link, part) for number, part in enumerate(parts))
-    return "".join(shown)
-
-
-def _link(found: re.Match[str]) -> str:
-    return f"[{found[1]}]({found[2]})" if found[1] and found[2] else found[1] or found[2]
+    return _broken(markup.tables_as_code(markup.outside_code(text, markup.without_pictures)).split("\n"))
 
 
 def _broken(lines: list[str]) -> str:
@@ -409,10 +355,9 @@ def _broken(lines: list[str]) -> str:
 TOPIC = "/v1.0/im/bot/messages/get"
 _SPARE = 10.0  # seconds before its end from which on a session webhook is not used
 _BRIEF = 5.0  # a connection that DingTalk ends so soon counts as broken
-_CARD = "card:"  # how the ids of cards begin
 _SUFFIX = {"image/png": ".png", "image/jpeg": ".jpg"}
 
-Waiting = asyncio.Queue[tuple[Stream, dict[str, Any], Event | None]]
+Waiting = asyncio.Queue[tuple[Stream, dict[str, Any], Event | None, Path | None]]  # with the file of a message
 
 
 class DingTalk(ApiAdapter[DingTalkApi]):
@@ -426,7 +371,6 @@ class DingTalk(ApiAdapter[DingTalkApi]):
         Setting("client_id", "the app's Client ID (AppKey)", required=True),
         Setting("client_secret", "the app's Client Secret (AppSecret)", secret=True, required=True),
         Setting("robot_code", "the robot's code, if it is not the Client ID"),
-        Setting("cards", "show replies while they are written, as cards", default=False, kind=bool),
         Setting("base_url", "where DingTalk's API is", default="https://api.dingtalk.com"),
         Setting("old_url", "where DingTalk's older API is", default="https://oapi.dingtalk.com"),
     )
@@ -456,17 +400,10 @@ class DingTalk(ApiAdapter[DingTalkApi]):
         """Log in and open the stream."""
         await api.login()
         stream = await self._new_stream(api, link)
-        if self.setting("cards") and self.cursor.strip():  # only what is known to grow is a card
-            self.capabilities = replace(type(self).capabilities, edits=True)  # type: ignore[misc]
         link.connected(self._robot)
         waiting: Waiting = asyncio.Queue()
         self._tasks.start(self._hand_over(link, waiting), name="dingtalk messages")
         self._tasks.start(self._receive(api, link, stream, waiting), name="dingtalk")
-
-    async def disconnect(self) -> None:
-        """Stop receiving and close everything. What was not stored is written to the spool."""
-        await super().disconnect()
-        await self._keeper.save()
 
     def make_api(self) -> DingTalkApi:
         """The API, with our login."""
@@ -492,10 +429,11 @@ class DingTalk(ApiAdapter[DingTalkApi]):
             while True:
                 since = time.monotonic()
                 try:
-                    async for frame in stream.frames():
+                    is_last = False
+                    while not is_last:
+                        frame = await stream.receive()
                         retries.succeeded()
-                        if await self._is_last(stream, frame, waiting):
-                            break
+                        is_last = await self._is_last(stream, frame, waiting)
                     if time.monotonic() - since < _BRIEF:
                         await retries.failed(PlatformUnreachable("DingTalk has ended a new stream"))
                 except (PlatformUnreachable, SlowDown) as error:
@@ -509,9 +447,8 @@ class DingTalk(ApiAdapter[DingTalkApi]):
         if frame.get("type") == CALLBACK and topic == TOPIC:
             message = message_of(frame)
             event = event_of(message) if message is not None else None
-            if event is not None:
-                self._keeper.expect(event)
-            waiting.put_nowait((stream, frame, event))
+            file = None if event is None else await asyncio.to_thread(self._keeper.write, event)
+            waiting.put_nowait((stream, frame, event, file))
         elif frame.get("type") == SYSTEM and topic == PING:
             data = frame.get("data")
             await stream.acknowledge(frame, data if isinstance(data, str) else "{}")
@@ -523,11 +460,11 @@ class DingTalk(ApiAdapter[DingTalkApi]):
         """Store messages in order; each is acknowledged when it is stored."""
         await self._keeper.restore(link)
         while True:
-            stream, frame, event = await waiting.get()
+            stream, frame, event, file = await waiting.get()
             if event is None:
                 link.log.warning("a message of DingTalk can't be read: it has no id, chat or author")
             else:
-                await self._keeper.keep(link, event)
+                await self._keeper.keep(link, event, file)
             await stream.acknowledge(frame)
 
     async def fetch(self, attachment: Attachment) -> bytes:
@@ -539,9 +476,7 @@ class DingTalk(ApiAdapter[DingTalkApi]):
     async def send(
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
-        """Send a message: by the session webhook while it is good, else by the API. One that still grows is a card."""
-        if self.is_growing(text):
-            return await self._begun(chat, text, nonce)
+        """Send a message: by the session webhook while it is good, else by the API."""
         plain = is_plain(text)
         webhook = self._webhook(context)
         if webhook is not None:
@@ -556,28 +491,6 @@ class DingTalk(ApiAdapter[DingTalkApi]):
         if plain:
             return await self._sent(chat, "sampleText", {"content": text})
         return await self._sent(chat, "sampleMarkdown", {"title": title_of(text), "text": markdown(text)})
-
-    async def _begun(self, chat: Chat, text: str, nonce: str) -> str:
-        """Send a card. SendRefused where it can't be: the reply is then sent when it is complete."""
-        self._reachable(chat)
-        name = hashlib.sha256(nonce.encode()).hexdigest()
-        body: dict[str, Any] = {
-            "cardTemplateId": "StandardCard", "robotCode": self._robot, "cardBizId": name, "cardData": card(text),
-            "sendOptions": {"atAll": False},
-        }  # fmt: skip
-        if chat.type == DM:
-            body["singleChatReceiver"] = json.dumps({"userId": chat.chat_id})
-        else:
-            body["openConversationId"] = chat.chat_id
-        await self.api.call("/v1.0/im/v1.0/robot/interactiveCards/send", body)
-        return f"{_CARD}{name}"
-
-    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        """Replace the text of a card; other messages can't be changed."""
-        if not message_id.startswith(_CARD):
-            raise SendRefused("this message of DingTalk can't be changed")
-        body = {"cardBizId": message_id.removeprefix(_CARD), "cardData": card(text)}
-        await self.api.call("/v1.0/im/robots/interactiveCards", body, "PUT")
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None

@@ -17,7 +17,6 @@ import json
 import re
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
@@ -47,42 +46,21 @@ class WebSocketApi(WebSocketClient):
         self.where = f"Home Assistant at {url}"
         self._url, self._token, self._context = url, token, context
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._reader: asyncio.Task[None] | None = None
         self.version = ""
 
     async def open(self, happened: Callable[[dict[str, Any]], None], ended: Callable[[Exception], None]) -> None:
         """Connect and log in."""
         async with self.opening(_PATIENCE):
             await self._log_in()
-        self._reader = asyncio.create_task(self._read(happened, ended))
-
-    async def close(self) -> None:
-        """Disconnect."""
-        reader, self._reader = self._reader, None
-        if reader is not None and reader is not asyncio.current_task():
-            reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await reader
-        self._give_up(PlatformUnreachable("the connection to Home Assistant was closed"))
-        await super().close()
+        self._tasks.start(self._read(happened, ended))
 
     async def ask(self, kind: str, **fields: Any) -> Any:
         """The result of a command."""
-        socket = self._socket
-        if socket is None or socket.closed or self._reader is None:
-            raise PlatformUnreachable("there is no connection to Home Assistant")
         number = next(self._numbers)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await socket.send_json({"id": number, "type": kind, **fields})
-                return await answer
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise self.explained(error) from None
-        finally:
-            self._waiting.pop(number, None)
+        answer = await self.asked(number, {"id": number, "type": kind, **fields}, _PATIENCE)
+        if not answer.get("success"):
+            raise self._refusal(answer.get("error") or {})
+        return answer.get("result")
 
     # ------------------------------------------------------------------------------------------ internals
 
@@ -112,18 +90,14 @@ class WebSocketApi(WebSocketClient):
                     self._heard(one, happened)
         except (aiohttp.ClientError, OSError) as error:
             why = self.explained(error)
-        self._give_up(why)
+        self.unanswered()
         ended(why)
 
     def _heard(self, payload: dict[str, Any], happened: Callable[[dict[str, Any]], None]) -> None:
-        number, kind = payload.get("id"), payload.get("type")
-        if kind == "event" and isinstance(payload.get("event"), dict):
+        if payload.get("type") == "event" and isinstance(payload.get("event"), dict):
             happened(payload["event"])
-        elif kind == "result" and (answer := self._waiting.get(number or 0)) is not None and not answer.done():
-            if payload.get("success"):
-                answer.set_result(payload.get("result"))
-            else:
-                answer.set_exception(self._refusal(payload.get("error") or {}))
+        elif payload.get("type") == "result":
+            self.answered(payload.get("id"), payload)
 
     def _refusal(self, error: dict[str, Any]) -> HermesError:
         code, text = str(error.get("code", "")), self._masked(str(error.get("message", "")))
@@ -132,12 +106,6 @@ class WebSocketApi(WebSocketClient):
         if code in _FINAL:
             return SendRefused(f"Home Assistant refuses it: {text or code}")
         return PlatformUnreachable(f"Home Assistant could not do it: {text or code}")
-
-    def _give_up(self, why: Exception) -> None:
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(why)
-        self._waiting.clear()
 
     def explained(self, error: Exception) -> HermesError:
         """The error, with what Home Assistant means by a 403."""
@@ -252,20 +220,20 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
         while True:
             raw = await waiting.get()
             try:
-                event = self._understood(raw)
+                event = self._understood(raw, link)
             except Exception as error:  # an event can hold data of any shape
-                self._log("skipping an event that can't be read (%s)", type(error).__name__)
+                link.log.warning("skipping an event that can't be read (%s)", type(error).__name__)
                 continue
             if event is not None:
                 await keep(link, event)
 
-    def _understood(self, raw: dict[str, Any]) -> Event | None:
+    def _understood(self, raw: dict[str, Any], link: Link) -> Event | None:
         if raw.get("event_type") == "state_changed" and self.text("event_type") != "state_changed":
             return self._changed(raw)
         data = raw.get("data") or {}
         text = data.get("text")
         if not isinstance(text, str) or not text.strip():
-            self._log("an event %s without a text was ignored", raw.get("event_type"))
+            link.log.warning("an event %s without a text was ignored", raw.get("event_type"))
             return None
         return Event(
             id=_identity(raw),
@@ -308,9 +276,7 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
         return Chat(platform=self.platform, chat_id=chat_id, name=self._place if chat_id == HOME else chat_id)
 
     def _watched(self) -> list[str]:
-        value = self.values.get("watch") or ()
-        found = value.split(",") if isinstance(value, str) else value
-        return [str(one).strip().lower() for one in found if str(one).strip()]
+        return [str(one).strip().lower() for one in self.setting("watch")]
 
     def _is_watched(self, entity: str) -> bool:
         return any(entity == one or ("." not in one and entity.partition(".")[0] == one) for one in self._watched())
@@ -367,10 +333,6 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
         scheme = "wss" if parts.scheme in ("https", "wss") else "ws"
         path = parts.path.rstrip("/").removesuffix("/websocket").removesuffix("/api")
         return urlunsplit((scheme, parts.netloc.rpartition("@")[2], f"{path}/api/websocket", "", ""))
-
-    def _log(self, message: str, *arguments: object) -> None:
-        if self._link is not None:
-            self._link.log.warning(message, *arguments)
 
 
 def _identity(raw: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The Mattermost adapter: a bot account reads by the WebSocket and writes by the REST API.
 
 https://developers.mattermost.com/api-documentation/
-What was posted while no connection stood is read from each channel by time when the connection cannot be resumed.
+What was posted while no connection stood is read from each channel by time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import httpx
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
+from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, checked_address, error_text, tls_context
 from hermes.gateway.platforms._shared.receipt import (
     LOG,
     Log,
-    MarkFile,
-    Since,
+    SinceFile,
     dict_of,
     dicts_of,
     dropped,
@@ -42,7 +42,6 @@ _NONCE = "hermes_nonce"  # the property of our posts that finds them again
 _PAGE, _PAGES = 200, 10  # posts of a channel in which a sent one is looked for, the newest first
 _BY_TIME = 1000  # the most posts that Mattermost gives by time
 _OVERLAP = 60_000  # milliseconds that are read again: posts of different channels may come out of order
-_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _PING = re.compile(r"(?<![\w.])@(?=[\w.-])")
 
 
@@ -77,7 +76,7 @@ class Mattermost(ApiAdapter["_MattermostApi"]):
         self._channels: Recent[str, dict[str, Any]] = Recent()
         self._names: Recent[str, str] = Recent()
         self._posted: Recent[str, str] = Recent()  # nonce → post that `was_sent` has found
-        self._mark: MarkFile[Since] | None = None
+        self._mark: SinceFile | None = None
 
     # ------------------------------------------------------------------------------------------ login
 
@@ -94,14 +93,13 @@ class Mattermost(ApiAdapter["_MattermostApi"]):
         """Log in, open the WebSocket and read what was missed."""
         me = await api.get("/users/me")
         self._user_id = str(me["id"])
-        self._mark = MarkFile(self.home / "mattermost.json", self._user_id, Since)
+        self._mark = SinceFile(self.home / "mattermost.json", self._user_id)
         self._reader = PostReader(
             self._user_id, str(me["username"]), thread_replies=bool(self.setting("reply_in_thread"))
         )
-        if self._socket is None:  # it knows the number of the last event, to resume from it
-            context = tls_context(self.text("ca_file"))
-            self._socket = EventSocket(self._address("ws"), self.text("token"), context, link.log)
-        await self.closing(self._socket).open()
+        context = tls_context(self.text("ca_file"))
+        self._socket = self.closing(EventSocket(self._address("ws"), self.text("token"), context, link.log))
+        await self._socket.open()
         identity = f"@{me['username']}"
         link.connected(identity)
         self._tasks.start(self._receive(link, identity), name="mattermost")
@@ -158,8 +156,8 @@ class Mattermost(ApiAdapter["_MattermostApi"]):
             return
         if what is not None:
             await keep(link, what)
-        if kind == "posted":
-            self._note(post.get("create_at"))
+        if kind == "posted" and self._mark is not None:
+            self._mark.note(post.get("create_at"))
 
     async def _understood(self, kind: str, post: dict[str, Any], data: dict[str, Any]) -> Event | Revision | None:
         assert self._reader is not None
@@ -181,7 +179,7 @@ class Mattermost(ApiAdapter["_MattermostApi"]):
         since = mark.state.since
         if since is None:
             newest = max((int(one.get("last_post_at") or 0) for one in await self._own_channels(api)), default=0)
-            self._note(newest)
+            mark.note(newest)
             return
         since -= _OVERLAP
         posts: list[dict[str, Any]] = []
@@ -189,8 +187,10 @@ class Mattermost(ApiAdapter["_MattermostApi"]):
             if int(channel.get("last_post_at") or 0) > since:
                 posts += await self._posts_since(api, link, str(channel["id"]), since)
         for post in sorted(posts, key=lambda one: int(one.get("create_at") or 0)):
-            if int(post.get("create_at") or 0) > since and not post.get("delete_at"):
-                await self._happened(link, {"event": "posted", "data": {"post": json.dumps(post)}})
+            made, edited = int(post.get("create_at") or 0) > since, bool(post.get("edit_at"))
+            kinds = ["post_deleted"] if post.get("delete_at") else ["posted"] * made + ["post_edited"] * edited
+            for kind in kinds:
+                await self._happened(link, {"event": kind, "data": {"post": json.dumps(post)}})
 
     async def _posts_since(self, api: _MattermostApi, link: Link, channel_id: str, since: int) -> list[dict[str, Any]]:
         """A channel's posts since a moment; of more than a thousand the newest."""
@@ -217,12 +217,6 @@ class Mattermost(ApiAdapter["_MattermostApi"]):
         if known is None:
             known = self._names.put(user_id, str((await self.api.get(f"/users/{user_id}")).get("username") or user_id))
         return known
-
-    def _note(self, moment: Any) -> None:
-        """Record that everything up to a moment of the server (milliseconds) is stored. An older one costs only repetitions."""
-        if self._mark is not None and isinstance(moment, int) and moment > (self._mark.state.since or -1):
-            self._mark.state.since = moment
-            self._mark.changed()
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file."""
@@ -341,15 +335,11 @@ def _mentions(value: Any) -> list[str]:
 
 def quiet(text: str) -> str:
     """The text with a zero-width space after each @ outside code, so that it notifies no one."""
-    parts = _CODE.split(text)
-    return "".join(part if number % 2 else _PING.sub("@\u200b", part) for number, part in enumerate(parts))
+    return markup.outside_code(text, lambda part: _PING.sub("@\u200b", part))
 
 
 # ------------------------------------------------------------
-# The WebSocket pushes events, numbered in order, and resumes a broken connection at the next number.
-#
-# A server keeps the events of a connection for a while after it broke, and sends the missed ones when it is resumed. Otherwise
-# it opens a new one, which begins with the event "hello": then the adapter reads the missed posts by the REST API.
+# The WebSocket pushes events. Each connection begins with the event "hello": then the adapter reads the missed posts.
 
 _HEARTBEAT = 25.0
 
@@ -361,18 +351,13 @@ class EventSocket(WebSocketClient):
         super().__init__("Mattermost", log)
         self._url, self._token, self._context = url, token, context
         self._numbers = itertools.count(1)
-        self._connection_id = ""
-        self._next = 0  # the number of the next event
         self._early: list[dict[str, Any]] = []  # events that came before the answer to our login
 
     async def open(self) -> None:
-        """Connect and log in, to resume the previous connection if the server can."""
+        """Connect and log in."""
         await self.close()
-        query = (
-            {"connection_id": self._connection_id, "sequence_number": str(self._next)} if self._connection_id else {}
-        )
         async with self.opening():
-            await self.connect(self._url, params=query, heartbeat=_HEARTBEAT, ssl=self._context)
+            await self.connect(self._url, heartbeat=_HEARTBEAT, ssl=self._context)
             self._early = []
             await self.act("authentication_challenge", token=self._token)
             await self._let_in()
@@ -389,25 +374,11 @@ class EventSocket(WebSocketClient):
                 return
 
     async def events(self) -> AsyncIterator[dict[str, Any]]:
-        """The pushed events in order; PlatformUnreachable when the connection breaks or an event is missing."""
+        """The pushed events in order; PlatformUnreachable when the connection breaks."""
         while True:
             item = self._early.pop(0) if self._early else await self.receive()
-            if "event" not in item:
-                continue
-            if item["event"] == "hello":
-                data = item.get("data")
-                name = str(data.get("connection_id") or "") if isinstance(data, dict) else ""
-                self._next = self._next if name and name == self._connection_id else 0
-                self._connection_id = name
-            number = item.get("seq")
-            if isinstance(number, int) and number < self._next:
-                continue  # repeated after a resumption
-            if isinstance(number, int) and number > self._next:
-                self._connection_id = ""  # the server has dropped some: start over, and read them by the REST API
-                raise PlatformUnreachable("Mattermost has left out events")
-            yield item
-            if isinstance(number, int):
-                self._next = number + 1
+            if "event" in item:
+                yield item
 
     async def act(self, action: str, **data: Any) -> None:
         """Send an action; its answer is not awaited."""

@@ -281,8 +281,8 @@ class _QQSocket(WebSocketClient):
         super().__init__("QQ", log)
         self._api, self._kept = api, session
         self._seen = session.seq
-        self._beating: asyncio.Task[None] | None = None
         self._unanswered = False  # a heartbeat was sent, and not acknowledged yet
+        self._reading = False  # we wait for QQ, and not for the store
         self._early: list[dict[str, Any]] = []  # the first dispatched event
 
     async def open(self) -> None:
@@ -297,7 +297,7 @@ class _QQSocket(WebSocketClient):
                 raise PlatformUnreachable("QQ's gateway does not greet")
             pause = float((hello.get("d") or {}).get("heartbeat_interval") or 30_000) / 1000
             await self._log_in(f"QQBot {token}")
-        self._beating = asyncio.create_task(self._beat(pause))
+        self._tasks.start(self._beat(pause))
 
     async def _log_in(self, token: str) -> None:
         """Resume the session, or begin one; returns when the server has begun to dispatch."""
@@ -321,7 +321,9 @@ class _QQSocket(WebSocketClient):
     async def events(self) -> Any:
         """Dispatched events (name, data) in order; PlatformUnreachable when the connection ends."""
         while True:
+            self._reading = True
             item = self._early.pop(0) if self._early else await self.receive()
+            self._reading = False
             kind = item.get("op")
             if kind == ACKNOWLEDGED:
                 self._unanswered = False
@@ -361,16 +363,9 @@ class _QQSocket(WebSocketClient):
         with suppress(Exception):
             while (socket := self._socket) is not None and not socket.closed:
                 await asyncio.sleep(pause)
-                if self._unanswered:
+                if self._unanswered and self._reading:
                     self.log.warning("QQ does not acknowledge the heartbeats; connecting again")
                     await socket.close()
                     return
                 self._unanswered = True
                 await socket.send_json({"op": HEARTBEAT, "d": self._seen or None})
-
-    async def close(self) -> None:
-        """Disconnect; the session can be resumed."""
-        beating, self._beating = self._beating, None
-        if beating is not None:
-            beating.cancel()
-        await super().close()

@@ -23,19 +23,19 @@ import httpx
 import msgspec
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, attachment, check_size, in_base64, json_object, seconds
-from hermes.gateway.platforms._shared.receipt import LOG, Log, hand_over, read_object
-from hermes.gateway.platforms._shared.tasks import PAUSES, Recent, Retries, Tasks, close_each
+from hermes.gateway.platforms._shared.receipt import LOG, Log, dicts_of, hand_over, read_object
+from hermes.gateway.platforms._shared.tasks import PAUSES, ApiAdapter, Recent, Retries
 
 OPENING = 2.0  # seconds: some daemons answer only with the first keep-alive, but a refusal comes at once
 LARGEST_FILE = 14_000_000  # bytes: signal-cli reads texts of up to 20 million characters, and base64 makes 4 of 3
 _PERSON = re.compile(r"\+\d+|(?:PNI:)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|u:.+")
 
 
-class Signal(Adapter):
+class Signal(ApiAdapter["Daemon"]):
     """A Signal account, served by a signal-cli daemon."""
 
     platform = "signal"
@@ -62,10 +62,6 @@ class Signal(Adapter):
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._account = self.text("account")
-        self._base_url = self.text("base_url")
-        self._daemon: Daemon | None = None
-        self._link: Link | None = None
-        self._tasks = Tasks()
         self._ourselves = {self._account}
         self._versions: Recent[str, str] = Recent(500)  # an edit's id → the id of the message it edits
         self._unkept: list[Event | Revision] = []  # not stored yet; the daemon does not send them again
@@ -75,32 +71,24 @@ class Signal(Adapter):
 
     async def check(self) -> str:
         """Ask the daemon whether it has the account."""
-        async with Daemon(self._base_url, self._account) as daemon:
+        async with self.make_api() as daemon:
             await self._find_account(daemon)
         return self._account
 
-    async def connect(self, link: Link) -> None:
-        """Find the account and open the stream."""
-        self._link = link
-        self._daemon = Daemon(self._base_url, self._account)
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        try:
-            await self._find_account(self._daemon)
-            await self._find_ourselves(self._daemon)
-            self._tasks.start(self._listen(self._daemon, link, opened), name="signal")
-            await asyncio.wait({opened}, timeout=self.opening)
-            if opened.done():
-                opened.result()
-        except BaseException:
-            await self.disconnect()
-            raise
-        link.connected(self._account)
+    def make_api(self) -> Daemon:
+        """The daemon, asked for our account."""
+        return Daemon(self.text("base_url"), self._account)
 
-    async def disconnect(self) -> None:
-        """Stop listening and close everything."""
-        await self._tasks.stop()
-        daemon, self._daemon = self._daemon, None
-        await close_each(daemon)
+    async def begin(self, link: Link, daemon: Daemon) -> None:
+        """Find the account and open the stream."""
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._find_account(daemon)
+        await self._find_ourselves(daemon)
+        self._tasks.start(self._listen(daemon, link, opened), name="signal")
+        await asyncio.wait({opened}, timeout=self.opening)
+        if opened.done():
+            opened.result()
+        link.connected(self._account)
 
     async def _find_account(self, daemon: Daemon) -> None:
         if not self._account:
@@ -110,7 +98,7 @@ class Signal(Adapter):
             accounts = await daemon.ask("listAccounts")
         except UnknownMethod:
             return  # started with -a: it serves one account, and reports when it is the wrong one
-        known = [str(one.get("number")) for one in accounts or [] if isinstance(one, dict)]
+        known = [str(one.get("number")) for one in dicts_of(accounts)]
         if self._account not in known:
             raise PlatformRefused(
                 f"the signal-cli daemon at {daemon.address} has no account {self._account}"
@@ -120,9 +108,8 @@ class Signal(Adapter):
     async def _find_ourselves(self, daemon: Daemon) -> None:
         """Find our UUID, for mentions by people who do not see our number."""
         with contextlib.suppress(SendRefused, PlatformUnreachable, UnknownMethod):
-            for status in await daemon.call("getUserStatus", recipient=[self._account]) or []:
-                if isinstance(status, dict) and status.get("uuid"):
-                    self._ourselves.add(str(status["uuid"]))
+            found = dicts_of(await daemon.call("getUserStatus", recipient=[self._account]))
+            self._ourselves |= {str(one["uuid"]) for one in found if one.get("uuid")}
 
     # ---------------------------------------------------------------------------------------------- receiving
 
@@ -195,7 +182,7 @@ class Signal(Adapter):
         person = envelope.get("sourceUuid") or envelope.get("sourceNumber") or envelope.get("source")
         stamp = message.get("timestamp") or envelope.get("timestamp")
         text = message.get("message") if isinstance(message.get("message"), str) else ""
-        files = [file for file in _list(message, "attachments") if file.get("id")]
+        files = [file for file in dicts_of(message.get("attachments")) if file.get("id")]
         if not person or not isinstance(stamp, int) or person in self._ourselves or not (text or files):
             return None
         if any(message.get(key) for key in ("reaction", "remoteDelete", "isExpirationUpdate", "storyContext")):
@@ -203,7 +190,7 @@ class Signal(Adapter):
         chat = _chat(message, str(person), envelope.get("sourceName"))
         quote = message.get("quote") if isinstance(message.get("quote"), dict) else {}
         author = quote.get("authorUuid") or quote.get("authorNumber") or quote.get("author")
-        clean, mentioned = self._without_mentions(text, _list(message, "mentions"))
+        clean, mentioned = self._without_mentions(text, dicts_of(message.get("mentions")))
         name = _message_id(stamp, str(person))
         self._texts.put(name, clean[:200])
         return Event(
@@ -259,24 +246,11 @@ class Signal(Adapter):
         address = await asyncio.to_thread(_data_address, file)
         return _message_id(await self._post(chat, caption, attachment=[address]), self._account)
 
-    async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        """Replace the text of one of our messages; Signal's apps accept ten edits within a day."""
-        named = _named(message_id)
-        if named is None:
-            raise SendRefused(f"{message_id!r} is not the id of a Signal message")
-        await self._post(chat, text, editTimestamp=named[0])
-
     async def _post(self, chat: Chat, text: str, **more: Any) -> int:
-        daemon = self._connected()
         plain, styles = styled(text)
         words = {"message": plain} if plain or "attachment" not in more else {}
         parameters = {**_target(chat.chat_id), **words, **more}
-        try:
-            response = await daemon.call("send", **parameters, **({"textStyle": styles} if styles else {}))
-        except SendRefused as error:
-            if not styles or "style" not in str(error).lower():
-                raise
-            response = await daemon.call("send", **{**parameters, "message": text})
+        response = await self.api.call("send", **parameters, **({"textStyle": styles} if styles else {}))
         check_sent(response)
         stamp = response.get("timestamp") if isinstance(response, dict) else None
         if not isinstance(stamp, int):
@@ -285,13 +259,13 @@ class Signal(Adapter):
 
     async def typing(self, chat: Chat) -> None:
         """Show for fifteen seconds that a reply is being written."""
-        await self._connected().call("sendTyping", **_target(chat.chat_id))
+        await self.api.call("sendTyping", **_target(chat.chat_id))
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file, from the daemon's own folder."""
         reference = attachment.reference
         with in_base64():
-            response = await self._connected().call(
+            response = await self.api.call(
                 "getAttachment", id=str(reference["id"]), **_target(str(reference["chat_id"]), many=False)
             )
         try:
@@ -300,11 +274,6 @@ class Signal(Adapter):
             raise SendRefused(f"signal-cli no longer has the file {attachment.name or reference['id']}") from None
         check_size(len(data))
         return data
-
-    def _connected(self) -> Daemon:
-        if self._daemon is None:
-            raise PlatformUnreachable("not connected to signal-cli")
-        return self._daemon
 
 
 def _target(chat_id: str, *, many: bool = True) -> dict[str, Any]:
@@ -342,11 +311,6 @@ def _chat(message: dict[str, Any], person: str, name: Any) -> Chat:
 def _attachment(file: dict[str, Any], chat_id: str) -> Attachment:
     mime = file.get("contentType") or "application/octet-stream"
     return attachment(file.get("filename"), mime, file.get("size"), id=str(file["id"]), chat_id=chat_id)
-
-
-def _list(message: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    found = message.get(key)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _number(value: Any) -> int:

@@ -29,12 +29,14 @@ from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import HttpApi, attachment_kind, checked_address, error_text, is_at
-from hermes.gateway.platforms._shared.receipt import MarkFile, dict_of, dicts_of, keep, moment_of, text_of
+from hermes.gateway.platforms._shared.receipt import MarkFile, dict_of, dicts_of, keep, moment_of, put_last, text_of
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 
 EXPIRED, TOO_OFTEN = -14, -2  # codes; the second is not in the vendor's documents
 LOGIN_AGAIN = "WeChat's session has expired; log in again with `hermes gateway setup weixin`"
 _BOT_TYPE = "3"
+_VERSION = "2.4.8"  # of the protocol; as a header it has a byte for each of its numbers
+_ABOUT = {"iLink-App-Id": "bot", "iLink-App-ClientVersion": str(2 << 16 | 4 << 8 | 8)}
 _POLL = 35.0  # seconds that a long poll takes if the server does not say
 _CODE_LASTS = 480.0  # seconds after which a QR code is given up; the server says earlier that it has expired
 _CODES = 3  # QR codes shown before a login is given up
@@ -53,17 +55,14 @@ class Refused(SendRefused):
 class ILink(HttpApi):
     """The API for one bot account; without a token for the login alone."""
 
-    def __init__(
-        self, base_url: str, *, token: str = "", cdn_url: str = "", app_id: str = "bot", version: str = "2.4.8"
-    ) -> None:
+    def __init__(self, base_url: str, *, token: str = "", cdn_url: str = "") -> None:
         super().__init__("WeChat", base_url.rstrip("/"), timeout=20)
-        self._base, self._token, self._cdn, self._version = base_url.rstrip("/"), token, cdn_url.rstrip("/"), version
-        self._about = {"iLink-App-Id": app_id, "iLink-App-ClientVersion": str(_encoded(version))}
+        self._base, self._token, self._cdn = base_url.rstrip("/"), token, cdn_url.rstrip("/")
         self._poll = _POLL
 
     async def call(self, name: str, *, seconds: float = 20.0, **body: Any) -> dict[str, Any]:
         """The answer of an operation of the bot, such as "sendmessage"; the error for a code that is not 0."""
-        info = {"channel_version": self._version, "bot_agent": "Hermes"}
+        info = {"channel_version": _VERSION, "bot_agent": "Hermes"}
         headers = {**self._posting(), "Authorization": f"Bearer {self._token}"}
         answer = await self.request(
             "POST", f"/ilink/bot/{name}", json={**body, "base_info": info}, headers=headers, timeout=seconds
@@ -92,7 +91,7 @@ class ILink(HttpApi):
 
     def _posting(self) -> dict[str, str]:
         number = base64.b64encode(str(secrets.randbits(32)).encode()).decode()
-        return {**self._about, "AuthorizationType": "ilink_bot_token", "X-WECHAT-UIN": number}
+        return {**_ABOUT, "AuthorizationType": "ilink_bot_token", "X-WECHAT-UIN": number}
 
     # ------------------------------------------------------------------------------------------ logging in
 
@@ -124,9 +123,7 @@ class ILink(HttpApi):
             found: dict[str, Any] = {}
             with suppress(PlatformUnreachable, SlowDown):  # as if nothing had happened yet
                 address = f"{base}/ilink/bot/get_qrcode_status"
-                found = _successful(
-                    await self.request("GET", address, params=query, headers=self._about, timeout=_POLL + 5)
-                )
+                found = _successful(await self.request("GET", address, params=query, headers=_ABOUT, timeout=_POLL + 5))
             status = str(found.get("status") or "wait")
             if status == "confirmed":
                 return found
@@ -203,13 +200,6 @@ def _successful(answer: httpx.Response) -> dict[str, Any]:
     if code != 0:
         raise Refused(code if isinstance(code, int) else -1, error_text(found.get("errmsg") or ""))
     return found
-
-
-def _encoded(version: str) -> int:
-    """A version as the API wants it: a byte for each of its three numbers."""
-    numbers = [int(one) for one in version.split(".") if one.isascii() and one.isdecimal()][:3]
-    major, minor, patch = (numbers + [0, 0, 0])[:3]
-    return (major & 255) << 16 | (minor & 255) << 8 | patch & 255
 
 
 # ------------------------------------------------------------------------------------------ encrypted files
@@ -382,8 +372,6 @@ class Weixin(ApiAdapter[ILink]):
             "base_url", "where the API is; the login may give another one", default="https://ilinkai.weixin.qq.com"
         ),
         Setting("cdn_url", "where files are", default="https://novac2c.cdn.weixin.qq.com/c2c"),
-        Setting("app_id", "the application's name for the API", default="bot"),
-        Setting("protocol_version", "the version of the protocol that is announced", default="2.4.8"),
     )  # fmt: skip
     capabilities = Capabilities(longest=4_000, typing=True, media=True, files=True, largest_file=25_000_000)
 
@@ -451,10 +439,7 @@ class Weixin(ApiAdapter[ILink]):
 
     def make_api(self) -> ILink:
         """The API, with our login."""
-        return ILink(
-            self.text("base_url"), token=self.text("token"), cdn_url=self.text("cdn_url"), app_id=self.text("app_id"),
-            version=self.text("protocol_version"),
-        )  # fmt: skip
+        return ILink(self.text("base_url"), token=self.text("token"), cdn_url=self.text("cdn_url"))
 
     # ------------------------------------------------------------------------------------------ receiving
 
@@ -484,14 +469,12 @@ class Weixin(ApiAdapter[ILink]):
                 continue
             await keep(link, event)
             if event.reply_context:
-                state.contexts.pop(event.chat.chat_id, None)  # the newest come last
-                state.contexts[event.chat.chat_id] = event.reply_context[CONTEXT]
+                put_last(state.contexts, event.chat.chat_id, event.reply_context[CONTEXT], _MOST_CONTEXTS)
                 changed = True
         buffer = found.get("get_updates_buf")
         if isinstance(buffer, str) and buffer and buffer != state.buffer:
             state.buffer, changed = buffer, True
         if changed:
-            state.contexts = dict(list(state.contexts.items())[-_MOST_CONTEXTS:])
             self._mark.write()
 
     async def fetch(self, attachment: Attachment) -> bytes:
@@ -544,7 +527,7 @@ class Weixin(ApiAdapter[ILink]):
             if error.code == TOO_OFTEN and tries < _PATIENCE:
                 raise SlowDown("WeChat asks us to wait", 2.0 * tries) from None
             raise
-        self._refusals.drop(nonce)
+        self._refusals.pop(nonce, None)
         return name
 
     def _token_for(self, chat: Chat, context: ReplyContext | None) -> str:
@@ -568,7 +551,7 @@ class Weixin(ApiAdapter[ILink]):
             try:
                 await api.call("sendtyping", ilink_user_id=who, typing_ticket=ticket, status=1)
             except SendRefused:
-                self._tickets.drop(who)  # it has expired: the next time brings a new one
+                self._tickets.pop(who, None)  # it has expired: the next time brings a new one
                 raise
 
 

@@ -7,9 +7,8 @@ its id. Its text is deleted then.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import NamedTuple, NotRequired, TypedDict
 
 from hermes.store.coordination import leases
@@ -39,10 +38,9 @@ class Outgoing:
     reply_to: str | None
     edits: str | None  # the message it replaces
     begun_at: float | None  # set: it may already have been sent
-    read_at: float = field(default_factory=time.monotonic, compare=False)  # when it was queued, or read from the store
 
 
-_COLUMNS = ", ".join(field.name for field in fields(Outgoing)[:-1])
+_COLUMNS = ", ".join(field.name for field in fields(Outgoing))
 
 
 class ReplyPart(TypedDict):

@@ -8,6 +8,7 @@ dialects are rewritten by their own packages. The parser is loaded when the firs
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -77,6 +78,32 @@ def cells(rows: Rows) -> str:
 def is_web(address: str) -> bool:
     """Whether an address is one of the web: other schemes can make a client call people or run programs."""
     return address.lower().startswith(("http://", "https://"))
+
+
+_IN_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
+_PICTURE = re.compile(r"!\[([^\]\n]{0,500})\]\(([^)\s]{0,2000})(?:\s[^)\n]{0,500})?\)")  # bounded: the text may be long
+_TABLE = re.compile(
+    r"^[^\n]*\|[^\n]*\n[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*(?:\n[^\n]*\|[^\n]*)*", re.MULTILINE
+)
+
+
+def outside_code(text: str, change: Callable[[str], str]) -> str:
+    """A Markdown text that stays Markdown, with this change outside its code."""
+    parts = _IN_CODE.split(text)
+    return "".join(part if number % 2 else change(part) for number, part in enumerate(parts))
+
+
+def without_pictures(text: str) -> str:
+    """Markdown in which pictures are links, so that no client fetches them."""
+    return _PICTURE.sub(lambda one: f"[{one[1]}]({one[2]})" if one[1] and one[2] else one[1] or one[2], text)
+
+
+def tables_as_code(text: str, most: int = 0) -> str:
+    """Markdown in which the tables after the first `most` are blocks of code."""
+    count = itertools.count(1)
+    return outside_code(
+        text, lambda part: _TABLE.sub(lambda one: one[0] if next(count) <= most else f"```\n{one[0]}\n```", part)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

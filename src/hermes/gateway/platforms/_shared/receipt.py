@@ -1,7 +1,6 @@
 """Messages on their way from a platform to the store.
 
-Messages of platforms that may not send them again are on the disk while the store does not take them, and after a stop
-(`Keeper`).
+Messages of platforms that do not send them again are on the disk until the store has them (`Keeper`).
 
 A mark in a small file says how far the messages of an account are stored: the next connection reads what was said after it.
 
@@ -26,7 +25,7 @@ import msgspec
 
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event, Revision
-from hermes.gateway.flow.spool import Spool, store_mask
+from hermes.gateway.flow.spool import Spool
 from hermes.whole_files import write_whole
 
 Log = logging.Logger | logging.LoggerAdapter[Any]
@@ -117,47 +116,30 @@ async def keep(link: Link, what: Event | Revision) -> None:
 
 
 class Keeper:
-    """Hands messages over, in order. One that the store refuses is written to the spool before it is tried again."""
+    """Messages that their platform does not send again: each is on the disk from its arrival until the store has it."""
 
     def __init__(self, home: Path, platform: str) -> None:
-        self._spool = Spool(home / platform / "unkept", store_mask(home))
-        self._waiting: dict[str, Event] = {}  # in neither the store nor the spool
-        self._files: dict[str, Path] = {}  # the files of messages that this process tries to store
+        self._spool = Spool(home / platform / "unkept")
 
-    def expect(self, event: Event) -> None:
-        """A message has arrived; `keep` follows, or `save` writes it to the spool."""
-        self._waiting[event.id] = event
+    def write(self, event: Event) -> Path | None:
+        """Write a message that has arrived to the disk: its file, or None where that fails, and beside an encrypted store."""
+        try:
+            return self._spool.put(event)
+        except OSError as error:
+            LOG.debug("a message is not on the disk until it is stored (%s)", error)
+            return None
 
     async def restore(self, link: Link) -> None:
-        """Hand over what an earlier connection left in the spool."""
+        """Hand over what an earlier connection left on the disk."""
         for file, event in self._spool.waiting():
-            await keep(link, event)
+            await self.keep(link, event, file)
+
+    async def keep(self, link: Link, event: Event, file: Path | None = None) -> None:
+        """Hand over a message, which may be in this file. It is stored when this returns."""
+        file = file or await asyncio.to_thread(self.write, event)
+        await keep(link, event)
+        if file is not None:
             _remove(file)
-
-    async def keep(self, link: Link, event: Event) -> None:
-        """Hand over a message. It is stored when this returns."""
-        self.expect(event)
-        try:
-            await link.received(event)
-        except Exception:
-            self._write(event)
-            await keep(link, event)
-        self._waiting.pop(event.id, None)
-        if (file := self._files.pop(event.id, None)) is not None:
-            _remove(file)
-
-    async def save(self) -> None:
-        """Write what was not handed over to the spool, at the end of a connection. Raises nothing."""
-        for event in list(self._waiting.values()):
-            self._write(event)
-
-    def _write(self, event: Event) -> None:
-        try:
-            if event.id not in self._files:
-                self._files[event.id] = self._spool.put(event)
-            self._waiting.pop(event.id, None)
-        except OSError as error:
-            LOG.error("a message could be written neither to the store nor to the disk (%s)", error)
 
 
 def _remove(file: Path) -> None:
@@ -216,3 +198,16 @@ class MarkFile(Generic[State]):
         self._file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._file, msgspec.json.encode((self._account, self.state)), sync=sync)
         self._outdated = False
+
+
+class SinceFile(MarkFile[Since]):
+    """How far the messages of a server are stored, by the server's own clock."""
+
+    def __init__(self, file: Path, account: str) -> None:
+        super().__init__(file, account, Since)
+
+    def note(self, moment: Any) -> None:
+        """Everything up to this moment is stored. An older one costs only repetitions."""
+        if isinstance(moment, int) and not isinstance(moment, bool) and moment > (self.state.since or -1):
+            self.state.since = moment
+            self.changed()

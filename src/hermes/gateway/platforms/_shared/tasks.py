@@ -168,10 +168,6 @@ class Recent(OrderedDict[Key, Value]):
             self.popitem(last=False)
         return value
 
-    def drop(self, key: Key) -> None:
-        """Forget an entry."""
-        self.pop(key, None)
-
 
 class SentMessages(Recent[str, Value]):
     """Facts about our messages, by their ids. A report about one may come before the answer that tells us its id."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -12,6 +13,7 @@ import aiohttp
 from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.platforms._shared.http import connection_trouble, retry_after
 from hermes.gateway.platforms._shared.receipt import LOG, Log, read_object
+from hermes.gateway.platforms._shared.tasks import Tasks
 
 _CLOSING = 1.5  # seconds for a vendor to confirm the end of a connection
 
@@ -24,6 +26,8 @@ class WebSocketClient:
         self.where = title  # what errors call a server that can't be reached
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._tasks = Tasks()  # they end with the connection
+        self._answers: dict[Any, asyncio.Future[dict[str, Any]]] = {}  # to requests that were not answered yet
 
     async def connect(self, url: str, *, most: int = 0, **options: Any) -> aiohttp.ClientWebSocketResponse:
         """Connect. `most` is the largest frame in bytes (0: any); other options are those of aiohttp's ws_connect."""
@@ -44,6 +48,34 @@ class WebSocketClient:
                     return found
             elif message.type is not aiohttp.WSMsgType.BINARY:
                 raise self.ended(socket.close_code)
+
+    async def asked(self, name: Any, frame: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Send a request; the frame that is `answered` under its name. PlatformUnreachable without one."""
+        socket = self._socket
+        if socket is None or socket.closed:
+            raise PlatformUnreachable(f"there is no connection to {self.title}")
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[name] = answer
+        try:
+            async with asyncio.timeout(seconds):
+                await socket.send_str(json.dumps(frame, ensure_ascii=False))
+                return await answer
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            raise PlatformUnreachable(f"{self.title} gave no answer", maybe_sent=True) from None
+        finally:
+            if self._answers.get(name) is answer:
+                del self._answers[name]
+
+    def answered(self, name: Any, frame: dict[str, Any]) -> None:
+        """The answer to a request has arrived; one to none is ignored."""
+        if name in self._answers and not self._answers[name].done():
+            self._answers[name].set_result(frame)
+
+    def unanswered(self) -> None:
+        """The connection has ended: no request is answered any more."""
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(PlatformUnreachable(f"the connection to {self.title} broke", maybe_sent=True))
 
     @asynccontextmanager
     async def opening(self, seconds: float = 20.0) -> AsyncIterator[None]:
@@ -81,6 +113,8 @@ class WebSocketClient:
 
     async def close(self) -> None:
         """Disconnect. May be called twice, and `connect` may follow."""
+        await self._tasks.stop()
+        self.unanswered()
         socket, session = self._socket, self._session
         self._socket = self._session = None
         with suppress(Exception):

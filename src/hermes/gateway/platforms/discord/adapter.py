@@ -20,7 +20,7 @@ import aiohttp
 import discord
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import (
     DM,
     Attachment,
@@ -32,7 +32,7 @@ from hermes.gateway.events import (
 )
 from hermes.gateway.platforms._shared.http import HttpApi, address_parts
 from hermes.gateway.platforms._shared.receipt import keep
-from hermes.gateway.platforms._shared.tasks import Tasks
+from hermes.gateway.platforms._shared.tasks import ApiAdapter
 from hermes.gateway.platforms.discord.client import (
     API_BASE,
     GATEWAY_URL,
@@ -61,12 +61,11 @@ from hermes.gateway.platforms.discord.incoming import (
 from hermes.gateway.platforms.discord.outgoing import LONGEST, to_discord
 
 _TO_CONNECT = 60.0  # seconds
-_TO_CLOSE = 3.0
 _LARGEST_FILE = 10_000_000  # bytes; a server with boosts takes more, direct messages do not
 _ARCHIVE_AFTER: Literal[1440] = 1440  # minutes
 
 
-class Discord(Adapter):
+class Discord(ApiAdapter[DiscordClient]):
     """Discord. Messages on their way are resumed or fetched again; a message is sent once, however often it is tried."""
 
     platform = "discord"
@@ -89,18 +88,16 @@ class Discord(Adapter):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        self._client: DiscordClient | None = None
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._stood: asyncio.Future[None] | None = None
         self._heard: asyncio.Queue[Heard | None] = asyncio.Queue()
-        self._tasks = Tasks()
 
     # ------------------------------------------------------------------------------------------ connecting
 
     async def check(self) -> str:
         """Return the bot's name. PlatformRefused for a wrong token, or when the bot may not read messages."""
-        client = self._new_client()
+        client = self.make_api()
         try:
             await self._log_in(client)
             flags = client.application.flags if client.application is not None else None
@@ -108,37 +105,32 @@ class Discord(Adapter):
                 raise PlatformRefused(INTENTS_ADVICE)
             return _identity(client)
         finally:
-            await _close(client)
+            await client.close()
 
-    async def connect(self, link: Link) -> None:
+    async def begin(self, link: Link, client: DiscordClient) -> None:
         """Log in and begin to receive."""
-        await self.disconnect()
         self._link, self._heard = link, asyncio.Queue()
         self._stood = asyncio.get_running_loop().create_future()
-        client = self._client = self._new_client(stands=self._stands, heard=lambda heard: self._heard.put_nowait(heard))
         try:
             async with asyncio.timeout(_TO_CONNECT):
                 await self._log_in(client)
                 self._tasks.start(self._run(client))
                 await self._stood
         except TimeoutError:
-            await self.disconnect()
             raise PlatformUnreachable("Discord did not answer in time") from None
-        except BaseException:
-            await self.disconnect()
-            raise
 
     async def disconnect(self) -> None:
         """Release everything."""
-        client, self._client = self._client, None
-        await self._tasks.stop()
-        if client is not None:
-            await _close(client)
+        await super().disconnect()
         if self._seen is not None:
             self._seen.save()
 
-    def _new_client(self, **callbacks: Any) -> DiscordClient:
-        return DiscordClient(self.text("api_base"), self.text("gateway_url"), **callbacks)
+    def make_api(self) -> DiscordClient:
+        """A client that is not logged in yet."""
+        return DiscordClient(
+            self.text("api_base"), self.text("gateway_url"), stands=self._stands,
+            heard=lambda heard: self._heard.put_nowait(heard),
+        )  # fmt: skip
 
     async def _log_in(self, client: DiscordClient) -> None:
         token = self.text("token")
@@ -164,7 +156,7 @@ class Discord(Adapter):
 
     def _stands(self, resumed: bool) -> None:
         """The connection is established: resumed without a loss, or new; then missed messages are fetched first."""
-        client, link = self._client, self._link
+        client, link = self._api, self._link
         if client is None or client.user is None or link is None:
             return
         if not resumed:
@@ -347,9 +339,9 @@ class Discord(Adapter):
             await write_menu(client, commands)
 
     def _connected(self) -> DiscordClient:
-        if self._client is None or self._client.is_closed():
+        if self.api.is_closed():
             raise PlatformUnreachable("not connected to Discord")
-        return self._client
+        return self.api
 
     def _channel(self, chat: Chat) -> discord.PartialMessageable:
         try:
@@ -376,16 +368,6 @@ async def _look_up_place(client: DiscordClient, message: discord.Message) -> Non
         message.channel = await client.fetch_channel(message.channel.id)  # type: ignore[assignment]
     except discord.HTTPException:
         pass
-
-
-async def _close(client: DiscordClient) -> None:
-    """Close a client without waiting for the server's close frame."""
-    try:
-        async with asyncio.timeout(_TO_CLOSE):
-            await client.close()
-    except Exception:
-        await client.http.close()
-    client.stop_heartbeats()
 
 
 def _identity(client: DiscordClient) -> str:

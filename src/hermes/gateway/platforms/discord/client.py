@@ -7,6 +7,7 @@ back-off (`reconnect=False`; the library would wait up to 17 minutes between tri
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
@@ -28,6 +29,7 @@ from hermes.gateway.platforms._shared.http import retry_after
 API_BASE = Route.BASE
 GATEWAY_URL = str(DiscordWebSocket.DEFAULT_GATEWAY)
 LONGEST_WAIT = 30.0  # seconds the library itself waits for a rate limit; the gateway waits for longer ones
+_TO_CLOSE = 3.0  # seconds
 MOST_SOCKETS = 20  # in a minute; the library itself resumes without a pause, however often it is disconnected
 INTENTS_ADVICE = (
     'Discord gives this bot no message texts: switch on "Message Content Intent" on the Bot page of the application at'
@@ -107,8 +109,16 @@ class DiscordClient(discord.Client):
     async def on_interaction(self, interaction: discord.Interaction) -> None:
         self._heard(interaction)
 
-    def stop_heartbeats(self) -> None:
-        """End heartbeat threads of this client; a handshake that was cut off leaves one behind."""
+    async def close(self) -> None:
+        """Close the connection without waiting for the server's close frame.
+
+        Heartbeat threads of this client end, too: a handshake that was cut off leaves one behind.
+        """
+        try:
+            async with asyncio.timeout(_TO_CLOSE):
+                await super().close()
+        except Exception:
+            await self.http.close()
         for thread in threading.enumerate():
             if isinstance(thread, KeepAliveHandler) and thread.ws._connection is self._connection:
                 thread.stop()

@@ -174,7 +174,7 @@ class Email(Adapter):
         if why:
             log.info("skipping a mail from %s: %s", mail.address or "an unknown sender", why)
             return False
-        event = self._event(mail, found, await self._root(mail), await self._quoted(mail), proven=unproven is None)
+        event = self._event(mail, found, await self._root(mail), proven=unproven is None)
         try:
             await self._link.received(event)
         except Exception as error:
@@ -194,20 +194,7 @@ class Email(Adapter):
             now=time.time(), days=int(self.setting("days")),
         )  # fmt: skip
 
-    async def _quoted(self, mail: Mail) -> str | None:
-        """The answered mail, if the conversation does not have it: it is neither ours nor the same person's.
-
-        Other people's mails in this mailbox are not looked up: the sender who names one may not have read it.
-        """
-        above = mail.references[-1] if mail.references else ""
-        if above.startswith("<hermes."):
-            return None
-        before = await self._find(self._folder, above) if above else None
-        if before is None or before.address != mail.address:
-            return mail.quoted or None
-        return before.text if before.unwanted else None
-
-    def _event(self, mail: Mail, found: FoundMail, root: str, quoted: str | None, *, proven: bool) -> Event:
+    def _event(self, mail: Mail, found: FoundMail, root: str, *, proven: bool) -> Event:
         subject = without_reply_marks(mail.subject)
         place = {"folder": self._folder, "validity": found.validity, "uid": found.uid, "message_id": mail.message_id}
         return Event(
@@ -225,7 +212,8 @@ class Email(Adapter):
             attachments=tuple(_attachment(file, place) for file in mail.files),
             message_id=mail.message_id,
             reply_to=mail.references[-1] if mail.references else None,
-            quoted=quoted,
+            # what we wrote is in the conversation
+            quoted=None if mail.references and mail.references[-1].startswith("<hermes.") else mail.quoted or None,
             sent_at=mail.sent_at,
         )
 

@@ -17,31 +17,24 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Choice, Event, OutgoingFile, Revision
+from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.http import checked_address
-from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, dropped, hand_over, text_of
+from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, hand_over, text_of
 from hermes.gateway.platforms._shared.tasks import ApiAdapter, Recent, Retries, loss_reported
 from hermes.gateway.platforms.feishu import incoming
-from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, WINDOW, EventProof, FeishuApi, FeishuRefused
+from hermes.gateway.platforms.feishu.client import BAD_CARD, RECALLED, FeishuApi, FeishuRefused, LongConnection
 from hermes.gateway.platforms.feishu.incoming import EventReader
-
-if TYPE_CHECKING:
-    from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse
-    from hermes.gateway.platforms.feishu.client import LongConnection
 
 LONGEST = 27_000  # of the 30 KB of a card's request, counted by `length`
 TABLES = 5  # that one card may have
-_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _TAG = re.compile(r"<(?=/?[A-Za-z])(?!https?://|mailto:)")
 _PICTURE = re.compile(r"!(?=\[)")
-_TABLE = re.compile(
-    r"^[^\n]*\|[^\n]*\n[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*(?:\n[^\n]*\|[^\n]*)*", re.MULTILINE
-)
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
@@ -53,27 +46,9 @@ def length(text: str) -> int:
 
 def shown(text: str) -> str:
     """Markdown for a card: tags of Feishu's own (`<at id=all>`) are shown as written, pictures become links."""
-    parts = _CODE.split(text)
-    for number, part in enumerate(parts):
-        if number % 2:
-            parts[number] = part.replace("<at", "<\u200bat")  # it is not documented that code is safe
-        else:
-            parts[number] = _PICTURE.sub("", _TAG.sub("&#60;", part))
-    return _few_tables("".join(parts))
-
-
-def _few_tables(text: str) -> str:
-    """More tables than a card may have are shown as code."""
-    if text.count("|") < 2 * TABLES:
-        return text
-    parts, tables = _CODE.split(text), 0
-
-    def table(found: re.Match[str]) -> str:
-        nonlocal tables
-        tables += 1
-        return found.group() if tables <= TABLES else f"```\n{found.group()}\n```"
-
-    return "".join(part if number % 2 else _TABLE.sub(table, part) for number, part in enumerate(parts))
+    safe = markup.outside_code(text, lambda part: _PICTURE.sub("", _TAG.sub("&#60;", part)))
+    # those that are left are in code, and it is not documented that code is safe
+    return markup.tables_as_code(safe.replace("<at", "<\u200bat"), most=TABLES)
 
 
 def card(text: str, buttons: Sequence[tuple[str, dict[str, Any]]] = (), *, plain: bool = False) -> str:
@@ -115,9 +90,6 @@ class Feishu(ApiAdapter[FeishuApi]):
         Setting("app_id", "the app's id, as cli_a1b2c3", required=True),
         Setting("app_secret", "the app's secret", secret=True, required=True),
         Setting("domain", "feishu (China) or lark (elsewhere)", asked=True, default="feishu"),
-        Setting("mode", "how events come: websocket (long connection) or webhook", default="websocket"),
-        Setting("encrypt_key", "the Encrypt Key, for webhooks", secret=True),
-        Setting("verification_token", "the Verification Token, for webhooks", secret=True),
         Setting("base_url", "where the API is, if not at the domain's usual address"),
     )
     capabilities = Capabilities(
@@ -135,16 +107,10 @@ class Feishu(ApiAdapter[FeishuApi]):
     # ------------------------------------------------------------------------------------------ login
 
     def validate(self) -> None:
-        """Refuse unknown words, and webhooks that nothing would prove."""
+        """Refuse an unknown domain, and what can't be an address."""
         if self.text("domain") not in _BASES:
             raise PlatformRefused("platforms.feishu.domain must be feishu or lark")
-        if self.text("mode") not in ("websocket", "webhook"):
-            raise PlatformRefused("platforms.feishu.mode must be websocket or webhook")
         checked_address(self._base, "platforms.feishu.base_url", "https://open.feishu.cn")
-        if self.text("mode") == "webhook" and not (self.text("encrypt_key") or self.text("verification_token")):
-            raise PlatformRefused(
-                "feishu by webhook needs encrypt_key or verification_token, else anyone could post events"
-            )
 
     async def check(self) -> str:
         """Log in and say who we are."""
@@ -159,15 +125,9 @@ class Feishu(ApiAdapter[FeishuApi]):
         return str(bot["open_id"]), text_of(bot.get("app_name")) or self.text("app_id")
 
     async def begin(self, link: Link, api: FeishuApi) -> None:
-        """Log in, and begin to receive in the way that `mode` says."""
+        """Log in, and open the long connection."""
         open_id, identity = await self._identified(api)
         self._reader = EventReader(open_id)
-        if self.text("mode") == "webhook":
-            await self._receive_calls(link)
-            link.connected(identity)
-            return
-        from hermes.gateway.platforms.feishu.client import LongConnection
-
         connection = self.closing(LongConnection(api, secure=self._base.startswith("https:"), log=link.log))
         await connection.open()
         link.connected(identity)
@@ -198,29 +158,6 @@ class Feishu(ApiAdapter[FeishuApi]):
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                 await retries.opened(connection.open)
-
-    async def _receive_calls(self, link: Link) -> None:
-        """Register the webhook. Feishu waits three seconds for the acknowledgement."""
-        from hermes.gateway.platforms._shared.listener import PlatformResponse, in_window
-
-        guard = EventProof(
-            self.text("encrypt_key"), self.text("verification_token"), lambda at: in_window(at, seconds=WINDOW)
-        )
-
-        async def called(call: PlatformRequest) -> int | PlatformResponse:
-            content = guard.opened(call.body)
-            if not content:
-                dropped(call.body, self.title, "it can't be decrypted, or is not JSON; check encrypt_key", link.log)
-            if content.get("type") == "url_verification":
-                answer = json.dumps({"challenge": text_of(content.get("challenge"))})
-                return PlatformResponse(body=answer, mime="application/json")
-            await self._happened(link, content)
-            return PlatformResponse(body="{}", mime="application/json")
-
-        def genuine(call: PlatformRequest) -> bool:
-            return guard.is_genuine(call.headers, call.body)
-
-        self.closing(await self.listen(link, called, signed=genuine, seconds=2.8))
 
     async def _happened(self, link: Link, content: dict[str, Any]) -> None:
         """Hand over an event; raises when it could not be stored, so that it is not acknowledged."""

@@ -1,7 +1,7 @@
 """The Matrix adapter: it follows the server's stream of events and sends messages into rooms.
 
-It requests one sync after another; the messages of a sync are given to the gateway, and only then its end is stored. Of
-the very first sync, messages of the last day count that follow our own last one: a new account has been written to before.
+It requests one sync after another; the messages of a sync are given to the gateway, and only then its end is stored. What
+the very first sync brings was said before us.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from nio import MatrixRoom, MegolmEvent, SyncResponse
 from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting, utf16_units
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, OutgoingFile, Revision, deleted
-from hermes.gateway.platforms._shared.tasks import PAUSES, Recent, Retries, Tasks
+from hermes.gateway.platforms._shared.tasks import PAUSES, ApiAdapter, Recent, Retries
 from hermes.gateway.platforms.matrix import incoming, outgoing
 from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can_encrypt, log_in
 from hermes.install_line import install_line
 
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take
-UNANSWERED = 86_400.0  # seconds: how old the messages may be that the very first sync brings
 MOST_SAID = 200  # own messages whose texts are remembered
 MOST_MISSED = 1000  # messages of one room that are fetched after a long absence
 TYPING = 10_000  # milliseconds that "is typing" is shown
@@ -47,7 +46,7 @@ _FILTER = {
 }
 
 
-class Matrix(Adapter):
+class Matrix(ApiAdapter[MatrixClient]):
     """A user of a Matrix home server, in every room it is a member of."""
 
     platform = "matrix"
@@ -86,9 +85,7 @@ class Matrix(Adapter):
         address = self.text("homeserver").rstrip("/")
         self._homeserver = address if "://" in address else f"https://{address}"
         self._memory: SavedState | None = None
-        self._client: MatrixClient | None = None
         self._link: Link | None = None
-        self._tasks = Tasks()
         self._waiting: list[dict[str, Any]] = []
         self._ours: Recent[str, bool] = Recent(1_000)  # ids of answered messages → whether they are ours
         self._said: Recent[str, str] = Recent(MOST_SAID)  # ids of our own messages → their current text
@@ -98,56 +95,51 @@ class Matrix(Adapter):
 
     async def check(self) -> str:
         """Log in and return our name."""
-        client = await self._login(encrypted=False)
-        try:
+        async with self.make_api(encrypted=False) as client:
+            await self._log_in(client)
             return str(client.user_id)
-        finally:
-            await client.close()
 
-    async def connect(self, link: Link) -> None:
+    def make_api(self, *, encrypted: bool = True) -> MatrixClient:
+        """A client that is not logged in yet."""
+        self._memory = memory = SavedState(self.home, self._homeserver)
+        wanted = encrypted and bool(self.setting("encryption")) and can_encrypt()
+        return MatrixClient(self._homeserver, self.text("user_id"), str(memory.keys) if wanted else None)
+
+    async def _log_in(self, client: MatrixClient) -> SavedState:
+        assert self._memory is not None
+        await log_in(client, self.values, self._memory)
+        return self._memory
+
+    async def begin(self, link: Link, client: MatrixClient) -> None:
         """Log in, load the rooms, and begin to follow the stream."""
         self._link = link
+        if self.setting("encryption") and not can_encrypt():
+            link.log.warning("encrypted rooms can't be read: encryption is not installed (%s)", install_line("matrix"))
+        memory = await self._log_in(client)
+        since = memory.since(client.user_id)
+        self._waiting = memory.waiting(client.user_id)
         try:
-            wanted = bool(self.setting("encryption"))
-            if wanted and not can_encrypt():
-                link.log.warning(
-                    "encrypted rooms can't be read: encryption is not installed (%s)", install_line("matrix")
-                )
-            client = self._client = await self._login(encrypted=wanted and can_encrypt())
-            assert self._memory is not None
-            since = self._memory.since(client.user_id)
-            self._waiting = self._memory.waiting(client.user_id)
             async with asyncio.timeout(START):
                 first = await client.sync(sync_filter=_FILTER, since=since, full_state=True)
                 await self._tend_keys(client, link)
         except TimeoutError:
-            await self.disconnect()
             raise PlatformUnreachable(f"{self._homeserver} did not answer for {START:g} seconds") from None
-        except BaseException:
-            await self.disconnect()
-            raise
+        if since is None:
+            memory.keep_since(client.user_id, first.next_batch)  # what comes from here on is for us, also after a kill
         link.connected(client.user_id)
         self._tasks.start(self._follow(first, since), name="matrix")
 
     async def disconnect(self) -> None:
         """Stop following and close everything."""
-        await self._tasks.stop()
-        client, self._client = self._client, None
-        if client is not None:
-            with contextlib.suppress(Exception):
-                await client.close()
+        await super().disconnect()
         self._typing.clear()
-
-    async def _login(self, *, encrypted: bool) -> MatrixClient:
-        self._memory = SavedState(self.home, self._homeserver)
-        return await log_in(self.values, self._homeserver, self._memory, encrypted=encrypted)
 
     # ---------------------------------------------------------------------------------------------- receiving
 
     async def _follow(self, response: SyncResponse, since: str | None) -> None:
         """Give the gateway the events, in order, until the connection can't be kept."""
-        client, link, memory = self._client, self._link, self._memory
-        assert client is not None and link is not None and memory is not None
+        client, link, memory = self.api, self._link, self._memory
+        assert link is not None and memory is not None
         retries = Retries(link, client.user_id, self.pauses)
         try:
             while True:
@@ -183,27 +175,24 @@ class Matrix(Adapter):
 
     async def _deliver(self, response: SyncResponse, since: str | None) -> None:
         await self._try_waiting()
-        client = self._client
-        assert client is not None and self._memory is not None
-        start = self._memory.first_start(client.user_id) if since is None else 0.0
-        for room_id, info in response.rooms.join.items():
+        client = self.api
+        for room_id, info in response.rooms.join.items() if since is not None else ():
             events = list(info.timeline.events)
             newcomer = _joined_at(events, client.user_id)
             if newcomer is None and info.timeline.limited and since is not None:
                 events = await self._missed(room_id, info.timeline.prev_batch, since) + events
                 newcomer = _joined_at(events, client.user_id)
-            events = events[newcomer or 0 :]
-            for event in events if since is not None else _unanswered(events, client.user_id, start):
+            for event in events[newcomer or 0 :]:
                 await self._take(room_id, event)
 
     async def _missed(self, room_id: str, start: str | None, since: str) -> list[RoomEvent]:
         """The messages of a room between two syncs that did not fit into the answer."""
-        assert self._client is not None and self._link is not None
+        assert self._link is not None
         found: list[RoomEvent] = []
         while start is not None and len(found) < MOST_MISSED:
-            page = await self._client.room_messages(room_id, start=start, end=since, limit=100)
+            page = await self.api.room_messages(room_id, start=start, end=since, limit=100)
             found.extend(page.chunk)
-            if not page.chunk or page.end == start or _joined_at(page.chunk, self._client.user_id) is not None:
+            if not page.chunk or page.end == start or _joined_at(page.chunk, self.api.user_id) is not None:
                 start = None
             else:
                 start = page.end
@@ -213,8 +202,8 @@ class Matrix(Adapter):
 
     async def _take(self, room_id: str, event: RoomEvent) -> None:
         """Give one room event to the gateway, if it is a message for us."""
-        client, link = self._client, self._link
-        assert client is not None and link is not None
+        client, link = self.api, self._link
+        assert link is not None
         room = client.rooms.get(room_id)
         if room is None or getattr(event, "sender", client.user_id) == client.user_id:
             return
@@ -257,41 +246,35 @@ class Matrix(Adapter):
         """The text of an answered message, for clients that do not repeat it; None if it can't be fetched."""
         if event_id in self._said:  # for a streamed message of ours, the server may have its beginning alone
             return self._said.get(event_id)
-        assert self._client is not None
         try:
-            answer = await self._client.room_get_event(room_id, event_id)
+            answer = await self.api.room_get_event(room_id, event_id)
         except HermesError:
             return None
-        self._ours.put(event_id, answer.event.sender == self._client.user_id)
+        self._ours.put(event_id, answer.event.sender == self.api.user_id)
         return incoming.words_of(answer.event.source)
 
     async def _is_ours(self, room_id: str, event_id: str) -> bool:
         """Whether an answered message is ours."""
-        assert self._client is not None
         if event_id not in self._ours:
-            try:
-                answer = await self._client.room_get_event(room_id, event_id)
-            except HermesError:
-                return False
-            self._ours.put(event_id, answer.event.sender == self._client.user_id)
+            await self._words(room_id, event_id)
         return bool(self._ours.get(event_id))
 
     # ---------------------------------------------------------------------------------------------- encrypted, no key yet
 
     def _wait_for_key(self, room_id: str, event: MegolmEvent) -> None:
-        assert self._client is not None and self._link is not None and self._memory is not None
+        assert self._link is not None and self._memory is not None
         if any(kept.get("event_id") == event.event_id for kept in self._waiting):
             return
         self._link.log.warning(
             "a message of %s in %s can't be decrypted yet: its key is missing", event.sender, room_id
         )
         self._waiting.append({**event.source, "room_id": room_id})
-        self._memory.keep_waiting(self._client.user_id, self._waiting)
+        self._memory.keep_waiting(self.api.user_id, self._waiting)
 
     async def _try_waiting(self) -> None:
         """Read the messages whose keys have arrived since."""
-        client, memory = self._client, self._memory
-        if not self._waiting or client is None or memory is None or client.olm is None:
+        client, memory = self.api, self._memory
+        if not self._waiting or memory is None or client.olm is None:
             return
         for source in list(self._waiting):
             event = RoomEvent.parse_event(dict(source))
@@ -330,7 +313,7 @@ class Matrix(Adapter):
         self, chat: Chat, text: str, *, nonce: str, reply_to: str | None = None, context: ReplyContext | None = None
     ) -> str:
         """Send a message into a room; the same nonce makes one message of it."""
-        client = self._connected()
+        client = self.api
         content = outgoing.message(text, thread=chat.thread_id, reply_to=reply_to)
         return await self._post(client, chat, content, nonce, text)
 
@@ -338,7 +321,7 @@ class Matrix(Adapter):
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
     ) -> str:
         """Upload a file, encrypted for an encrypted room, then send a message that names it. The same nonce makes one message."""
-        client = self._connected()
+        client = self.api
         where = await client.upload_file(chat.chat_id, file)
         content = outgoing.file_message(file, caption, where, thread=chat.thread_id)
         return await self._post(client, chat, content, nonce, caption or file.name)
@@ -355,19 +338,19 @@ class Matrix(Adapter):
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of our messages."""
-        await self._connected().post(chat.chat_id, outgoing.replacement(text, message_id), f"hermes-{uuid4().hex}")
+        await self.api.post(chat.chat_id, outgoing.replacement(text, message_id), f"hermes-{uuid4().hex}")
         self._said.put(message_id, text)
 
     async def typing(self, chat: Chat) -> None:
         """Show for ten seconds that a reply is being written."""
-        client = self._connected()
+        client = self.api
         if chat.chat_id in client.rooms:
             self._typing.add(chat.chat_id)
             await client.room_typing(chat.chat_id, True, timeout=TYPING)
 
     async def fetch(self, attachment: Attachment) -> bytes:
         """The bytes of a file; an encrypted one is decrypted with the key in its message."""
-        client, reference = self._connected(), attachment.reference
+        client, reference = self.api, attachment.reference
         if "url" in reference:
             return await client.download_file(str(reference["url"]), None)
         answer = await client.room_get_event(str(reference["room_id"]), str(reference["event_id"]))
@@ -375,25 +358,6 @@ class Matrix(Adapter):
         if found is None or isinstance(answer.event, MegolmEvent):
             raise SendRefused(f"the file {attachment.name or ''} in {reference['room_id']} can no longer be read")
         return await client.download_file(*found)
-
-    def _connected(self) -> MatrixClient:
-        if self._client is None:
-            raise PlatformUnreachable("not connected to Matrix")
-        return self._client
-
-
-def _unanswered(events: list[RoomEvent], me: str, start: float) -> list[RoomEvent]:
-    """Messages of a room that no earlier login has answered: of the last day, after our own last one from before `start`.
-
-    Encrypted ones are left out: their keys were never given to a device that did not exist.
-    """
-    answered = start - UNANSWERED
-    for event in events:
-        at, kind = event.source.get("origin_server_ts", 0) / 1000, event.source.get("type")
-        if event.source.get("sender") == me and kind in ("m.room.message", "m.room.encrypted") and at < start:
-            answered = max(answered, at)
-    later = [one for one in events if one.source.get("origin_server_ts", 0) / 1000 > answered]
-    return [one for one in later if not isinstance(one, MegolmEvent)]
 
 
 def _joined_at(events: list[RoomEvent], me: str) -> int | None:

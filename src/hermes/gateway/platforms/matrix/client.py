@@ -10,10 +10,9 @@ import asyncio
 import io
 import json
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from nio import (  # type: ignore[import-untyped]
     Api,
@@ -221,6 +220,12 @@ class MatrixClient(AsyncClient):  # type: ignore[misc]
         answer, _ = await self.upload(lambda *_: io.BytesIO(data), mime, name, filesize=len(data))
         return str(answer.content_uri)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     async def close(self) -> None:
         """Close the connections and the key file."""
         await super().close()
@@ -259,12 +264,11 @@ TAKEN = (
 )
 
 
-async def log_in(values: Mapping[str, Any], homeserver: str, memory: SavedState, *, encrypted: bool) -> MatrixClient:
-    """A client that is logged in, with its encryption keys if `encrypted`."""
+async def log_in(client: MatrixClient, values: Mapping[str, Any], memory: SavedState) -> None:
+    """Log a client in, with its encryption keys if it encrypts."""
     user, token, password = (str(values.get(key) or "") for key in ("user_id", "access_token", "password"))
     if not token and not (user and password):
         raise PlatformRefused("Matrix needs user_id and password, or an access_token (platforms.matrix in config.yaml)")
-    client = MatrixClient(homeserver, user, str(memory.keys) if encrypted else None)
     try:
         if token:
             await _enter(client, token, user)
@@ -274,15 +278,10 @@ async def log_in(values: Mapping[str, Any], homeserver: str, memory: SavedState,
             name = str(values.get("device_name") or "Hermes")
             await _enter_by_password(client, memory, user, password, name)
     except SendRefused as error:
-        await client.close()
         raise PlatformRefused(f"login failed at {error}") from None
-    except BaseException:
-        await client.close()
-        raise
-    if encrypted:
+    if client.store_path:
         for file in memory.keys.iterdir():
             file.chmod(0o600)
-    return client
 
 
 async def _enter(client: MatrixClient, token: str, user: str, device: str = "hermes") -> None:
@@ -361,14 +360,6 @@ class SavedState:
     def keep_since(self, user_id: str, since: str) -> None:
         """Store that everything before this position is safe."""
         self._write("sync.json", user_id, {"since": since})
-
-    def first_start(self, user_id: str) -> float:
-        """When the very first sync began, perhaps in a process that was killed in it."""
-        started = (self._read("sync.json", user_id) or {}).get("started")
-        if not isinstance(started, float):
-            started = time.time()
-            self._write("sync.json", user_id, {"started": started})
-        return started
 
     def waiting(self, user_id: str) -> list[dict[str, Any]]:
         """Encrypted messages that can't be read yet, oldest first, as the server sent them."""

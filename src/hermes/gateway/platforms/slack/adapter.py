@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Setting
+from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import (
     Attachment,
     Chat,
@@ -26,18 +27,21 @@ from hermes.gateway.events import (
     Revision,
 )
 from hermes.gateway.platforms._shared.http import HttpApi, is_at
-from hermes.gateway.platforms._shared.receipt import hand_over
-from hermes.gateway.platforms._shared.tasks import Tasks, close_each
+from hermes.gateway.platforms._shared.receipt import keep
+from hermes.gateway.platforms._shared.tasks import ApiAdapter, close_each
 from hermes.gateway.platforms.slack import outgoing as form
-from hermes.gateway.platforms.slack.client import HEARTBEAT, EditLimit, SocketMode, Unformattable, ask, courtesy
+from hermes.gateway.platforms.slack.client import HEARTBEAT, SocketMode, Unformattable, ask, courtesy
 from hermes.gateway.platforms.slack.incoming import EventReader, Mark, address_of, missed, slack_time
 
 BASE_URL = "https://slack.com/api/"
+# Slack takes about fifty edits a minute of all chats of a workspace together (chat.update, Tier 3). Streamed replies make 36 of
+# them; the others are left for finished replies, which are edited without a wait.
+EDIT_PAUSE = 60 / 36  # seconds
 _SILENT = logging.getLogger("hermes.gateway.slack.library")  # its debug lines would hold message texts and tickets
 _SILENT.setLevel(logging.CRITICAL)
 
 
-class Slack(Adapter):
+class Slack(ApiAdapter["SlackApi"]):
     """A Slack app in one workspace."""
 
     platform = "slack"
@@ -81,75 +85,50 @@ class Slack(Adapter):
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._base = self.text("base_url").rstrip("/") + "/"
-        self._session: aiohttp.ClientSession | None = None
-        self._http_files: HttpApi | None = None
-        self._client: AsyncWebClient | None = None
-        self._connection: SocketMode | None = None
-        self._edits = EditLimit()
-        self._tasks = Tasks()
-        self._mark: Mark | None = None
         self._now = 0.0  # by Slack's clock, at the login
-        self._events = EventReader(self._web, reply_in_thread=bool(self.setting("reply_in_thread")))
+        self._next_edit = 0.0  # when a streamed reply may be edited
+        self._mark: Mark | None = None
+        self._events = EventReader(lambda: self.api.web, reply_in_thread=bool(self.setting("reply_in_thread")))
 
     # ------------------------------------------------------------------------------------------ connecting
 
     async def check(self) -> str:
         """Return the bot's name; both tokens are tried."""
+        api = self.make_api()
         try:
-            identity = await self._log_in()
-            await self._ticket()
+            identity = await self._log_in(api)
+            await self._ticket(api)
             return identity
         finally:
-            if self._connection is None:
-                await self.disconnect()
+            await api.close()
 
-    async def connect(self, link: Link) -> None:
+    def make_api(self) -> SlackApi:
+        """The Web API, with our token."""
+        return SlackApi(self.text("bot_token"), self._base)
+
+    async def begin(self, link: Link, api: SlackApi) -> None:
         """Log in and open the websocket for events."""
-        await self.disconnect()
-        try:
-            identity = await self._log_in()
-
-            self._connection = connection = SocketMode(
-                self._http(), ticket=self._ticket, read=self._events.read, keep=partial(self._stored, link),
-                connected=lambda: link.connected(identity), lost=link.lost, log=link.log, heartbeat=self.heartbeat,
-            )  # fmt: skip
-            self._mark = Mark(self.home / "slack.json", self._events.us)
-            since = self._mark.begin(self._now)
-            if since is not None and self.reads_missed:
-                self._mark.behind = True
-                connection.first = self._tasks.start(self._catch_up(link, connection, since), name="slack: missed")
-            await connection.open()
-        except BaseException:
-            await self.disconnect()
-            raise
+        identity = await self._log_in(api)
+        connection = SocketMode(
+            api.session, ticket=partial(self._ticket, api), read=self._events.read, keep=partial(self._stored, link),
+            connected=lambda: link.connected(identity), lost=link.lost, log=link.log, heartbeat=self.heartbeat,
+        )  # fmt: skip
+        self.closing(connection)
+        self._mark = Mark(self.home / "slack.json", self._events.us)
+        since = self._mark.begin(self._now)
+        if since is not None and self.reads_missed:
+            self._mark.behind = True
+            connection.first = self._tasks.start(self._catch_up(link, connection, since), name="slack: missed")
+        await connection.open()
 
     async def disconnect(self) -> None:
         """Close every connection. Slack sends unacknowledged events again to the next connection."""
-        connection, session, files = self._connection, self._session, self._http_files
-        self._connection = self._session = self._client = self._http_files = None
-        await self._tasks.stop()
-        await close_each(connection, session, files)
+        await super().disconnect()
         if self._mark is not None:
             self._mark.save()
 
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # trust_env: the environment's proxies, and its exceptions from them
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30), trust_env=True)
-        return self._session
-
-    def _web(self) -> AsyncWebClient:
-        if self._client is None:
-            # No retries by the library: a message whose answer was lost may have arrived.
-            self._client = AsyncWebClient(
-                token=self.text("bot_token"), base_url=self._base, session=self._http(), logger=_SILENT,
-                retry_handlers=[],
-            )  # fmt: skip
-            self._client.proxy = None  # the session's own setting applies
-        return self._client
-
-    async def _log_in(self) -> str:
-        answer = await ask(self._timed(self._web().auth_test()))
+    async def _log_in(self, api: SlackApi) -> str:
+        answer = await ask(self._timed(api.web.auth_test()))
         if not answer.get("bot_id"):
             raise PlatformRefused("bot_token is not a bot token: copy the one under OAuth & Permissions (xoxb-…)")
         self._events.us = str(answer["user_id"])
@@ -160,16 +139,16 @@ class Slack(Adapter):
         self._now = slack_time(answer.headers)
         return answer
 
-    async def _ticket(self) -> str:
+    async def _ticket(self, api: SlackApi) -> str:
         """The address of a new connection; it can be used once."""
-        request = self._web().apps_connections_open(app_token=self.text("app_token"))
+        request = api.web.apps_connections_open(app_token=self.text("app_token"))
         return str((await ask(request, token="app_token"))["url"])
 
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _stored(self, link: Link, what: Event | Revision) -> None:
         """Have the gateway store it, and note how far we are."""
-        await hand_over(link, what)
+        await keep(link, what)
         if isinstance(what, Event) and what.sent_at is not None and self._mark is not None:
             self._mark.note(what.sent_at)
 
@@ -194,7 +173,7 @@ class Slack(Adapter):
         async def asked(method: str, **arguments: Any) -> dict[str, Any]:
             while True:
                 try:
-                    return await ask(self._web().api_call(method, http_verb="GET", params=arguments))
+                    return await ask(self.api.web.api_call(method, http_verb="GET", params=arguments))
                 except SlowDown as error:  # one request for each conversation: Slack allows about fifty in a minute
                     await asyncio.sleep(error.retry_after)
                 except (SendRefused, PlatformRefused) as error:
@@ -225,25 +204,25 @@ class Slack(Adapter):
         place: dict[str, Any] = {"channel": chat.chat_id, "unfurl_links": False, "unfurl_media": False}
         if chat.thread_id:
             place["thread_ts"] = chat.thread_id
-        sent = await self._write(self._web().chat_postMessage, text, place, below)
+        sent = await self._write(self.api.web.chat_postMessage, text, place, below)
         if chat.thread_id:
             self._events.joined.put((chat.chat_id, chat.thread_id), True)
-            self._events.waiting.drop((chat.chat_id, chat.thread_id))
+            self._events.waiting.pop((chat.chat_id, chat.thread_id), None)
         self._events.sent_to.put((chat.chat_id, str(sent["ts"])), chat)
         return str(sent["ts"])
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
-        """Replace the text of one of the bot's messages. SlowDown while Slack refuses edits, in whatever chat."""
-        self._edits.take()
+        """Replace the text of one of the bot's messages."""
+        self._next_edit = max(self._next_edit, time.monotonic()) + EDIT_PAUSE
         try:
-            await self._write(self._web().chat_update, text, {"channel": chat.chat_id, "ts": message_id})
+            await self._write(self.api.web.chat_update, text, {"channel": chat.chat_id, "ts": message_id})
         except SlowDown as error:
-            self._edits.refused(error.retry_after)
+            self._next_edit = time.monotonic() + error.retry_after + EDIT_PAUSE  # finished replies come first
             raise
 
     def edit_wait(self) -> float:
         """Seconds before a streamed reply may be edited again: all chats of the workspace share a limit."""
-        return self._edits.wait()
+        return max(0.0, self._next_edit - time.monotonic())
 
     async def _write(
         self, method: Callable[..., Awaitable[AsyncSlackResponse]], text: str, place: dict[str, Any],
@@ -259,14 +238,14 @@ class Slack(Adapter):
         """In a thread: "is thinking…", until Slack removes it at our first message there."""
         if (chat.chat_id, chat.thread_id) in self._events.waiting:
             await courtesy(
-                self._web().assistant_threads_setStatus(
+                self.api.web.assistant_threads_setStatus(
                     channel_id=chat.chat_id, thread_ts=str(chat.thread_id), status="is thinking…"
                 )
             )
 
     async def create_thread(self, chat: Chat, name: str) -> Chat:
         """Post a message with the name; the thread begins below it."""
-        sent = await ask(self._web().chat_postMessage(channel=chat.chat_id, text=form.preview(name), mrkdwn=False))
+        sent = await ask(self.api.web.chat_postMessage(channel=chat.chat_id, text=form.preview(name), mrkdwn=False))
         self._events.joined.put((chat.chat_id, str(sent["ts"])), True)
         return msgspec.structs.replace(chat, thread_id=str(sent["ts"]))
 
@@ -277,10 +256,10 @@ class Slack(Adapter):
         what = attachment.name or "the file"
         address = str(attachment.reference.get("url") or "")
         if not address:  # for a file in a channel shared with other workspaces the event has only the id
-            about = await ask(self._web().files_info(file=str(attachment.reference.get("id"))))
+            about = await ask(self.api.web.files_info(file=str(attachment.reference.get("id"))))
             address = address_of(about.get("file") or {})
         headers = {"Authorization": f"Bearer {self.text('bot_token')}"}
-        answer = await self._files().download(address, what=what, trusted=self._trusted, headers=headers)
+        answer = await self.api.files.download(address, what=what, trusted=self._trusted, headers=headers)
         if answer.headers.get("Content-Type", "").startswith("text/html") and attachment.mime != "text/html":
             raise SendRefused(f"Slack shows a login page instead of {what}: the app needs the scope files:read")
         return answer.content
@@ -290,13 +269,13 @@ class Slack(Adapter):
     ) -> str:
         """Upload a file, then share it in the chat. Slack gives no message id for it, only the file's."""
         try:
-            place = await ask(self._web().files_getUploadURLExternal(filename=file.name, length=len(file.data)))
+            place = await ask(self.api.web.files_getUploadURLExternal(filename=file.name, length=len(file.data)))
             await self._upload(str(place["upload_url"]), file)
             more: dict[str, Any] = {"thread_ts": chat.thread_id} if chat.thread_id else {}
             if caption:
                 more["initial_comment"] = form.preview(caption)
             files: list[dict[str, str | None]] = [{"id": str(place["file_id"]), "title": file.name}]
-            await ask(self._web().files_completeUploadExternal(files=files, channel_id=chat.chat_id, **more))
+            await ask(self.api.web.files_completeUploadExternal(files=files, channel_id=chat.chat_id, **more))
         except PlatformRefused as error:  # the app may lack this one scope: everything else works
             if "scope" in str(error):
                 raise SendRefused(str(error)) from None
@@ -305,16 +284,27 @@ class Slack(Adapter):
 
     async def _upload(self, address: str, file: OutgoingFile) -> None:
         try:
-            await self._files().request("POST", address, content=file.data)
+            await self.api.files.request("POST", address, content=file.data)
         except PlatformUnreachable as error:
             raise PlatformUnreachable(str(error)) from None  # not shared yet: trying again sends nothing twice
-
-    def _files(self) -> HttpApi:
-        if self._http_files is None:
-            self._http_files = HttpApi("Slack", self._base, timeout=30)
-        return self._http_files
 
     def _trusted(self, address: str) -> bool:
         """Whether this is the Web API's own host, or one of the same domain (files.slack.com)."""
         base = urlsplit(self._base)
         return is_at(address, (f".{base.hostname}",) if base.scheme == "https" else (), self._base)
+
+
+class SlackApi:
+    """Requests to one workspace, and to where its files are."""
+
+    def __init__(self, token: str, base: str) -> None:
+        # trust_env: the environment's proxies, and its exceptions from them
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30), trust_env=True)
+        # No retries by the library: a message whose answer was lost may have arrived.
+        self.web = AsyncWebClient(token=token, base_url=base, session=self.session, logger=_SILENT, retry_handlers=[])
+        self.web.proxy = None  # the session's own setting applies
+        self.files = HttpApi("Slack", base, timeout=30)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await close_each(self.session, self.files)

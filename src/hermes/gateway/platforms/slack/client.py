@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -87,40 +86,6 @@ def _translated(response: Any, token: str) -> PlatformError:
 def kind(error: BaseException) -> str:
     """The class name of an error: its text may hold what must not be shown."""
     return type(error).__name__
-
-
-# ----------------------------------------------------------------------------------------------------
-# How often messages are edited: Slack counts the edits of all chats of a workspace together.
-#
-# chat.update is of Tier 3 ("50+ per minute", docs.slack.dev, Rate limits), for each method and workspace. Growing replies
-# share a part of that; the rest is for finished replies, which are edited without a wait. When Slack says to wait, nothing
-# is edited before that time is over, and then finished replies come first.
-
-A_MINUTE = 36  # edits of streamed replies; 14 of Slack's 50 are left for finished ones
-
-
-class EditLimit:
-    """The edits of one workspace."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._next = self._closed_until = 0.0  # when a streamed reply may be edited, and any
-
-    def wait(self) -> float:
-        """Seconds before a streamed reply may be edited; 0: now."""
-        return max(0.0, self._next - self._clock())
-
-    def take(self) -> None:
-        """Count an edit that is about to be made; SlowDown while Slack refuses edits."""
-        now = self._clock()
-        if now < self._closed_until:
-            raise SlowDown("Slack asks us to wait before the next edit", self._closed_until - now)
-        self._next = max(self._next, now) + 60 / A_MINUTE
-
-    def refused(self, seconds: float) -> None:
-        """Slack refuses edits for so long; after that finished replies come first."""
-        self._closed_until = max(self._closed_until, self._clock() + seconds)
-        self._next = self._closed_until + 60 / A_MINUTE
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -328,22 +293,19 @@ class SocketMode:
 
     async def _kept(self, envelope: Envelope) -> bool:
         """Store the content, however long that takes; False if it can't be read at all."""
-        event, pause = None, 1.0
+        pause = 1.0
         while True:
             try:
-                event = event or await self._read_event(envelope)
+                event = await self._read_event(envelope)
             except (PlatformUnreachable, SlowDown) as error:
                 self._log.warning("a message can't be read yet (%s); next try in %g s", error, pause)
             except Exception as error:
                 self._log.error("a message of Slack's can't be read: %s: %s", kind(error), error)
                 return False
             else:
-                try:
-                    if event is not None:
-                        await self._keep(event)
-                    return True
-                except Exception as error:
-                    self._log.warning("a message could not be stored (%s); next try in %g s", kind(error), pause)
+                if event is not None:
+                    await self._keep(event)
+                return True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 

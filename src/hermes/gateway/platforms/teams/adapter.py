@@ -17,6 +17,7 @@ import msgspec
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
+from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.receipt import (
     Keeper,
     MarkFile,
@@ -132,7 +133,6 @@ class Teams(ApiAdapter[Connector]):
     async def disconnect(self) -> None:
         """Stop receiving and close everything."""
         await super().disconnect()
-        await self._keeper.save()
         self._mark.save()
 
     @property
@@ -257,23 +257,14 @@ __all__ = ["Teams"]
 
 # ------------------------------------------------------------ Markdown as Teams shows it: no HTML, foreign pictures or tables
 
-_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 _TAG = re.compile(r"<(?=[/!]?[A-Za-z-])(?!https?://|mailto:)")
 _PICTURE = re.compile(r"!(?=\[)")
 _LINE = re.compile(r"(?<=[^\n ])\n(?=[^\n])")
-_TABLE = re.compile(
-    r"^[^\n]*\|[^\n]*\n[ \t]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)+\|?[ \t]*(?:\n[^\n]*\|[^\n]*)*", re.MULTILINE
-)
 
 
 def shown(text: str) -> str:
     """The text for a message: tags as they are written, pictures as links, tables as code."""
-    fenced = "".join(
-        part if number % 2 else _TABLE.sub(lambda found: f"```\n{found.group()}\n```", part)
-        for number, part in enumerate(_CODE.split(text))
-    )
-    parts = _CODE.split(fenced)
-    return "".join(part if number % 2 else _plain(part) for number, part in enumerate(parts))
+    return markup.outside_code(markup.tables_as_code(text), _plain)
 
 
 def _plain(text: str) -> str:

@@ -60,8 +60,3 @@ class WeCom(ApiAdapter[Api]):
             parts = urlsplit(self.text(name))
             if parts.scheme not in schemes or not parts.hostname:
                 raise PlatformRefused(f"wecom: {name} must be an address that begins with {schemes[1]}://")
-
-    async def disconnect(self) -> None:
-        """Stop receiving and close everything. What was not stored is written to the spool."""
-        await super().disconnect()
-        await self._keeper.save()

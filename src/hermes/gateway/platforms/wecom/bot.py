@@ -25,10 +25,11 @@ from urllib.parse import unquote
 
 import aiohttp
 
-from hermes.errors import HermesError, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Sender
-from hermes.gateway.platforms._shared.http import HttpApi, address_parts, attachment, connection_trouble, error_text
+from hermes.gateway.platforms._shared import markup
+from hermes.gateway.platforms._shared.http import HttpApi, attachment, error_text, is_at
 from hermes.gateway.platforms._shared.receipt import LOG, Log, dict_of, moment_of, read_object, text_of
 from hermes.gateway.platforms._shared.tasks import Recent, Retries, loss_reported
 from hermes.gateway.platforms._shared.websocket import WebSocketClient
@@ -88,7 +89,7 @@ class Bot(WeCom[HttpApi]):
             await socket.close()
             while not socket.frames.empty():  # WeCom does not send them again
                 if (frame := socket.frames.get_nowait()) is not None and (event := _message(frame)) is not None:
-                    self._keeper.expect(event)
+                    self._keeper.write(event)
         await super().disconnect()
 
     def _new_socket(self, log: Log = LOG) -> BotSocket:
@@ -151,7 +152,7 @@ class Bot(WeCom[HttpApi]):
         content, growing = bot_markdown(text), self.is_growing(text)
         request = str((context or {}).get(REQUEST) or "")
         if request and self._open.get(request):
-            self._open.drop(request)  # a second answer would replace the first one
+            self._open.pop(request, None)  # a second answer would replace the first one
             stream = hashlib.sha256(nonce.encode()).hexdigest()[:32]
             try:
                 await self._answered(request, stream, content, growing)
@@ -175,7 +176,7 @@ class Bot(WeCom[HttpApi]):
         try:
             await self._answered(request, stream, bot_markdown(text), self.is_growing(text))
         except SendRefused:
-            self._streams.drop(stream)
+            self._streams.pop(stream, None)
             raise
 
     async def _answered(self, request: str, stream: str, content: str, growing: bool) -> None:
@@ -184,7 +185,7 @@ class Bot(WeCom[HttpApi]):
         if growing:
             self._streams.put(stream, request)
         else:
-            self._streams.drop(stream)
+            self._streams.pop(stream, None)
 
     async def send_file(
         self, chat: Chat, file: OutgoingFile, *, caption: str = "", nonce: str, context: ReplyContext | None = None
@@ -228,10 +229,7 @@ class Bot(WeCom[HttpApi]):
         return self._names.get(str(attachment.reference.get("url")))
 
     def _is_store(self, address: str) -> bool:
-        parts, own = address_parts(address), address_parts(self.text("websocket_url"))
-        if own.scheme == "ws" and parts.scheme == "http" and parts.netloc == own.netloc:
-            return True
-        return parts.scheme == "https" and f".{parts.hostname}".endswith(_STORES)
+        return is_at(address, _STORES, self.text("websocket_url").replace("ws", "http", 1))
 
     def _asked(self) -> BotSocket:
         if self._socket is None:
@@ -286,48 +284,27 @@ class BotSocket(WebSocketClient):
         super().__init__("WeCom", log)
         self._url, self._bot_id, self._secret = url, bot_id, secret
         self.frames: Frames = asyncio.Queue()
-        self._answers: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
         """Connect and subscribe. PlatformRefused where the bot's id or secret is wrong."""
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                socket = await self.connect(self._url, heartbeat=_HEARTBEAT)
-            self._tasks.append(asyncio.create_task(self._read(socket)))
+        async with self.opening():
+            socket = await self.connect(self._url, heartbeat=_HEARTBEAT)
+            self._tasks.start(self._read(socket))
             try:
                 await self.request("aibot_subscribe", {"bot_id": self._bot_id, "secret": self._secret})
             except SendRefused as error:
                 raise PlatformRefused(f"WeCom does not accept bot_id and secret: {error}") from None
-            self._tasks.append(asyncio.create_task(self._beat()))
-        except BaseException as error:
-            await self.close()
-            if isinstance(error, HermesError) or not isinstance(error, Exception):
-                raise
-            raise PlatformUnreachable(f"WeCom's WebSocket can't be reached: {connection_trouble(error)}") from None
+            self._tasks.start(self._beat())
 
     async def request(
         self, command: str, body: dict[str, Any] | None = None, req_id: str | None = None
     ) -> dict[str, Any]:
         """The answer to a request; the error that its errcode means."""
-        socket = self._socket
-        if socket is None or socket.closed:
-            raise PlatformUnreachable("not connected to WeCom")
         name = req_id or f"{command}_{secrets.token_hex(12)}"
         frame: dict[str, Any] = {"cmd": command, "headers": {"req_id": name}}
         if body is not None:
             frame["body"] = body
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._answers[name] = answer
-        try:
-            await socket.send_str(json.dumps(frame, ensure_ascii=False))
-            async with asyncio.timeout(_PATIENCE):
-                found = await answer
-        except (TimeoutError, aiohttp.ClientError, OSError):
-            raise PlatformUnreachable("WeCom gave no answer", maybe_sent=True) from None
-        finally:
-            if self._answers.get(name) is answer:
-                del self._answers[name]
+        found = await self.asked(name, frame, _PATIENCE)
         code = found.get("errcode", 0)
         if code != 0:
             raise self._failure(code if isinstance(code, int) else None, found.get("errmsg"))
@@ -348,21 +325,14 @@ class BotSocket(WebSocketClient):
                     if frame is not None:
                         self._arrived(frame)
         finally:
-            for answer in self._answers.values():
-                if not answer.done():
-                    lost = PlatformUnreachable("the connection to WeCom broke", maybe_sent=True)
-                    answer.set_exception(lost)
+            self.unanswered()
             self.frames.put_nowait(None)
 
     def _arrived(self, frame: dict[str, Any]) -> None:
         if frame.get("cmd"):
             self.frames.put_nowait(frame)
             return
-        headers = frame.get("headers")
-        name = headers.get("req_id") if isinstance(headers, dict) else None
-        answer = self._answers.get(name) if isinstance(name, str) else None
-        if answer is not None and not answer.done():
-            answer.set_result(frame)
+        self.answered(text_of(dict_of(frame.get("headers")).get("req_id")), frame)
 
     async def _beat(self) -> None:
         """WeCom ends a connection without heartbeats; one without answers is dead."""
@@ -375,14 +345,6 @@ class BotSocket(WebSocketClient):
                     if self._socket is not None:
                         await self._socket.close()
                 return
-
-    async def close(self) -> None:
-        """Disconnect. May be called twice."""
-        tasks, self._tasks = [one for one in self._tasks if one is not asyncio.current_task()], []
-        await super().close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _parsed(text: str) -> Any:
@@ -463,24 +425,13 @@ def _bot_file(kind: str, content: dict[str, Any]) -> Attachment:
 
 # ------------------------------------------------------------------------------------------ texts, and encrypted files
 
-_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
-_PICTURE = re.compile(r"!\[([^\]\n]{0,500})\]\(([^)\s]{0,2000})(?:\s[^)\n]{0,500})?\)")  # bounded: the text may be long
 _AT = re.compile(r"<@(?=[^>\n]{0,100}>)")
 _BLOCK = 32  # bytes that a padding may have
 
 
 def bot_markdown(text: str) -> str:
     """Markdown for a bot: pictures become links, so that no client fetches them, and no user is mentioned."""
-    parts = _CODE.split(text)
-    return "".join(part if number % 2 else _quiet(part) for number, part in enumerate(parts))
-
-
-def _quiet(text: str) -> str:
-    return _AT.sub("<\u200b@", _PICTURE.sub(_link, text))
-
-
-def _link(found: re.Match[str]) -> str:
-    return f"[{found[1]}]({found[2]})" if found[1] and found[2] else found[1] or found[2]
+    return markup.outside_code(text, lambda part: _AT.sub("<\u200b@", markup.without_pictures(part)))
 
 
 def key_of(encoded: str) -> bytes:

@@ -228,7 +228,7 @@ class CloudNumber(WhatsApp[GraphApi]):
         While the template can't be sent this raises: then Meta reports the failure again.
         """
         known = await self._sent.find(failure.message_id) if is_window(failure.code) else None
-        self._sent.drop(failure.message_id)
+        self._sent.pop(failure.message_id, None)
         why = f"a message to {failure.person or 'someone'} was not delivered: {failure.why}"
         if known is not None and is_window(failure.code) and self.text("template"):
             chat, text = known
