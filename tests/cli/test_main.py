@@ -84,7 +84,7 @@ def test_the_overview_names_every_command(hermes_home: Path) -> None:
         (["-q", "hi", "--attach", "no-such-file"], "hermes: --attach: no-such-file does not exist (try"),
         (["batch", "run", "prompts.jsonl"], "hermes: --out is missing (try"),
         (
-            ["cron", "add", "0 9 * * *", "hi", "--deliver", "fle"],
+            ["cron", "create", "0 9 * * *", "hi", "--deliver", "fle"],
             "hermes: --deliver: expected one of file, none, got 'fle'; did you mean file?",
         ),
         (["config", "get"], "hermes: KEY is missing (try"),

@@ -65,7 +65,7 @@ def sessions(home: Path) -> list[list[tuple[str, str]]]:
 
 
 def test_a_job_is_made_listed_paused_resumed_and_removed(server: AnsweringServer, home: Path) -> None:
-    made = run("cron", "add", "0  9 * * 1-5", "what is new?", "--timezone", "Europe/Berlin", home=home)
+    made = run("cron", "create", "0  9 * * 1-5", "what is new?", "--timezone", "Europe/Berlin", home=home)
     assert made.status == 0 and "09:00 (Europe/Berlin)" in made.out and "hermes gateway" in made.err
     name = made.out.split()[0]
     (listed,) = json.loads(run("cron", "list", "--json", home=home).out)
@@ -87,12 +87,12 @@ def test_a_job_is_made_listed_paused_resumed_and_removed(server: AnsweringServer
      ("0 9 * * *", "hi", "--timezone", "Mars/Olympus")],
 )  # fmt: skip
 def test_what_makes_no_job_is_refused(home: Path, words: tuple[str, ...]) -> None:
-    done = run("cron", "add", *words, home=home)
+    done = run("cron", "create", *words, home=home)
     assert done.status in (1, 2) and len(done.err.splitlines()) == 1
 
 
 def test_a_platform_that_takes_only_answers_gets_no_job(server: AnsweringServer, home: Path) -> None:
-    done = run("cron", "add", "0 9 * * *", "hi", "--deliver", "qqbot", home=home)
+    done = run("cron", "create", "0 9 * * *", "hi", "--deliver", "qqbot", home=home)
     assert done.status == 2 and "a bot can only answer there" in done.err
     with (home / "config.yaml").open("a") as config:
         config.write("platforms: {qqbot: {app_id: '1', client_secret: s}}\n")
@@ -103,7 +103,7 @@ def test_a_platform_that_takes_only_answers_gets_no_job(server: AnsweringServer,
 
 
 def test_without_a_gateway_a_job_runs_here(server: AnsweringServer, home: Path) -> None:
-    name = run("cron", "add", "0 9 * * *", "what is new?", "--deliver", "file", home=home).out.split()[0]
+    name = run("cron", "create", "0 9 * * *", "what is new?", "--deliver", "file", home=home).out.split()[0]
     done = run("cron", "run", name, home=home)
     assert (done.status, done.out) == (0, "re: what is new?\n")
     (file,) = (home / "cron" / name).iterdir()
@@ -115,7 +115,7 @@ def test_without_a_gateway_a_job_runs_here(server: AnsweringServer, home: Path) 
 
 
 def test_a_job_follows_the_rules_and_is_refused_the_rest(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
-    name = run("cron", "add", "0 9 * * *", "what is new?", home=home).out.split()[0]
+    name = run("cron", "create", "0 9 * * *", "what is new?", home=home).out.split()[0]
     server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
     done = run("cron", "run", name, home=home)
     assert "permissions.allow" in done.out and not (tmp_path / "made").exists()

@@ -42,7 +42,7 @@ def _when(moment: float | None, job: Job) -> str:
     return clock(moment, zone_of(job.timezone))
 
 
-@command.command("add")
+@command.command("create")
 @click.argument("schedule")
 @click.argument("prompt")
 @click.option(
@@ -59,14 +59,14 @@ def _when(moment: float | None, job: Job) -> str:
     "--missed", type=click.Choice(["skip", "once"]), default="once", show_default=True,
     help="If no gateway was running when a job was due: skip it, or run it once when one starts.",
 )  # fmt: skip
-def add(
+def create(
     schedule: str, prompt: str, deliver: str, mode: str, model_name: str | None, timezone: str | None, missed: str
 ) -> int:
     """Run PROMPT whenever SCHEDULE is due (minute hour day month weekday).
 
     \b
-      hermes cron add "0 9 * * 1-5" "What is still open?" --deliver telegram
-      hermes cron add "*/30 * * * *" "Check the build" --session same
+      hermes cron create "0 9 * * 1-5" "What is still open?" --deliver telegram
+      hermes cron create "*/30 * * * *" "Check the build" --session same
     """
     from hermes.agent.conversations import new_session_id
 
@@ -138,7 +138,7 @@ def list_(as_json: bool) -> int:
     for job in jobs:
         due = "paused" if job.paused_at is not None else _when(job.next_at, job)
         rows.append([job.id, job.schedule, "now" if job.wanted_at is not None else due, job.deliver, job.prompt])
-    none = 'No jobs. `hermes cron add "0 9 * * 1-5" "prompt"` makes one.'
+    none = 'No jobs. `hermes cron create "0 9 * * 1-5" "prompt"` makes one.'
     return print_rows(jobs, columns, rows, none=none, as_json=as_json)
 
 
