@@ -12,10 +12,9 @@ from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text
 from hermes.serve.api.requests import (
     ApiRequest,
+    Content,
     FunctionTool,
     Shape,
-    TextContent,
-    UserContent,
     callers_tools,
     chat_content,
     text_of,
@@ -29,7 +28,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 class MessageItem(Shape, tag="message"):
     role: Literal["system", "developer", "user", "assistant"]
-    content: UserContent
+    content: Content
 
 
 class CallItem(Shape, tag="function_call"):
@@ -40,7 +39,7 @@ class CallItem(Shape, tag="function_call"):
 
 class ResultItem(Shape, tag="function_call_output"):
     call_id: str
-    output: TextContent
+    output: Content
 
 
 class ReasoningItem(Shape, tag="reasoning"):
@@ -84,33 +83,25 @@ def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest
     items = [MessageItem(role="user", content=request.input)] if isinstance(request.input, str) else request.input
     messages: list[Message] = []
     for number, item in enumerate(items):
-        if isinstance(item, MessageItem):
-            _take_message(item, f"input[{number}].content", messages, instructions)
-        elif isinstance(item, CallItem):
+        where = f"input[{number}]"
+        if isinstance(item, CallItem):
             _take_call(item, messages)
         elif isinstance(item, ResultItem):
-            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output)})
+            text = text_of(item.output, f"{where}.output")
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
+        elif isinstance(item, MessageItem):
+            if item.role == "user":
+                messages.append({"role": "user", "content": chat_content(item.content, f"{where}.content")})
+            elif item.role == "assistant":
+                messages.append({"role": "assistant", "content": text_of(item.content, f"{where}.content")})
+            else:
+                instructions.append(text_of(item.content, f"{where}.content"))
     ask = ApiRequest(
         messages, request.model, instructions="\n\n".join(instructions) or None,
         tools=callers_tools(request.tool_choice, request.tools or ()), session_id=session_id,
         previous=request.previous_response_id, where="input", user=request.user,
     )  # fmt: skip
     return ask, request
-
-
-def _take_message(item: MessageItem, where: str, messages: list[Message], instructions: list[str]) -> None:
-    content = chat_content(item.content, where)
-    if item.role == "user":
-        messages.append({"role": "user", "content": content})
-        return
-    if isinstance(content, list):
-        if any(part["type"] != "text" for part in content):
-            raise ApiError(400, f"a message of {item.role} may only have texts", param=where)
-        content = "\n".join(part["text"] for part in content)
-    if item.role == "assistant":
-        messages.append({"role": "assistant", "content": content})
-    else:
-        instructions.append(content)
 
 
 def _take_call(item: CallItem, messages: list[Message]) -> None:

@@ -36,10 +36,12 @@ from hermes.store.coordination.leases import source_of
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.serve.api.requests import ApiLimits, ApiRequest
+    from hermes.serve.api.requests import ApiRequest
     from hermes.store.api.session_db import SessionDB
 
 MOST_AT_ONCE = 200  # running and waiting turns, of all sessions
+QUEUE = 16  # requests that wait for one session
+IDLE = 10.0  # seconds an agent stays after its turn
 WAIT = 600.0  # seconds to wait for a turn on another server: callers wait no longer, either
 PAUSE = 0.1  # seconds between two checks whether it has ended
 _BETWEEN = "\n\n"  # between the text before and after a tool call
@@ -240,12 +242,10 @@ class _Refusal(Enum):
 class ServedTurns:
     """Begins turns. Created and used on one event loop; `close` waits until everything is closed."""
 
-    def __init__(
-        self, db: SessionDB, config: Config, home: Path, tools: Callable[[], list[Tool]], limits: ApiLimits
-    ) -> None:
+    def __init__(self, db: SessionDB, config: Config, home: Path, tools: Callable[[], list[Tool]]) -> None:
         self.places = RequestSessions(db, config, home)
-        self._db, self._config, self._home, self._tools, self._limits = db, config, home, tools, limits
-        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=limits.idle)
+        self._db, self._config, self._home, self._tools = db, config, home, tools
+        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=IDLE)
         self._running: set[ServedTurn] = set()
         self._closed = False
 
@@ -269,7 +269,7 @@ class ServedTurns:
             if waiting and ask.session_id is None:
                 aside = True
                 continue
-            if waiting > self._limits.queue:
+            if waiting > QUEUE:
                 raise ApiError(
                     429, "too many requests wait for this session", code="rate_limit_exceeded", retry_after=2
                 )
@@ -329,12 +329,10 @@ class ServedTurns:
 
     def _agent(self, name: str, session_id: str, model: Model, caller: str | None) -> ServedAgent:
         def make() -> ServedAgent:
-            agent = ServedAgent(
+            return ServedAgent(
                 self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
                 cwd=folder_of(self._db, session_id),
             )  # fmt: skip
-            agent.first_wait = self._limits.first_retry
-            return agent
 
         agent = self._conversations.take(name, None, make)
         agent.model = model
