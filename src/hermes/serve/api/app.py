@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,21 +185,19 @@ async def _json_of(request: Request) -> Any:
     return parse_json(data) if len(data) < 100_000 else await asyncio.to_thread(parse_json, data)
 
 
-async def _unless_gone(request: Request, work: Any) -> Response:
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """The response, computed as long as the client stays connected."""
-    task: asyncio.Task[Response] = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(request))
+    gone.add_done_callback(lambda _: task.cancel())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
+        return await task
+    except asyncio.CancelledError:
+        if not gone.done():  # the server stops
+            raise
         return Response(status_code=_GONE)
     finally:
         gone.cancel()
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
 
 
 async def _disconnected(request: Request) -> None:

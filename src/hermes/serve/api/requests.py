@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
@@ -48,14 +48,19 @@ class ApiRequest:
         self.first_new = end
 
     def names(self, *more: Message) -> list[str]:
-        """A digest of the conversation after each message (and after `more`), see `digests`.
+        """A digest of the conversation after each message (and after `more`), equal for equal conversations.
 
-        Two conversations have the same digest only if everything is equal that an answer depends on: also the key, the user,
-        the instructions and the tools. The same first message of two callers begins two conversations.
+        Everything counts that an answer depends on: also the key, the user, the instructions and the tools. The same first
+        message of two callers begins two conversations. How a client writes the same thing (a text or a list with one text,
+        spaces around it) makes no difference.
         """
         tools = sorted(json.dumps(tool.schema(), sort_keys=True) for tool in self.tools)
         context = json.dumps([self.caller, self.user, (self.instructions or "").strip(), tools])
-        return digests([*self.messages, *more], context)
+        found, running = [], hashlib.sha256(b"hermes-conversation-2" + context.encode()).digest()
+        for message in [*self.messages, *more]:
+            running = hashlib.sha256(running + _canonical(message)).digest()
+            found.append(running.hex())
+        return found
 
     @property
     def history(self) -> list[Message]:
@@ -75,37 +80,15 @@ class ApiRequest:
         return content
 
 
-def digests(messages: Sequence[Message], context: str = "") -> list[str]:
-    """A digest of the conversation after each message: equal for equal conversations with the same context (`told`).
-
-    How a client writes the same thing (a text or a list with one text, spaces around it) makes no difference.
-    """
-    names: list[str] = []
-    running = hashlib.sha256(b"hermes-conversation-2" + context.encode("utf-8", "surrogatepass")).digest()
-    for message in messages:
-        running = hashlib.sha256(running + _canonical(message)).digest()
-        names.append(running.hex())
-    return names
-
-
 def _canonical(message: Message) -> bytes:
-    calls = [str(call.get("id")) for call in message.get("tool_calls") or () if isinstance(call, dict)]
-    fields = [message["role"], *_text_and_rest(message.get("content")), calls, message.get("tool_call_id")]
-    return json.dumps(fields, sort_keys=True).encode()
-
-
-def _text_and_rest(content: Any) -> tuple[str, list[str]]:
     """The text of a message, and a digest of everything in it that is not text."""
-    parts = content if isinstance(content, list) else [] if content is None else [content]
-    words, others = [], []
-    for part in parts:
-        if isinstance(part, str):
-            words.append(part)
-        elif isinstance(part, dict) and isinstance(part.get("text"), str):
-            words.append(part["text"])
-        else:
-            others.append(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest())
-    return "\n".join(words).replace("\r\n", "\n").strip(), others
+    content = message.get("content") or ""
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    words = "\n".join(part["text"] for part in parts if part["type"] == "text").replace("\r\n", "\n").strip()
+    others = [json.dumps(part, sort_keys=True).encode() for part in parts if part["type"] != "text"]
+    calls = [str(call.get("id")) for call in message.get("tool_calls") or ()]
+    fields = [message["role"], words, [hashlib.sha256(one).hexdigest() for one in others], calls]
+    return json.dumps([*fields, message.get("tool_call_id")]).encode()
 
 
 # ------------------------------------------------------------------------------------------------ shapes

@@ -142,7 +142,8 @@ class ResponseAnswer:
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
         """As one JSON object."""
-        return self._response(outcome, self._output(outcome))
+        output = [self._message(outcome.text, "completed")] if outcome.text or not outcome.calls else []
+        return self._response(outcome, output + [_call_item(call) for call in outcome.calls])
 
     def _response(self, outcome: Outcome, output: list[dict[str, Any]]) -> dict[str, Any]:
         reason = _INCOMPLETE.get(outcome.finish_reason)
@@ -153,10 +154,6 @@ class ResponseAnswer:
             "output": output,
             "usage": _usage(outcome.used),
         }
-
-    def _output(self, outcome: Outcome) -> list[dict[str, Any]]:
-        output = [self._message(outcome.text, "completed")] if outcome.text or not outcome.calls else []
-        return output + [_call_item(call) for call in outcome.calls]
 
     def _message(self, text: str, status: str) -> dict[str, Any]:
         content = [_text_part(text)] if status == "completed" else []

@@ -77,7 +77,7 @@ class ReplyWords:
 
     def __init__(self) -> None:
         self._shown: list[str] = []
-        self._rounds: list[list[str]] = [[]]
+        self._rounds: list[list[str]] = [[]]  # one for each reply of the model
 
     def take(self, event: Event) -> Event:
         """The event, with the text to show for it."""
