@@ -128,7 +128,14 @@ def test_a_table_with_parts_and_comments_is_taken_out_whole(user: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("zed", '{"a": 1'), ("zed", "[1]"), ("zed", '{"context_servers": [1]}'), ("cursor", "{a: 1}"), ("codex", "a = ")],
+    [
+        ("zed", '{"a": 1'),
+        ("zed", "[1]"),
+        ("zed", '{"context_servers": [1]}'),
+        ("cursor", "{a: 1}"),
+        ("cursor", '{"mcpServers": null}'),
+        ("codex", "a = "),
+    ],
 )
 def test_a_broken_file_is_left_alone(name: str, text: str, user: Path) -> None:
     path = user / FILES[name][0]
@@ -146,23 +153,12 @@ def test_a_file_made_read_only_is_left_alone(user: Path) -> None:
     assert "read-only" in refused(user, "cursor") and path.read_text() == "{}\n"
 
 
-@pytest.mark.parametrize("text", ['{"mcpServers": null}', '{\n  "a": 1, // mine\n  "mcpServers": null\n}\n'])
-def test_a_section_that_is_null_is_filled(text: str, user: Path) -> None:
-    path = user / ".cursor/mcp.json"
-    path.parent.mkdir()
-    path.write_text(text)
-    done(user, "cursor")
-    assert SettingsFile(path, "mcpServers", "hermes").entry["args"] == ["mcp"]
-    done(user, "cursor", "--remove")
-    assert path.read_text() == text.replace("null", "{}")
-
-
 def test_what_stands_in_the_way_is_named(user: Path) -> None:
     path = user / ".cursor/mcp.json"
     path.parent.mkdir()
     for own, named in (
         ({"url": "http://127.0.0.1:8765/mcp"}, "http://127.0.0.1:8765/mcp"),
-        ({"command": "hermes", "args": ["mcp"], "env": ["A=b"]}, "env"),
+        ({"command": "hermes", "args": ["mcp"], "env": ["A=b"]}, "another entry"),
         (5, "another entry"),
     ):
         path.write_text(text := json.dumps({"mcpServers": {"hermes": own}}))

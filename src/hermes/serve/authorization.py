@@ -96,9 +96,8 @@ class Guard:
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")
         given = shown.strip().encode("latin-1", "replace")
-        fitting = [
-            name for name, secret in self._secrets.items() if hmac.compare_digest(given, secret)
-        ]  # all are compared, always
+        # All are compared, always.
+        fitting = [name for name, secret in self._secrets.items() if hmac.compare_digest(given, secret)]
         if kind.lower() == "bearer" and fitting:
             return fitting[0]
         if not shown:

@@ -15,6 +15,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,21 +38,18 @@ _log = logging.getLogger("hermes.serve")
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """A request that fails, and the error its sender gets."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str | None = None,
-        param: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
-        self.retry_after = retry_after
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    retry_after: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
     def body(self) -> dict[str, Any]:
         """Its JSON body."""

@@ -16,7 +16,7 @@ conversation from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.models.model import Model, Reply
+from hermes.agent.tool_calls import read_call
 from hermes.agent.tools.tool import FOR_EVERYONE, Tool
-from hermes.agent.turn import Done, Event, Events, Followed, StreamEvent, Text, ToolStarted, stream_turn
+from hermes.agent.turn import Event, Events, Followed, StreamEvent, Text, ToolStarted, stream_turn
 from hermes.agent.turn_session import Also
 from hermes.errors import HermesError
 from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, home_of, last_id, user_of
 from hermes.serve.http_messages import ApiError
-from hermes.store.coordination.leases import source_of
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 200  # running and waiting turns, of all sessions
 QUEUE = 16  # requests that wait for one session
 IDLE = 10.0  # seconds an agent stays after its turn
-WAIT = 600.0  # seconds to wait for a turn on another server: callers wait no longer, either
-PAUSE = 0.1  # seconds between two checks whether it has ended
 _BETWEEN = "\n\n"  # between the text before and after a tool call
 
 
@@ -149,8 +147,8 @@ class ServedTurn:
                 if isinstance(event, Followed):
                     self.session_id, thought = event.session_id, 0  # a compressed session counts from zero
                 yield words.take(event)
-        except _Handed as handed:
-            yield Done(handed.text, interrupted=self._turn.interrupted)
+        except _Handed:
+            pass  # the caller runs the other tools
         finally:
             try:
                 self._account(words, thought)
@@ -179,10 +177,8 @@ class ServedTurn:
             sum(row["output_tokens"] or 0 for row in stored),
             sum(row["cache_read_tokens"] or 0 for row in stored), max(0, self._reasoning() - thought),
         )  # fmt: skip
-        reason = stored[-1]["finish_reason"] if stored else None
-        if handed:
-            reason = "tool_calls"
-        elif reason not in ("length", "content_filter"):
+        reason = "tool_calls" if handed else stored[-1]["finish_reason"] if stored else None
+        if reason not in ("tool_calls", "length", "content_filter"):
             reason = "stop"
         self.outcome = Outcome(self.session_id, words.whole, handed, reason, used, last)
 
@@ -209,26 +205,17 @@ class ServedAgent(Agent):
         self.tools = {**{tool.name: tool for tool in own}, **theirs}
 
     def _run_tools(self, reply: Reply) -> Iterator[Event]:
-        theirs = [call for call in reply.tool_calls if _name(call) in self._callers]
-        own = [call for call in reply.tool_calls if _name(call) not in self._callers]
+        theirs = [call for call in reply.tool_calls if read_call(call, {}).name in self._callers]
+        own = [call for call in reply.tool_calls if call not in theirs]
         if own:
             yield from super()._run_tools(replace(reply, tool_calls=own))
         if theirs:
             self.handed = theirs
-            raise _Handed(reply.content or "")
+            raise _Handed
 
 
 class _Handed(Exception):
     """Raised to end the turn: the remaining calls are the caller's."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-
-def _name(call: Mapping[str, Any]) -> str:
-    function = call.get("function")
-    return str(function.get("name") or "") if isinstance(function, Mapping) else ""
 
 
 class _Refusal(Enum):
@@ -236,7 +223,6 @@ class _Refusal(Enum):
 
     MOVED = "it has continued: the request belongs elsewhere"
     BUSY = "another program uses it"
-    ANSWERING = "another API server answers in it"
 
 
 class ServedTurns:
@@ -276,28 +262,19 @@ class ServedTurns:
             await self._conversations.enter(name)
             taken: ServedAgent | _Refusal = _Refusal.MOVED
             try:
-                taken = await self._take(name, place, ask, model, [tool.name for tool in tools])
+                names = [tool.name for tool in tools]
+                taken = await asyncio.to_thread(self._taken, name, place, ask, model, names)
             finally:
                 if isinstance(taken, _Refusal):
                     self._conversations.leave(name)
             if isinstance(taken, ServedAgent):
                 return self._started(name, taken, ask, tools, again=place.asked)
-            if taken is not _Refusal.MOVED and ask.session_id is not None:
-                said = f"session {ask.session_id} is open in another program; close it there first"
-                raise ApiError(409, said, code="session_busy")
-            aside = taken is not _Refusal.MOVED
-
-    async def _take(
-        self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
-    ) -> ServedAgent | _Refusal:
-        """The conversation's agent; one that a request names waits for a turn that runs on another server."""
-        end = asyncio.get_running_loop().time() + WAIT
-        while True:
-            taken = await asyncio.to_thread(self._taken, name, place, ask, model, tools)
-            may_wait = ask.session_id is not None and asyncio.get_running_loop().time() < end
-            if taken is not _Refusal.ANSWERING or not may_wait:
-                return taken
-            await asyncio.sleep(PAUSE)
+            if taken is _Refusal.BUSY and ask.session_id is not None:
+                said = (
+                    f"session {ask.session_id} is open in another program; close it there, or try again after its turn"
+                )
+                raise ApiError(409, said, code="session_busy", retry_after=1)
+            aside = taken is _Refusal.BUSY
 
     # ------------------------------------------------------------------------------------------ in threads
 
@@ -321,9 +298,7 @@ class ServedTurns:
             return _Refusal.MOVED
         agent = self._agent(name, session_id, model, ask.caller)
         if not agent.hold() or agent.answering() is not None:
-            turn = self._db.turn_holder(session_id)
-            is_servers = self._db.session_holder(session_id) is None if turn is None else source_of(turn) == SOURCE
-            return _Refusal.ANSWERING if is_servers else _Refusal.BUSY
+            return _Refusal.BUSY
         self.places.open(place, ask, model, tools, agent.cwd, name)
         return agent
 
