@@ -142,9 +142,7 @@ def parse_json(data: bytes) -> Any:
     """Parse JSON; ApiError 400 when it is invalid, or nested so deeply that writing it again would exhaust the stack."""
     try:
         parsed = msgspec.json.decode(data)
-    except RecursionError:
-        raise _too_deep() from None
-    except ValueError as error:  # also msgspec's and UnicodeDecodeError
+    except (ValueError, RecursionError) as error:  # also msgspec's and UnicodeDecodeError
         raise ApiError(400, f"the body of the request is not valid JSON ({error})", code="invalid_json") from None
     level = [parsed] if isinstance(parsed, (dict, list)) else []
     for _ in range(_DEEPEST):
@@ -152,11 +150,7 @@ def parse_json(data: bytes) -> Any:
         level = [one for held in inner for one in held if isinstance(one, (dict, list))]
         if not level:
             return parsed
-    raise _too_deep()
-
-
-def _too_deep() -> ApiError:
-    return ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
+    raise ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
 
 
 # ------------------------------------------------------------------------------------------------ responses

@@ -1,11 +1,9 @@
-"""Slash commands in an editor: the Host they work through, and the list that an editor offers to its user.
+"""What an editor's user can do besides asking: slash commands, and the choice of the model and of how often the agent asks.
 
 Sessions are opened, left and deleted by the editor's own means, so commands for that are not offered there. The output of a
 command is shown like a reply and is no part of the record.
 
-Choices of an editor's user for a session: the model that answers, and how often the agent asks before commands.
-
-Both are offered as configuration options; the second is also a mode, for editors that only know modes. The model is kept
+Model and mode are configuration options; the mode is also offered as one, for editors that know only modes. The model is kept
 with the session, as /model does; the mode is for one session of the editor and ends with the process. `config.yaml` has
 the defaults.
 """

@@ -123,6 +123,7 @@ class ResponseAnswer:
         self._places = places
         self.id = f"resp_{secrets.token_hex(16)}"
         self._message_id = f"msg_{secrets.token_hex(16)}"
+        self._place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}  # of the text in a stream
         self._number = 0
         self._text: list[str] = []
         self._base = {
@@ -184,12 +185,11 @@ class ResponseAnswer:
             yield piece
 
     def _said(self, text: str) -> Iterator[str]:
-        place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
         if not self._text:
             yield self._event("response.output_item.added", output_index=0, item=self._message("", "in_progress"))
-            yield self._event("response.content_part.added", **place, part=_text_part(""))
+            yield self._event("response.content_part.added", **self._place, part=_text_part(""))
         self._text.append(text)
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+        yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])
 
     def _end(self, outcome: Outcome) -> Iterator[str]:
         if not self._text and not outcome.calls:
@@ -197,10 +197,9 @@ class ResponseAnswer:
         output: list[dict[str, Any]] = []
         if self._text:
             whole = "".join(self._text)
-            place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
             output.append(self._message(whole, "completed"))
-            yield self._event("response.output_text.done", **place, text=whole, logprobs=[])
-            yield self._event("response.content_part.done", **place, part=_text_part(whole))
+            yield self._event("response.output_text.done", **self._place, text=whole, logprobs=[])
+            yield self._event("response.content_part.done", **self._place, part=_text_part(whole))
             yield self._event("response.output_item.done", output_index=0, item=output[0])
         for call in outcome.calls:
             item = _call_item(call)
