@@ -1,4 +1,4 @@
-"""What servers read and write over HTTP: the body of a request, errors, JSON, and server-sent events.
+"""HTTP requests and responses of the servers: the body of a request, errors, JSON, and server-sent events.
 
 A body is read up to a size and for a time. An error is a status and {"error": {"message", "type", "param", "code"}}, as OpenAI's
 clients understand it: one of ours is sent with its own text, with secrets masked; an unexpected exception is sent as a number
@@ -28,6 +28,7 @@ from hermes.errors import (
     MissingExtra,
     ModelError,
     RateLimited,
+    SessionBusy,
     SessionNotFound,
     StoreBusy,
     StoreError,
@@ -70,6 +71,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ContextTooLong, 400, "context_length_exceeded"),
     (ModelError, 502, "model_error"),
     (SessionNotFound, 404, "session_not_found"),
+    (SessionBusy, 409, "session_busy"),
     (InvalidInput, 400, None),
     (MissingExtra, 500, "missing_extra"),
 )

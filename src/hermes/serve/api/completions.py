@@ -113,7 +113,7 @@ class CompletionAnswer:
         """Nothing: a client sends the whole conversation, which is recognised."""
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
-        """As one JSON object."""
+        """The completion as one JSON object."""
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text, "refusal": None}
         if outcome.calls:
             message["content"] = outcome.text or None
@@ -122,7 +122,7 @@ class CompletionAnswer:
         return {**self._about, "object": "chat.completion", "choices": [choice], "usage": usage(outcome.used)}
 
     async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
-        """As a stream. An error in the middle is the last event."""
+        """The completion as a stream. An error in the middle is the last event."""
         yield self._piece({"role": "assistant", "content": ""})
         try:
             async for event in events:

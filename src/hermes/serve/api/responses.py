@@ -142,7 +142,7 @@ class ResponseAnswer:
             await asyncio.to_thread(self._places.remember_response, self.id, outcome.session_id, outcome.message_id)
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
-        """As one JSON object."""
+        """The response as one JSON object."""
         output = [self._message(outcome.text, "completed")] if outcome.text or not outcome.calls else []
         return self._response(outcome, output + [_call_item(call) for call in outcome.calls])
 
@@ -163,7 +163,7 @@ class ResponseAnswer:
     # -------------------------------------------------------------------------------------------- streaming
 
     async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
-        """As a stream. An error in the middle ends it with response.failed."""
+        """The response as a stream. An error in the middle ends it with response.failed."""
         begun = {**self._base, "status": "in_progress", "output": []}
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)

@@ -19,7 +19,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +29,10 @@ from hermes.agent.tool_calls import read_call
 from hermes.agent.tools.tool import FOR_EVERYONE, Tool
 from hermes.agent.turn import Event, Events, Followed, StreamEvent, Text, ToolStarted, stream_turn
 from hermes.agent.turn_session import Also
-from hermes.errors import HermesError
+from hermes.errors import HermesError, SessionBusy
 from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, home_of, last_id, user_of
 from hermes.serve.http_messages import ApiError
+from hermes.store.coordination.leases import source_of
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -93,7 +93,7 @@ class ReplyWords:
 
     @property
     def shown(self) -> str:
-        """Everything that was shown."""
+        """All text that was shown."""
         return "".join(self._shown)
 
     @property
@@ -218,13 +218,6 @@ class _Handed(Exception):
     """Raised to end the turn: the remaining calls are the caller's."""
 
 
-class _Refusal(Enum):
-    """Why a request did not get the conversation that it continues."""
-
-    MOVED = "it has continued: the request belongs elsewhere"
-    BUSY = "another program uses it"
-
-
 class ServedTurns:
     """Begins turns. Created and used on one event loop; `close` waits until everything is closed."""
 
@@ -260,21 +253,19 @@ class ServedTurns:
                     429, "too many requests wait for this session", code="rate_limit_exceeded", retry_after=2
                 )
             await self._conversations.enter(name)
-            taken: ServedAgent | _Refusal = _Refusal.MOVED
+            agent = None
             try:
                 names = [tool.name for tool in tools]
-                taken = await asyncio.to_thread(self._taken, name, place, ask, model, names)
+                agent = await asyncio.to_thread(self._taken, name, place, ask, model, names)
+            except SessionBusy:
+                if ask.session_id is not None:
+                    raise
+                aside = True
             finally:
-                if isinstance(taken, _Refusal):
+                if agent is None:
                     self._conversations.leave(name)
-            if isinstance(taken, ServedAgent):
-                return self._started(name, taken, ask, tools, again=place.asked)
-            if taken is _Refusal.BUSY and ask.session_id is not None:
-                said = (
-                    f"session {ask.session_id} is open in another program; close it there, or try again after its turn"
-                )
-                raise ApiError(409, said, code="session_busy", retry_after=1)
-            aside = taken is _Refusal.BUSY
+            if agent is not None:
+                return self._started(name, agent, ask, tools, again=place.asked)
 
     # ------------------------------------------------------------------------------------------ in threads
 
@@ -286,8 +277,12 @@ class ServedTurns:
 
     def _taken(
         self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
-    ) -> ServedAgent | _Refusal:
-        """The agent of a new session, or of an existing one that it holds; all messages before the new one are stored then."""
+    ) -> ServedAgent | None:
+        """The agent of a new session, or of an existing one that it holds; all messages before the new one are stored then.
+
+        None when the conversation has continued, so that the request belongs elsewhere; SessionBusy while another program
+        uses the session.
+        """
         if not place.goes_on:
             self.places.open(place, ask, model, tools, Path.cwd(), name)
             return self._agent(name, name, model, ask.caller)
@@ -295,10 +290,10 @@ class ServedTurns:
         before, place = place, self.places.find(ask, tried=place.asked)
         session_id = str(place.session_id)
         if not place.goes_on or place.asked != before.asked or self.places.chain(session_id) != name:
-            return _Refusal.MOVED
+            return None
         agent = self._agent(name, session_id, model, ask.caller)
         if not agent.hold() or agent.answering() is not None:
-            return _Refusal.BUSY
+            raise SessionBusy(session_id, source_of(self._db.session_holder(session_id)), "open")
         self.places.open(place, ask, model, tools, agent.cwd, name)
         return agent
 
