@@ -56,7 +56,7 @@ def command(
         raise click.UsageError("--host and --no-token belong to --http PORT")
     with ExitStack() as stack:
         if port is None:
-            note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)", "hermes mcp install")
+            note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)", "hermes mcp install --help")
             server(stack.enter_context(opened(writing=write)), write=write, user=user).run("stdio")
             return
         host, token, hint = _settings(host, no_token)

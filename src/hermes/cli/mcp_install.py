@@ -25,7 +25,6 @@ from typing import Any
 
 import click
 
-from hermes.cli.output import Column, printed
 from hermes.errors import HermesError, InvalidInput, MissingExtra
 from hermes.home import get_hermes_home
 from hermes.whole_files import write_whole
@@ -280,26 +279,14 @@ def state(program: Program) -> str:
 
 
 @click.command()
-@click.argument("program", nargs=-1, metavar="[PROGRAM]...", type=click.Choice(list(PROGRAMS)))
+@click.argument("program", nargs=-1, required=True, type=click.Choice(list(PROGRAMS)))
 @click.option("--remove", is_flag=True, help="Take the entry out.")
 @click.option("--print", "is_dry", is_flag=True, help="Show what would change in the file; write nothing.")
 def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
     """Connect other programs to the record: put `hermes mcp` into their settings.
 
-    Without PROGRAM: list the programs found on this machine and whether they are connected.
+    `hermes doctor` shows which of them are here, and whether they are connected.
     """
-    if not program:
-        if remove or is_dry:
-            raise click.UsageError(f"name a program: {', '.join(PROGRAMS)}")
-        home = f"{Path.home()}/"
-        rows = [
-            (one.key, state(one), str(one.path()).replace(home, "~/", 1))
-            for one in PROGRAMS.values()
-            if is_there(one.signs)
-        ]
-        columns = [Column("Program"), Column("State", 20), Column("File", 20)]
-        click.echo(printed(columns, rows) if rows else f"Found none of {', '.join(PROGRAMS)}.")
-        return 0
     status = 0
     for name in program:
         try:
