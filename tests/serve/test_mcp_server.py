@@ -80,6 +80,9 @@ async def test_search_read_list_and_count(home: Path) -> None:
         }
         unknown = await client.call_tool("read_session", {"session": "nothing"})
         assert unknown.is_error and "nothing" in unknown.content[0].text
+        with pytest.raises(mcp.MCPError) as refused:
+            await client.get_prompt("nothing")
+        assert refused.value.error.code == mcp.types.INVALID_PARAMS
 
 
 async def test_answers_keep_to_their_budget(home: Path) -> None:

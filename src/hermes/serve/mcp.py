@@ -21,7 +21,8 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.stdio import stdio_server
-from mcp.types import ToolAnnotations
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS, ToolAnnotations
 from pydantic import Field, ValidationError
 
 from hermes import __version__
@@ -95,6 +96,9 @@ class _RecordServer(MCPServer[Any]):
                 first = cause.errors(include_url=False)[0]
                 raise ToolError(f"{first['loc'][0]}: {first['msg']}") from None
             raise (cause if isinstance(cause, ToolError) else error) from None
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None, context: Any = None) -> Any:
+        raise MCPError(code=INVALID_PARAMS, message=f"unknown prompt {name!r}")  # else the library logs a crash
 
     async def run_stdio_async(self) -> None:
         lines: Any = _requests()
