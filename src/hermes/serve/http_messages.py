@@ -142,9 +142,12 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
 
 def parse_json(data: bytes) -> Any:
     """Parse JSON; ApiError 400 when it is invalid, or nested so deeply that writing it again would exhaust the stack."""
+    too_deep = ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
     try:
         parsed = msgspec.json.decode(data)
-    except (ValueError, RecursionError) as error:  # also msgspec's and UnicodeDecodeError
+    except RecursionError:
+        raise too_deep from None
+    except ValueError as error:  # also msgspec's and UnicodeDecodeError
         raise ApiError(400, f"the body of the request is not valid JSON ({error})", code="invalid_json") from None
     level = [parsed] if isinstance(parsed, (dict, list)) else []
     for _ in range(_DEEPEST):
@@ -152,7 +155,7 @@ def parse_json(data: bytes) -> Any:
         level = [one for held in inner for one in held if isinstance(one, (dict, list))]
         if not level:
             return parsed
-    raise ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
+    raise too_deep
 
 
 # ------------------------------------------------------------------------------------------------ responses
