@@ -26,6 +26,13 @@ def test_every_path_that_contributing_names_exists() -> None:
     assert missing == []
 
 
+def test_every_module_that_architecture_names_exists() -> None:
+    named = set(re.findall(r"[\w/]+\.py\b", (ROOT / "docs/architecture.md").read_text()))
+    modules = [path.as_posix() for folder in ("src", "tools") for path in (ROOT / folder).rglob("*.py")]
+    assert len(named) > 60
+    assert sorted(name for name in named if not any(path.endswith(f"/{name}") for path in modules)) == []
+
+
 def test_every_make_target_that_contributing_names_exists() -> None:
     rules = (ROOT / "Makefile").read_text()
     named = set(re.findall(r"make ([\w-]+)", (ROOT / "CONTRIBUTING.md").read_text()))

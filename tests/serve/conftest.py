@@ -12,7 +12,7 @@ from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.tools.tool import Toolbox
 from hermes.config import Auxiliary, Config
 from hermes.serve.api.app import api_app
-from hermes.serve.api.requests import ApiLimits
+from hermes.serve.api.turns import ServedAgent
 from hermes.serve.http import HttpServer
 from tests.serve.running import NOBODY, Loop, Served
 from tests.support.aimock import aimock
@@ -73,8 +73,11 @@ def loop() -> Iterator[Loop]:
 
 
 @pytest.fixture
-def serve(loop: Loop, make_db: Callable[..., Any], hermes_home: Path) -> Iterator[Callable[..., Served]]:
-    """serve(model_server, …) → a running API server whose agent asks that model. `limits` are some of ApiLimits."""
+def serve(
+    loop: Loop, make_db: Callable[..., Any], hermes_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Served]]:
+    """serve(model_server, …) → a running API server whose agent asks that model."""
+    monkeypatch.setattr(ServedAgent, "first_wait", 0.01)
     running: list[Served] = []
 
     def start(
@@ -84,7 +87,6 @@ def serve(loop: Loop, make_db: Callable[..., Any], hermes_home: Path) -> Iterato
         token: str | None = None,
         tools: Any = (),
         config: Config | None = None,
-        limits: dict[str, Any] | None = None,
         **more: Any,
     ) -> Served:
         config = config or Config()
@@ -98,7 +100,6 @@ def serve(loop: Loop, make_db: Callable[..., Any], hermes_home: Path) -> Iterato
             home=hermes_home,
             token=token,
             tools=Toolbox(config).tools if tools is None else lambda: list(tools),
-            limits=ApiLimits(**{"first_retry": 0.01, **(limits or {})}),
             **more,
         )
         http = HttpServer(app, "127.0.0.1", 0)

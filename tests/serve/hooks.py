@@ -65,7 +65,8 @@ class Kept:
     async def received(self, event: Event) -> None:
         if self.failing is not None:
             raise self.failing
-        self.events.append(event)
+        if event.id not in {one.id for one in self.events}:  # the gateway keeps one that comes again once
+            self.events.append(event)
 
     def connected(self, identity: str) -> None:
         self.identities.append(identity)

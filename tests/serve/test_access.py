@@ -16,8 +16,9 @@ import pytest
 
 from hermes.agent.models.extractive import ExtractiveModel
 from hermes.config import Config
-from hermes.errors import ConfigError
+from hermes.errors import ConfigError, SessionBusy
 from hermes.serve import http_messages
+from hermes.serve.api import app
 from hermes.serve.api.app import api_app
 from hermes.serve.http import is_loopback
 from tests.support.wire import Wire, said
@@ -153,9 +154,11 @@ def test_a_key_in_the_models_complaint_is_masked(serve: Any) -> None:
         assert key not in str(caught.value)
 
 
-def test_a_request_that_is_too_large_or_too_slow_is_refused(serve: Any) -> None:
+def test_a_request_that_is_too_large_or_too_slow_is_refused(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "LARGEST", 10_000)
+    monkeypatch.setattr(app, "SLOWEST", 0.3)
     with Wire([said("Hi.")]) as wire:
-        served = serve(wire, limits={"largest": 10_000, "slowest": 0.3})
+        served = serve(wire)
         with pytest.raises(openai.APIStatusError) as caught:
             served.client().chat.completions.create(model="fake", messages=[{"role": "user", "content": "x" * 20_000}])
         assert caught.value.status_code == 413
@@ -163,6 +166,11 @@ def test_a_request_that_is_too_large_or_too_slow_is_refused(serve: Any) -> None:
             slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
             assert slow.recv(100).startswith(b"HTTP/1.1 408")
         assert wire.bodies == []
+
+
+def test_a_session_that_another_process_takes_in_a_turn_is_a_conflict() -> None:
+    found = http_messages.api_error_of(SessionBusy("s1", "cli", "compression"))
+    assert (found.status, found.code) == (409, "session_busy") and "cli" in found.message
 
 
 def test_a_request_that_dribbles_is_cut(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

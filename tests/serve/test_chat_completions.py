@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from hermes.config import Auxiliary
+from hermes.serve.api import app, turns
 from tests.chat.server import ModelServer
 from tests.serve.running import NOT_PUBLIC
 from tests.support.labs.base import until
@@ -172,7 +173,8 @@ def test_a_session_may_have_a_name_in_any_script(serve: Any, make_db: Any) -> No
         assert served.said(name)[-1] == ("assistant", "Hi.")
 
 
-def test_a_slow_title_does_not_part_a_conversation(serve: Any) -> None:
+def test_a_slow_title_does_not_part_a_conversation(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "IDLE", 0.0)
     asked, may_answer = threading.Event(), threading.Event()
 
     def slowly(body: dict[str, Any]) -> str:
@@ -182,7 +184,7 @@ def test_a_slow_title_does_not_part_a_conversation(serve: Any) -> None:
 
     with Wire([said("One."), said("Two.")]) as wire, ModelServer() as titles:
         titles.task_answer = slowly
-        served = serve(wire, limits={"idle": 0.0})
+        served = serve(wire)
         served.config.auxiliary.title = Auxiliary(model="test-model", base_url=titles.base_url)
         served.client().chat.completions.create(model="fake", messages=HELLO)
         assert asked.wait(120)
@@ -215,9 +217,10 @@ def test_a_session_that_is_open_elsewhere_is_left_alone(serve: Any, make_db: Any
         assert db.get_messages("s1") == []
 
 
-def test_a_session_is_free_for_others_soon_after_its_turn(serve: Any) -> None:
+def test_a_session_is_free_for_others_soon_after_its_turn(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "IDLE", 0.05)
     with Wire([said("Hi.")]) as wire:
-        served = serve(wire, limits={"idle": 0.05})
+        served = serve(wire)
         served.client().chat.completions.create(model="fake", messages=HELLO)
         (session_id,) = served.sessions()
         until(lambda: not served.db.is_live(session_id), "the session is still held")
@@ -311,8 +314,8 @@ BAD: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "messages[0].content[0].type"),
-    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
     ({"messages": "hello"}, "messages"),
     ({"n": 2}, "n"),
@@ -429,9 +432,10 @@ def test_after_a_compression_the_same_conversation_is_still_one(serve: Any) -> N
         assert by_name.headers["x-hermes-session-id"] == "child"
 
 
-def test_a_long_silence_is_filled_with_signs_of_life(serve: Any) -> None:
+def test_a_long_silence_is_filled_with_signs_of_life(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "SILENCE", 0.05)
     with Wire([sse(0.5, delta(content="At last."), end())]) as wire:
-        served = serve(wire, limits={"silence": 0.05})
+        served = serve(wire)
         with httpx.Client(trust_env=False) as client:
             body = {"model": "fake", "messages": HELLO, "stream": True}
             text = client.post(f"{served.base_url}/chat/completions", json=body).text

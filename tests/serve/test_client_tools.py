@@ -11,6 +11,7 @@ import pytest
 from hermes.agent.prompt import LOST
 from hermes.agent.tools.tool import Tool
 from hermes.config import Config
+from hermes.serve.api import turns
 from tests.support.labs.base import until
 from tests.support.wire import Wire, call, delta, end, said, sse
 
@@ -175,7 +176,10 @@ def test_dangerous_commands_are_not_run_since_nobody_can_be_asked(serve: Any, tm
         assert wire.bodies[1]["messages"][-1]["role"] == "tool"
 
 
-def test_a_process_in_the_background_lives_until_the_server_stops(serve: Any, tmp_path: Path) -> None:
+def test_a_process_in_the_background_lives_until_the_server_stops(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "IDLE", 0.05)
     mark = tmp_path / "pid"
     line = f"echo $$ > {mark}; sleep 600"
     command = json.dumps({"command": line, "background": True})
@@ -184,7 +188,7 @@ def test_a_process_in_the_background_lives_until_the_server_stops(serve: Any, tm
     start = sse(delta(tool_calls=[call("terminal", command, index=0, id="c1")]), end("tool_calls"))
     look = sse(delta(tool_calls=[call("process", '{"action": "list"}', index=0, id="c2")]), end("tool_calls"))
     with Wire([start, said("Started."), said("Hi."), look, said("Still running.")]) as wire:
-        served = serve(wire, tools=None, config=config, limits={"idle": 0.05})
+        served = serve(wire, tools=None, config=config)
         got = served.client().chat.completions.with_raw_response.create(model="fake", messages=ASKED)
         until(lambda: mark.exists() and mark.read_text().strip())
         process = Path("/proc") / mark.read_text().strip()

@@ -128,7 +128,14 @@ def test_a_table_with_parts_and_comments_is_taken_out_whole(user: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("zed", '{"a": 1'), ("zed", "[1]"), ("zed", '{"context_servers": [1]}'), ("cursor", "{a: 1}"), ("codex", "a = ")],
+    [
+        ("zed", '{"a": 1'),
+        ("zed", "[1]"),
+        ("zed", '{"context_servers": [1]}'),
+        ("cursor", "{a: 1}"),
+        ("cursor", '{"mcpServers": null}'),
+        ("codex", "a = "),
+    ],
 )
 def test_a_broken_file_is_left_alone(name: str, text: str, user: Path) -> None:
     path = user / FILES[name][0]
@@ -146,23 +153,12 @@ def test_a_file_made_read_only_is_left_alone(user: Path) -> None:
     assert "read-only" in refused(user, "cursor") and path.read_text() == "{}\n"
 
 
-@pytest.mark.parametrize("text", ['{"mcpServers": null}', '{\n  "a": 1, // mine\n  "mcpServers": null\n}\n'])
-def test_a_section_that_is_null_is_filled(text: str, user: Path) -> None:
-    path = user / ".cursor/mcp.json"
-    path.parent.mkdir()
-    path.write_text(text)
-    done(user, "cursor")
-    assert SettingsFile(path, "mcpServers", "hermes").entry["args"] == ["mcp"]
-    done(user, "cursor", "--remove")
-    assert path.read_text() == text.replace("null", "{}")
-
-
 def test_what_stands_in_the_way_is_named(user: Path) -> None:
     path = user / ".cursor/mcp.json"
     path.parent.mkdir()
     for own, named in (
         ({"url": "http://127.0.0.1:8765/mcp"}, "http://127.0.0.1:8765/mcp"),
-        ({"command": "hermes", "args": ["mcp"], "env": ["A=b"]}, "env"),
+        ({"command": "hermes", "args": ["mcp"], "env": ["A=b"]}, "another entry"),
         (5, "another entry"),
     ):
         path.write_text(text := json.dumps({"mcpServers": {"hermes": own}}))
@@ -212,7 +208,7 @@ def test_a_home_of_its_own_is_in_the_entry(user: Path, tmp_path: Path) -> None:
     assert not entry(user / ".cursor/mcp.json", "mcpServers")["env"]
 
 
-def test_without_a_name_it_lists_what_is_there(user: Path, tmp_path: Path) -> None:
+def test_the_doctor_shows_what_is_here_and_whether_it_is_connected(user: Path, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("codex", "code"):
@@ -220,13 +216,17 @@ def test_without_a_name_it_lists_what_is_there(user: Path, tmp_path: Path) -> No
         (programs / name).chmod(0o755)
     (user / ".cursor").mkdir()
     (user / ".cursor/mcp.json").write_text("{")
-    env = {"PATH": str(programs)}
+    env = {"HOME": str(user), "HERMES_HOME": "", **dict.fromkeys(PLACES, ""), "PATH": str(programs)}
     done(user, "codex", env=env)
-    listed = done(user, env=env)
-    lines = {line.split()[0]: line for line in listed.splitlines()}
-    assert " connected" in lines["codex"] and "not connected" in lines["vscode"] and "not valid" in lines["cursor"]
-    assert "zed" not in lines
-    assert install(user, "--remove").status == 2 and install(user, "emacs").status == 2
+    told = program.run("doctor", home=user, env=env).out
+    lines = {
+        name: line for line in told.splitlines() for name in ("Codex", "VS Code", "Cursor", "Zed") if f"{name}:" in line
+    }
+    assert "Codex: connected" in lines["Codex"] and "hermes mcp install vscode" in lines["VS Code"]
+    assert "not valid" in lines["Cursor"] and "Zed" not in lines
+    for words in ((), ("--remove",), ("emacs",)):
+        refused = install(user, *words)
+        assert refused.status == 2 and "claude-code" in refused.err
 
 
 # ------------------------------------------------------------------------------------------------ any JSON with comments

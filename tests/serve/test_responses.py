@@ -188,10 +188,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"input": 5}, "input"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
     ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role"),
-    (
-        {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
-        "input[0].content[0].image_url",
-    ),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0]"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
     ({"conversation": "conv_1"}, "conversation"),
     ({"background": True}, "background"),

@@ -23,6 +23,7 @@ from starlette.applications import Starlette
 from hermes.agent.models.endpoint import EndpointModel
 from hermes.config import Auxiliary, Config
 from hermes.errors import ConfigError, PlatformUnreachable
+from hermes.serve.api import turns
 from hermes.serve.api.app import api_app
 from hermes.serve.http import HttpServer
 from hermes_state import SessionDB
@@ -83,11 +84,14 @@ def test_turns_of_one_session_wait_for_each_other(serve: Any, make_db: Any) -> N
         assert [len(body["messages"]) for body in wire.bodies] == list(range(2, 22, 2))
 
 
-def test_a_long_line_for_one_session_is_told_to_come_later(serve: Any, make_db: Any) -> None:
+def test_a_long_line_for_one_session_is_told_to_come_later(
+    serve: Any, make_db: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "QUEUE", 0)
     db = make_db()
     db.create_session("s1", "cli")
     with Wire([sse(delta(content="Hm"), STALL)]) as wire:
-        served = serve(wire, db=db, limits={"queue": 0})
+        served = serve(wire, db=db)
         client = served.client()
         named = {"X-Hermes-Session-Id": "s1"}
         first = client.chat.completions.create(model="fake", messages=HELLO, stream=True, extra_headers=named)
@@ -223,6 +227,7 @@ from pathlib import Path
 from hermes_state import SessionDB
 from hermes.agent.models.endpoint import EndpointModel
 from hermes.config import Auxiliary, Config
+from hermes.serve.api import turns
 from hermes.serve.api.app import api_app
 from hermes.serve.http import HttpServer
 

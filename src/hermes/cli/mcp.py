@@ -56,25 +56,25 @@ def command(
         raise click.UsageError("--host and --no-token belong to --http PORT")
     with ExitStack() as stack:
         if port is None:
-            note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)", "hermes mcp install")
+            note_the_terminal("hermes mcp", "other programs (Claude Code, Codex, editors)", "hermes mcp install --help")
             server(stack.enter_context(opened(writing=write)), write=write, user=user).run("stdio")
             return
-        host, token = _settings(host, no_token)
+        host, token, hint = _settings(host, no_token)
         listening = stack.enter_context(
             listening_socket(host, port, change="port with --http")
         )  # before the store: a taken port costs nothing
         db = stack.enter_context(opened(writing=write))
         app = _guarded(server(db, write=write, user=user), host, token)
         shown = f"[{host}]" if ":" in host else host
-        click.echo(f"http://{shown}:{listening.getsockname()[1]}/mcp{_hint(token)}", err=True)
+        click.echo(f"http://{shown}:{listening.getsockname()[1]}/mcp ({hint})", err=True)
         serve_http(app, listening)
 
 
 command.add_command(install)
 
 
-def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
-    """The address to listen on, and the token of clients; ConfigError when strangers could use it."""
+def _settings(host: str | None, no_token: bool) -> tuple[str, str | None, str]:
+    """The address to listen on, the token of clients, and what to print about it; ConfigError when strangers could use it."""
     from hermes.serve.authorization import check_reach
     from hermes.serve.http import is_loopback
 
@@ -82,23 +82,15 @@ def _settings(host: str | None, no_token: bool) -> tuple[str, str | None]:
     config.require_set("mcp")
     config.require_known("mcp")
     host, configured = host or "127.0.0.1", (config.mcp.token or "").strip()
-    if no_token and not is_loopback(host):
-        raise ConfigError(
-            f"--no-token would give everyone who reaches {host} the record: set mcp.token, or listen on 127.0.0.1"
-        )
-    token = None if no_token else configured or secrets.token_urlsafe(24)
-    if token is not None:
-        check_reach(host, token, False, what="hermes mcp", hint="make mcp.token longer, or listen on 127.0.0.1")
-    return host, token
-
-
-def _hint(token: str | None) -> str:
-    """The part of the printed line about access; a configured token is not repeated."""
-    if token is None:
-        return " (no token: every program of this machine has access)"
-    if token == (configuration().mcp.token or "").strip():
-        return " (Authorization: Bearer, with mcp.token of config.yaml)"
-    return f" (Authorization: Bearer {token})"
+    if no_token:
+        if not is_loopback(host):
+            raise ConfigError(
+                f"--no-token would give everyone who reaches {host} the record: set mcp.token, or listen on 127.0.0.1"
+            )
+        return host, None, "no token: every program of this machine has access"
+    token = configured or secrets.token_urlsafe(24)
+    check_reach(host, token, False, what="hermes mcp", hint="make mcp.token longer, or listen on 127.0.0.1")
+    return host, token, f"Authorization: Bearer{', with mcp.token of config.yaml' if configured else f' {token}'}"
 
 
 def _guarded(made: Any, host: str, token: str | None) -> ASGIApp:
@@ -107,4 +99,4 @@ def _guarded(made: Any, host: str, token: str | None) -> ASGIApp:
     from hermes.serve.http import is_loopback
 
     app = made.streamable_http_app(host="127.0.0.1" if is_loopback(host) else host)
-    return Guard(app, {} if token is None else {None: token}, token="mcp.token", keys=", or the token that was printed")
+    return Guard(app, {} if token is None else {None: token})

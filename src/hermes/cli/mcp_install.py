@@ -3,10 +3,9 @@
 `PROGRAMS` is the table: what shows that a program is installed, the settings file it reads for this user, and the shape of an
 entry there. Everything else is the same for all.
 
-One entry in another program's settings file (JSON with comments, or TOML): read, put in and taken out.
-
-Only the text of the entry changes; comments, order and formatting of the rest stay. The result is read again before it is
-written: a change that can't be made in the text is refused, and so is a file that is not valid before.
+In a settings file (JSON with comments, or TOML) only the text of the entry changes; comments, order and formatting of the rest
+stay. The result is read again before it is written: a change that can't be made in the text is refused, and so is a file that
+is not valid before.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ from typing import Any
 
 import click
 
-from hermes.cli.output import Column, printed
 from hermes.errors import HermesError, InvalidInput, MissingExtra
 from hermes.home import get_hermes_home
 from hermes.whole_files import write_whole
 
-Members = dict[str, tuple[int, int, int]]  # key → the beginning of the key, of the value, and the value's end
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _COMMENT = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?\*/", re.S)
 _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.S)
@@ -52,21 +49,24 @@ class SettingsFile:
             raise InvalidInput(f"{path} can't be read ({error.strerror})") from None
         except (ValueError, RecursionError):
             kind = "TOML" if self._is_toml else "JSON"
-            raise InvalidInput(f"{path} is not valid {kind}; mend it and try again") from None
-        self.entry = (self._data.get(section) or {}).get(name)
+            raise InvalidInput(f"{path} is not valid {kind} with a table {section}; mend it and try again") from None
+        self.entry = self._data.get(section, {}).get(name)
 
     def text_with(self, value: Mapping[str, Any] | None) -> str:
         """The text with this entry, in the place of any there was; None: without one."""
         without, put = (_without_toml, _with_toml) if self._is_toml else (_without_json, _with_json)
         text = self.text if self.entry is None else without(self.text, self._section, self._name)
         text = text if value is None else put(text, self._section, self._name, value)
-        others = {key: one for key, one in (self._data.get(self._section) or {}).items() if key != self._name}
-        expected = {**self._data, self._section: others if value is None else {**others, self._name: value}}
+        entries = {key: one for key, one in self._data.get(self._section, {}).items() if key != self._name}
+        entries |= {} if value is None else {self._name: value}
         try:
             found = self._parsed(text)
         except ValueError:
             found = {}
-        if {self._section: {}, **found} != expected:  # a table without entries may be left out
+        if {self._section: {}, **found} != {
+            **self._data,
+            self._section: entries,
+        }:  # a table without entries may be left out
             said = f"{self.path}: {self._section} is written in a way that can't be changed here; edit it by hand"
             raise InvalidInput(said)
         return text
@@ -86,7 +86,7 @@ class SettingsFile:
 
     def _parsed(self, text: str) -> dict[str, Any]:
         data = tomllib.loads(text) if self._is_toml else json.loads(_plain(text).strip() or "{}", strict=False)
-        if not isinstance(data, dict) or not isinstance(data.get(self._section) or {}, dict):
+        if not isinstance(data, dict) or not isinstance(data.get(self._section, {}), dict):
             raise ValueError("not a table of tables")
         return data
 
@@ -112,9 +112,9 @@ def _skipped(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _members(plain: str, at: int) -> tuple[Members, int]:
-    """The members of the object that begins at a place, and where it ends."""
-    found: Members = {}
+def _members(plain: str, at: int) -> dict[str, tuple[int, int, int]]:
+    """The members of the object that begins at a place: where the key begins, where the value begins and ends."""
+    found = {}
     at = _skipped(plain, at + 1)
     while plain[at] != "}":
         key, end = _read_value(plain, at)
@@ -122,7 +122,7 @@ def _members(plain: str, at: int) -> tuple[Members, int]:
         found[key] = (at, value, end := _read_value(plain, value)[1])
         at = _skipped(plain, end)
         at = _skipped(plain, at + 1) if plain[at] == "," else at
-    return found, at
+    return found
 
 
 def _with_json(text: str, section: str, name: str, value: Any) -> str:
@@ -130,41 +130,30 @@ def _with_json(text: str, section: str, name: str, value: Any) -> str:
     if not _plain(text).strip():
         text = f"{text.rstrip()}\n{{}}\n".lstrip()
     plain = _plain(text)
-    at, key = _skipped(plain, 0), section
-    if found := _members(plain, at)[0].get(section):
-        _, at, end = found
-        if plain[at] != "{":  # null
-            text = f"{text[:at]}{{}}{text[end:]}"
-            plain = _plain(text)
-        key = name
+    at = _skipped(plain, 0)
+    if section in (members := _members(plain, at)):
+        at = members[section][1]
+        members = _members(plain, at)
     else:
-        value = {name: value}
-    members, end = _members(plain, at)
-    if members and "\n" not in text[at:end]:
-        return f"{text[: at + 1]}{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}, {text[at + 1 :]}"
+        name, value = section, {name: value}
     line = "\r\n" if "\r\n" in text else "\n"
-    unit = found_unit[1] if (found_unit := re.search(r'^([ \t]+)"', text, re.M)) else "  "
+    unit = found[1] if (found := re.search(r'^([ \t]+)"', text, re.M)) else "  "
     outer = re.match(r"[ \t]*", text[text.rfind("\n", 0, at) + 1 :])[0]  # type: ignore[index]
-    body = json.dumps({key: value}, ensure_ascii=False, indent=unit)[1:-2].replace("\n", line + outer)
+    body = json.dumps({name: value}, ensure_ascii=False, indent=unit)[1:-2].replace("\n", line + outer)
     return text[: at + 1] + body + ("," if members else line + outer) + text[at + 1 :]
 
 
 def _without_json(text: str, section: str, name: str) -> str:
     """The text without an entry. Its section stays, if need be empty: there are programs that ask for one."""
     bare, plain = _without_comments(text), _plain(text)
-    begin = _members(plain, _skipped(plain, 0))[0][section][1]
-    members, close = _members(plain, begin)
-    start, _, end = members[name]
-    after = end if bare[comma := _skipped(bare, end)] != "," else comma + 1
-    if not (text[begin + 1 : start] + text[after:close]).strip():
-        return text[: begin + 1] + text[close:]
-    if after == end:  # the last one takes the comma before it along
-        before = max((one[2] for one in members.values() if one[2] < start), default=start)
-        comma = bare.find(",", before, start)
-        return text[: max(comma, 0)] + text[comma + 1 : start].rstrip() + text[end:]
-    kept = text[:start].rstrip()
-    space = 1 if len(kept) == start and text.startswith(" ", after) else 0  # on one line, a space followed the entry
-    return kept + text[after + space :]
+    begin = _members(plain, _skipped(plain, 0))[section][1]
+    start, _, end = _members(plain, begin)[name]
+    after, before = _skipped(bare, end), bare.rfind(",", begin, start)
+    if bare[after] == ",":
+        return text[:start].rstrip() + text[after + 1 :]
+    if before < 0:  # it is the only one
+        return text[:start].rstrip() + text[end:]
+    return text[:before] + text[before + 1 : start].rstrip() + text[end:]
 
 
 # ------------------------------------------------------------------------------------------------ TOML
@@ -219,10 +208,7 @@ class Program:
         words = [*command_words(os.defpath), "mcp", *(own[own.index("mcp") + 1 :] if own else [])]
         in_one, variables = (True, "environment") if self.key == "opencode" else (False, "env")
         made = {**self.more, **there, **({"command": words} if in_one else {"command": words[0], "args": words[1:]})}
-        own_env = there.get(variables) or {}
-        if not isinstance(own_env, dict):
-            raise InvalidInput(f"{self.path()}: {variables} of the entry {NAME} is not an object; mend it there first")
-        env = {name: value for name, value in own_env.items() if name != "HERMES_HOME"}
+        env = {name: value for name, value in (there.get(variables) or {}).items() if name != "HERMES_HOME"}
         if (home := get_hermes_home().absolute()) != Path.home() / ".hermes":
             env["HERMES_HOME"] = str(home)
         return {**made, variables: env} if env or variables in there else made
@@ -277,9 +263,10 @@ def _words(entry: Any) -> list[str]:
 
 
 def _is_ours(entry: Any) -> bool:
-    """Whether an entry starts `hermes mcp`, with whatever options."""
+    """Whether an entry starts `hermes mcp`, with whatever options and variables."""
     words = _words(entry)
-    return "mcp" in words and (Path(words[0]).name in ("hermes", "hermes-sessions") or "hermes.cli.main" in words)
+    is_hermes = "mcp" in words and (Path(words[0]).name in ("hermes", "hermes-sessions") or "hermes.cli.main" in words)
+    return is_hermes and all(isinstance(entry.get(one) or {}, dict) for one in ("env", "environment"))
 
 
 def state(program: Program) -> str:
@@ -288,32 +275,18 @@ def state(program: Program) -> str:
         entry = program.file().entry
     except HermesError as error:
         return f"its file {str(error).removeprefix(f'{program.path()} ').partition(';')[0]}"
-    if entry is None:
-        return "not connected"
-    return "connected" if _is_ours(entry) else f"has another entry {NAME}"
+    return "not connected" if entry is None else "connected" if _is_ours(entry) else f"has another entry {NAME}"
 
 
 @click.command()
-@click.argument("program", nargs=-1, metavar="[PROGRAM]...", type=click.Choice(list(PROGRAMS)))
+@click.argument("program", nargs=-1, required=True, type=click.Choice(list(PROGRAMS)))
 @click.option("--remove", is_flag=True, help="Take the entry out.")
 @click.option("--print", "is_dry", is_flag=True, help="Show what would change in the file; write nothing.")
 def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
     """Connect other programs to the record: put `hermes mcp` into their settings.
 
-    Without PROGRAM: list the programs found on this machine and whether they are connected.
+    `hermes doctor` shows which of them are here, and whether they are connected.
     """
-    if not program:
-        if remove or is_dry:
-            raise click.UsageError(f"name a program: {', '.join(PROGRAMS)}")
-        home = f"{Path.home()}/"
-        rows = [
-            (one.key, state(one), str(one.path()).replace(home, "~/", 1))
-            for one in PROGRAMS.values()
-            if is_there(one.signs)
-        ]
-        columns = [Column("Program"), Column("State", 20), Column("File", 20)]
-        click.echo(printed(columns, rows) if rows else f"Found none of {', '.join(PROGRAMS)}.")
-        return 0
     status = 0
     for name in program:
         try:

@@ -74,12 +74,8 @@ class Guard:
     The name of the key a request came with is in its scope, as CALLER; None is the owner.
     """
 
-    def __init__(
-        self, app: ASGIApp, secrets: Mapping[str | None, str], *, strangers: bool = False,
-        token: str = "api_server.token", keys: str = " or one of api_server.keys",
-    ) -> None:  # fmt: skip
-        """`token` and `keys` are what the errors call the secrets."""
-        self._app, self._token, self._keys = app, token, keys
+    def __init__(self, app: ASGIApp, secrets: Mapping[str | None, str], *, strangers: bool = False) -> None:
+        self._app = app
         self._secrets = {name: secret.encode() for name, secret in secrets.items()}
         self._strangers = strangers
 
@@ -95,20 +91,18 @@ class Guard:
     def _caller(self, headers: Headers) -> str | None:
         """The caller's key; ApiError without access."""
         if not self._secrets:
-            problem = None if self._strangers else from_elsewhere(headers)
-            if problem is not None:
+            if not self._strangers and (problem := from_elsewhere(headers)) is not None:
                 raise problem
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")
         given = shown.strip().encode("latin-1", "replace")
-        fitting = [
-            name for name, secret in self._secrets.items() if hmac.compare_digest(given, secret)
-        ]  # all are compared, always
+        # All are compared, always.
+        fitting = [name for name, secret in self._secrets.items() if hmac.compare_digest(given, secret)]
         if kind.lower() == "bearer" and fitting:
             return fitting[0]
         if not shown:
-            raise ApiError(401, f"a token is needed: Authorization: Bearer <{self._token}>", code="missing_api_key")
-        raise ApiError(401, f"wrong token: send {self._token}{self._keys}", code="invalid_api_key")
+            raise ApiError(401, "a token is needed: Authorization: Bearer TOKEN", code="missing_api_key")
+        raise ApiError(401, "wrong token", code="invalid_api_key")
 
 
 def from_elsewhere(headers: Headers) -> ApiError | None:

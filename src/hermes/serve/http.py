@@ -13,6 +13,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import resource
 import socket
 import time
@@ -202,36 +203,28 @@ def _bound(host: str, port: int) -> list[socket.socket]:
             f"{host!r} is not an address of this machine ({error}); check `host` in config.yaml"
         ) from None
     made: list[socket.socket] = []
-    problem: OSError | None = None
+    problem = 0
     for family, _, _, _, address in dict.fromkeys(found):
-        one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that asyncio sets TCP_NODELAY
+        chosen = made[0].getsockname()[1] if made else port
         try:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            chosen = made[0].getsockname()[1] if made else port
-            one.bind((address[0], chosen, *address[2:]))
-            one.listen(BACKLOG)
-            one.setblocking(False)
-            made.append(one)
+            one = socket.create_server((address[0], chosen, *address[2:]), family=family, backlog=BACKLOG)
         except OSError as error:
-            one.close()
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # a family this machine does not have
+            problem = error.errno or 0
+            if problem not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # a family this machine does not have
                 _close(made)
-                raise _refusal(host, port, error) from None
-            problem = error
-    if not made:
-        raise _refusal(host, port, problem or OSError("no address"))
-    return made
-
-
-def _refusal(host: str, port: int, error: OSError) -> ConfigError | PlatformUnreachable:
-    why = error.strerror or str(error)
-    if error.errno == errno.EADDRINUSE:
-        return PlatformUnreachable(
+                made.clear()
+                break
+            continue
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections inherit it
+        made.append(one)
+    if problem == errno.EADDRINUSE:
+        raise PlatformUnreachable(
             f"port {port} on {host} is taken by another program; stop that one, or set another `port` in config.yaml"
         )
-    return ConfigError(f"can't listen on {host}:{port} ({why}); check `host` and `port` in config.yaml")
+    if not made:
+        why = os.strerror(problem)
+        raise ConfigError(f"can't listen on {host}:{port} ({why}); check `host` and `port` in config.yaml")
+    return made
 
 
 def _close(sockets: list[socket.socket]) -> None:

@@ -1,4 +1,4 @@
-"""What servers read and write over HTTP: the body of a request, errors, JSON, and server-sent events.
+"""HTTP requests and responses of the servers: the body of a request, errors, JSON, and server-sent events.
 
 A body is read up to a size and for a time. An error is a status and {"error": {"message", "type", "param", "code"}}, as OpenAI's
 clients understand it: one of ours is sent with its own text, with secrets masked; an unexpected exception is sent as a number
@@ -15,6 +15,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +28,7 @@ from hermes.errors import (
     MissingExtra,
     ModelError,
     RateLimited,
+    SessionBusy,
     SessionNotFound,
     StoreBusy,
     StoreError,
@@ -37,21 +39,18 @@ _log = logging.getLogger("hermes.serve")
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """A request that fails, and the error its sender gets."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str | None = None,
-        param: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
-        self.retry_after = retry_after
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    retry_after: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
     def body(self) -> dict[str, Any]:
         """Its JSON body."""
@@ -72,6 +71,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ContextTooLong, 400, "context_length_exceeded"),
     (ModelError, 502, "model_error"),
     (SessionNotFound, 404, "session_not_found"),
+    (SessionBusy, 409, "session_busy"),
     (InvalidInput, 400, None),
     (MissingExtra, 500, "missing_extra"),
 )
@@ -142,10 +142,11 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
 
 def parse_json(data: bytes) -> Any:
     """Parse JSON; ApiError 400 when it is invalid, or nested so deeply that writing it again would exhaust the stack."""
+    too_deep = ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
     try:
         parsed = msgspec.json.decode(data)
     except RecursionError:
-        raise _too_deep() from None
+        raise too_deep from None
     except ValueError as error:  # also msgspec's and UnicodeDecodeError
         raise ApiError(400, f"the body of the request is not valid JSON ({error})", code="invalid_json") from None
     level = [parsed] if isinstance(parsed, (dict, list)) else []
@@ -154,11 +155,7 @@ def parse_json(data: bytes) -> Any:
         level = [one for held in inner for one in held if isinstance(one, (dict, list))]
         if not level:
             return parsed
-    raise _too_deep()
-
-
-def _too_deep() -> ApiError:
-    return ApiError(400, f"the body of the request is nested more than {_DEEPEST} levels deep", code="invalid_json")
+    raise too_deep
 
 
 # ------------------------------------------------------------------------------------------------ responses

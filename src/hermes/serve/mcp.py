@@ -15,15 +15,14 @@ from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import anyio.to_thread
 from mcp.server import MCPServer
-from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, Completion, Resource, ResourceTemplateReference, ToolAnnotations
+from mcp.types import INVALID_PARAMS, ToolAnnotations
 from pydantic import Field, ValidationError
 
 from hermes import __version__
@@ -33,7 +32,6 @@ from hermes.agent.recall.history_text import (
     NOTE,
     PER_MESSAGE,
     as_json,
-    defused,
     fitted,
     message_entry,
     quoted,
@@ -42,7 +40,7 @@ from hermes.agent.recall.history_text import (
 from hermes.commands.session_choice import find
 from hermes.config import suggestion
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
-from hermes.texts import encodable, one_line, shortened, shortened_line, text_tokens
+from hermes.texts import encodable, shortened, shortened_line, text_tokens
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
 _SMALLEST, _BUDGET, _LARGEST = 200, 4_000, 50_000
 _TITLE = 40  # tokens of a title
 _ROLES = ("user", "assistant", "tool", "system")
-_LISTED = 50  # conversations in the list of resources
-_SOURCES = 40  # sources that are counted one by one
 _COUNTED = 200  # hits, or further conversations of a list, among which what is left out is counted
 _MATCHES = ((5, True), (3, True), (1, True), (1, False))  # matches of a conversation, and whether with their neighbours
 Budget = Annotated[int, Field(description="The largest answer, in tokens.", ge=_SMALLEST, le=_LARGEST)]
@@ -70,68 +66,39 @@ def server(db: SessionDB, *, write: bool = False, user: User | None = None) -> M
         record.recall, record.search_sessions, record.read_session, record.list_sessions, record.session_stats, record.why,
     ]  # fmt: skip
     writers: list[Callable[..., str]] = [record.tag_session, record.set_title, record.append_note] if write else []
-    made = _RecordServer(
-        record, [_tool(one, reads=one in readers) for one in (*readers, *writers)], "hermes", title="Hermes Sessions",
+    return _RecordServer(
+        [_tool(one, reads=one in readers) for one in (*readers, *writers)], "hermes", title="Hermes Sessions",
         version=__version__, log_level="WARNING",
         instructions="Earlier conversations of this user: recall tells what they say about a message, search_sessions finds"
         f" them, read_session shows one. {NOTE}",
     )  # fmt: skip
 
-    @made.resource("session://{session_id}", mime_type="application/json", title="A conversation",
-                   description=f"A conversation: its newest messages, at most {_LARGEST:,} tokens, quoted.")  # fmt: skip
-    def conversation(session_id: str) -> str:
-        try:
-            return record.read_session(session_id, max_tokens=_LARGEST)
-        except HermesError as error:
-            raise ResourceNotFoundError(str(error)) from None
-
-    @made.completion()  # type: ignore[no-untyped-call, untyped-decorator]
-    async def complete(ref: Any, argument: Any, context: Any) -> Completion | None:
-        if not isinstance(ref, ResourceTemplateReference) or argument.name != "session_id":
-            return None
-        return Completion(values=await anyio.to_thread.run_sync(record.ids_beginning, argument.value))
-
-    @made.prompt(title="Catch me up")
-    def catch_me_up(topic: str) -> str:
-        """What was discussed and decided about a topic, with citations."""
-        return (
-            f"Catch me up on {topic!r}. Use search_sessions to find the conversations about it, read_session to read around the"
-            " best hits, and tell me what was decided, what is open and when it was last discussed. Cite message ids. If the"
-            " record says nothing about it, say so."
-        )
-
-    return made
-
 
 class _RecordServer(MCPServer[Any]):
-    """Also lists the latest conversations as resources; a client's mistake is an answer and no crash in the log."""
+    """A server whose tools answer a client's mistake with one line."""
 
-    def __init__(self, record: Record, tools: list[Tool], *args: Any, **options: Any) -> None:
+    def __init__(self, tools: list[Tool], *args: Any, **options: Any) -> None:
         super().__init__(*args, tools=tools, **options)
-        self._record, self._arguments = record, {one.name: one.parameters for one in tools}
+        self._arguments = {one.name: one.parameters["properties"] for one in tools}
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        if (schema := self._arguments.get(name)) is None:
+        if (known := self._arguments.get(name)) is None:
             raise ToolError(f"unknown tool {name!r}{_known(name, self._arguments)}")
-        known = schema["properties"]
         for unknown in (one for one in arguments if one not in known):
             raise ToolError(f"{name} has no argument {unknown!r}{_known(unknown, known)}")
         try:
             return await super().call_tool(name, arguments, context)
-        except ToolError as error:  # the library's words stay here
+        except (
+            ToolError
+        ) as error:  # the library's frame around the cause stays here, and so does its documentation's address
             cause = error.__cause__
             if isinstance(cause, ValidationError):
-                raise ToolError(_wrong_argument(schema, cause)) from None
+                first = cause.errors(include_url=False)[0]
+                raise ToolError(f"{first['loc'][0]}: {first['msg']}") from None
             raise (cause if isinstance(cause, ToolError) else error) from None
 
-    async def list_resources(self) -> list[Resource]:
-        return await anyio.to_thread.run_sync(self._record.resources)
-
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None, context: Any = None) -> Any:
-        try:
-            return await super().get_prompt(name, arguments, context)
-        except ValueError as error:  # an unknown prompt, or a missing argument
-            raise MCPError(code=INVALID_PARAMS, message=str(error)) from None
+        raise MCPError(code=INVALID_PARAMS, message=f"unknown prompt {name!r}")  # else the library logs a crash
 
     async def run_stdio_async(self) -> None:
         lines: Any = _requests()
@@ -168,22 +135,6 @@ def _tool(function: Callable[..., str], *, reads: bool) -> Tool:
 
 def _known(name: str, known: Iterable[str]) -> str:
     return suggestion(name, known) or f"; known: {', '.join(known) or 'none'}"
-
-
-def _wrong_argument(schema: Mapping[str, Any], error: ValidationError) -> str:
-    """The first wrong argument, what it has to be, and what it was."""
-    first = error.errors(include_url=False)[0]
-    name = str(first["loc"][0])
-    kind = schema["properties"][name]
-    kind = kind.get("anyOf", [kind])[0]  # the other one is null
-    expected = {"string": "text", "boolean": "true or false", "array": "a list of texts"}.get(
-        kind["type"], "a whole number"
-    )
-    if "minimum" in kind:
-        expected += f" from {kind['minimum']:,} " + (f"to {kind['maximum']:,}" if "maximum" in kind else "on")
-    if first["type"] == "missing":
-        return f"{name} is missing; expected {expected}"
-    return f"{name}: expected {expected}, got {shortened(json.dumps(first['input'], default=str), 60)}"
 
 
 class Record:
@@ -352,34 +303,11 @@ class Record:
         told = ({key: value for key, value in one.items() if key != "words"} for one in entries)
         return fitted(head, "changes", enumerate(told), max_tokens, {"changes": len(answer["changes"])})
 
-    def resources(self) -> list[Resource]:
-        """The latest conversations, as what a client can attach."""
-        rows = self._db.list_sessions_rich(
-            limit=_LISTED, order_by_last_active=True, automated=False, visible_to=self._user
-        )
-        return [
-            Resource(
-                uri=f"session://{quote(row['id'], safe='')}", name=row["id"], mime_type="application/json",
-                title=shortened_line(defused(row["title"] or row["preview"] or row["id"]), 80),
-                description=f"{one_line(row['source'])}, {when(row['last_active'])}",
-            )
-            for row in rows
-        ]  # fmt: skip
-
-    def ids_beginning(self, text: str) -> list[str]:
-        """Ids of the latest conversations that begin so."""
-        rows = self._db.list_sessions_rich(limit=1000, order_by_last_active=True, visible_to=self._user)
-        return [row["id"] for row in rows if row["id"].startswith(text)][:100]
-
     def session_stats(self) -> str:
         """How many conversations and messages there are, by source."""
         sources = self._db.source_counts(visible_to=self._user)
-        largest = sorted(sources, key=lambda source: (-sources[source], source))
-        return as_json({
-            "sessions": sum(sources.values()), "messages": self._db.message_count(visible_to=self._user),
-            "by_source": {source: sources[source] for source in largest[:_SOURCES]},
-            **({"other_sources": len(largest) - _SOURCES} if len(largest) > _SOURCES else {}),
-        })  # fmt: skip
+        messages = self._db.message_count(visible_to=self._user)
+        return as_json({"sessions": sum(sources.values()), "messages": messages, "by_source": sources})
 
     def tag_session(self, session: Session, tags: list[str]) -> str:
         """Add tags to a conversation."""

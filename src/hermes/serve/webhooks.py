@@ -1,7 +1,7 @@
 """POST /webhooks/<name>: other programs report an event, and the agent answers it.
 
-A delivery is accepted when its signature is valid, stored once however often it is sent, and answered
-with 202 only when it is stored. A refusal names the reason in a few words, and never the secret.
+A delivery is accepted when its signature is valid, and answered with 202 only when it is stored; the gateway stores one that
+is sent again only once. A refusal names the reason in a few words, and never the secret.
 
 Signatures are verified over the raw bytes, in the ways senders of webhooks sign.
 
@@ -28,9 +28,8 @@ import logging
 import re
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -91,8 +90,7 @@ def _by_digest(header: str) -> Check:
         kind, _, shown = headers[header].strip().partition("=")
         if kind != "sha256" or not _HEX.fullmatch(shown):
             raise bad_signature("the signature must read sha256=<64 hexadecimal digits>")
-        if not hmac.compare_digest(bytes.fromhex(shown), _mac(secret.encode(), body)):
-            raise bad_signature("the signature does not fit")
+        _check_one([bytes.fromhex(shown)], _mac(secret.encode(), body))
         return by_bytes(body)
 
     return check
@@ -112,20 +110,19 @@ def _standard(headers: Mapping[str, str], body: bytes, secret: str, now: float) 
     if _STAMP_IN_ID.search(delivery):  # an id and a time, cut elsewhere: the signature does not say where the id ends
         raise bad_signature(f"{names[0]} contains a time")
     _in_time(stamp, now)
-    expected = _mac(_standard_key(secret), f"{delivery}.{stamp}.".encode("latin-1", "replace") + body)
-    good = False
-    for one in shown.split(" "):
-        version, _, encoded = one.partition(",")
-        good |= version == "v1" and hmac.compare_digest(_decoded(encoded), expected)
-    if not good:
-        raise bad_signature("the signature does not fit")
+    key = _decoded(secret.removeprefix("whsec_")) or secret.encode()
+    pairs = [one.partition(",") for one in shown.split(" ")]
+    _check_one(
+        [_decoded(found) for version, _, found in pairs if version == "v1"],
+        _mac(key, f"{delivery}.{stamp}.".encode("latin-1", "replace") + body),
+    )
     return delivery
 
 
-def _standard_key(secret: str) -> bytes:
-    """The bytes of a secret: base64 behind `whsec_` (or alone), else the text itself."""
-    bare = secret.removeprefix("whsec_")
-    return _decoded(bare) or secret.encode()
+def _check_one(shown: Iterable[bytes], expected: bytes) -> None:
+    """ApiError 401 unless one of these signatures is the expected one; all are compared, always."""
+    if not sum(hmac.compare_digest(one, expected) for one in shown):
+        raise bad_signature("the signature does not fit")
 
 
 def _decoded(text: str) -> bytes:
@@ -150,12 +147,8 @@ def _stripe(headers: Mapping[str, str], body: bytes, secret: str, now: float) ->
     pairs = [part.strip().partition("=") for part in headers["stripe-signature"].split(",")]
     stamp = next((found for key, _, found in pairs if key == "t"), "")
     _in_time(stamp, now)
-    expected = _mac(secret.encode(), f"{stamp}.".encode() + body)
-    good = False
-    for key, _, shown in pairs:
-        good |= key == "v1" and bool(_HEX.fullmatch(shown)) and hmac.compare_digest(bytes.fromhex(shown), expected)
-    if not good:
-        raise bad_signature("the signature does not fit")
+    signatures = [bytes.fromhex(found) for key, _, found in pairs if key == "v1" and _HEX.fullmatch(found)]
+    _check_one(signatures, _mac(secret.encode(), f"{stamp}.".encode() + body))
     return by_bytes(body)  # a retry has another time, and the same event in it
 
 
@@ -176,15 +169,8 @@ SCHEMES: dict[str, tuple[tuple[str, ...], Check]] = {
 }
 
 
-def unsigned(headers: Mapping[str, str]) -> str:
-    """The id of a delivery to a route without a secret: its sender's, else a new one."""
-    named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
-    return named or secrets.token_hex(16)
-
-
 LARGEST = 25_000_000  # bytes: as much as GitHub ever sends
 SLOWEST = 30.0  # seconds a delivery may take to arrive
-_REMEMBERED = 10_000  # deliveries in memory; the gateway, which stores them, remembers all
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FORM = "application/x-www-form-urlencoded"
 
@@ -250,24 +236,15 @@ def _field(value: Any, key: str) -> str | None:
 
 
 def webhook_app(
-    routes: Mapping[str, WebhookRoute],
-    keep: Keep,
-    *,
-    log: Log,
-    strangers: bool = False,
-    slowest: float = SLOWEST,
+    routes: Mapping[str, WebhookRoute], keep: Keep, *, log: Log, strangers: bool = False, slowest: float = SLOWEST
 ) -> Starlette:
-    """The application. `keep` is awaited for each new delivery; when it returns, the sender gets 202.
+    """The application. `keep` is awaited for each delivery; when it returns, the sender gets 202.
 
     Routes without a secret accept programs of this machine, or everyone (`strangers`).
     """
     hooks = _Hooks(routes, keep, log, strangers, slowest)
-    return Starlette(
-        routes=[
-            HttpRoute("/health", _health, methods=["GET"]),
-            HttpRoute("/webhooks/{name}", hooks.arrive, methods=["POST"]),
-        ]
-    )
+    arrive = HttpRoute("/webhooks/{name}", hooks.arrive, methods=["POST"])
+    return Starlette(routes=[HttpRoute("/health", _health, methods=["GET"]), arrive])
 
 
 async def _health(request: Request) -> JSONResponse:
@@ -281,7 +258,6 @@ class _Hooks:
     log: Log
     strangers: bool
     slowest: float
-    seen: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     async def arrive(self, request: Request) -> JSONResponse:
         """One delivery."""
@@ -300,25 +276,19 @@ class _Hooks:
     def _believed(self, route: WebhookRoute, headers: Headers, body: bytes) -> str:
         if route.secret is not None:
             return verify(headers, body, route.secret, time.time(), scheme=route.scheme)
-        problem = None if self.strangers else from_elsewhere(headers)
-        if problem is not None:
+        if not self.strangers and (problem := from_elsewhere(headers)) is not None:
             raise problem
-        return unsigned(headers)
+        named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
+        return named or secrets.token_hex(16)  # its sender's own id, else a new one
 
     async def _taken(self, route: WebhookRoute, delivery: str, headers: Headers, body: bytes) -> JSONResponse:
         payload = await asyncio.to_thread(_payload, headers, body)
-        event_id = f"{route.name}:{delivery}"
-        if event_id in self.seen:
-            return JSONResponse({"status": "duplicate"})
         text = await asyncio.to_thread(prompt_for, route.name, route.prompt, payload, headers)
         try:
-            await self.keep(Arrived(route, event_id, text, headers.get("x-github-delivery")))
+            await self.keep(Arrived(route, f"{route.name}:{delivery}", text, headers.get("x-github-delivery")))
         except Exception as error:  # it is not stored: the sender must send it again
             unforeseen(error)
             return _answer(503, "the delivery could not be stored; send it again", {"Retry-After": "5"})
-        self.seen[event_id] = None
-        if len(self.seen) > _REMEMBERED:
-            self.seen.popitem(last=False)
         return JSONResponse({"status": "accepted"}, status_code=202)
 
 

@@ -1,11 +1,9 @@
-"""Slash commands in an editor: the Host they work through, and the list that an editor offers to its user.
+"""Slash commands in an editor, and the choices of its user: the model, and how often the agent asks before commands.
 
 Sessions are opened, left and deleted by the editor's own means, so commands for that are not offered there. The output of a
 command is shown like a reply and is no part of the record.
 
-Choices of an editor's user for a session: the model that answers, and how often the agent asks before commands.
-
-Both are offered as configuration options; the second is also a mode, for editors that only know modes. The model is kept
+Model and mode are configuration options; the mode is also offered as one, for editors that know only modes. The model is kept
 with the session, as /model does; the mode is for one session of the editor and ends with the process. `config.yaml` has
 the defaults.
 """
@@ -14,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import acp
@@ -27,8 +25,10 @@ from hermes.store.records.sessions import CONFIGURED
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.models.model import Model
+    from hermes.agent.tools.tool import Toolbox
     from hermes.agent.turn import Stop, Turn
     from hermes.config import Config
+    from hermes.serve.acp.messages import Display
     from hermes.serve.models import Models
     from hermes.store.api.session_db import SessionDB
     from hermes.store.records.visibility import User
@@ -48,16 +48,21 @@ def _input(command: Command) -> schema.AvailableCommandInput | None:
 
 
 @dataclass(slots=True)
-class EditorHost:
-    """An editor's session as a slash command sees it (see commands.registry.Host); used in a thread."""
+class EditorSession:
+    """A session of the editor, also as a slash command sees it in its thread (see commands.registry.Host)."""
 
+    name: str  # its id in the editor, which stays when it is compressed
     agent: Agent
+    toolbox: Toolbox
+    display: Display
     db: SessionDB
     config: Config
     default_model: Model
     say: Callable[[str], None]
     ask: Callable[[str], bool]
     show: Callable[[Turn], None]
+    announcing: asyncio.Task[None] | None = None
+    allowed: set[str] = field(default_factory=set)  # questions that the user answered with "always"
     stop: Stop | None = None  # of the prompt that is worked on
     pending_title: str | None = None
     user: User | None = None
@@ -92,6 +97,11 @@ class EditorHost:
     def leave(self, *, ending: bool = True) -> None:
         """Do nothing: the editor closes its sessions."""
 
+    def close(self) -> None:
+        """End the agent and its tools."""
+        self.agent.close()
+        self.toolbox.close()
+
     def name_it(self) -> None:
         """Give the session the title that was chosen before it existed."""
         if self.pending_title is not None and self.db.get_session(self.session_id) is not None:
@@ -125,7 +135,7 @@ def modes(agent: Agent) -> schema.SessionModeState:
 async def options(
     agent: Agent, models: Models
 ) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
-    """Everything that can be chosen, with its current value."""
+    """The options of a session, each with its current value."""
     names = (await models.names())[:_MOST]
     return [
         schema.SessionConfigOptionSelect(

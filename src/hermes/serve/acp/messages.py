@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import acp
 from acp import schema
 
+from hermes.agent.attached_files import image_type
 from hermes.agent.recall.history_text import message_text
 from hermes.agent.recall.recall import Recalled, recalled_by
 from hermes.agent.tool_calls import read_call, succeeded
@@ -29,7 +30,6 @@ from hermes.agent.tools.permission import visible
 from hermes.agent.turn import EmptyReply, Event, Notice, Text, Thought, ToolFinished, ToolProgress, ToolStarted
 from hermes.config.settings_schema import McpServer
 from hermes.errors import InvalidInput
-from hermes.store.records.attachments import mime_of
 from hermes.store.records.events import RECALLED
 from hermes.texts import content_text, shortened_line
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _LARGEST_FILE = 200_000  # characters of a file that a question refers to
 _LARGEST_PICTURE = 10_000_000  # bytes
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _TITLE = 300  # characters
 # The agent's tools, and in small letters those of other programs whose histories were imported.
 _KINDS = {
@@ -241,8 +240,8 @@ def _picture(encoded: str, named: str) -> dict[str, Any]:
 
 
 def _picture_part(data: bytes, name: str) -> dict[str, Any]:
-    mime = mime_of(data)
-    if mime not in _PICTURES:
+    mime = image_type(data)
+    if mime is None:
         raise InvalidInput(f"{name} can't be read; send it as PNG, JPEG, GIF or WebP")
     if len(data) > _LARGEST_PICTURE:
         raise InvalidInput(f"{name} has {len(data):,} bytes, more than {_LARGEST_PICTURE:,}; send a smaller one")
@@ -253,7 +252,7 @@ def _linked(uri: str, cwd: Path) -> dict[str, Any]:
     """A file that the editor refers to: its text, the picture it is, or its name when it is neither or can't be read."""
     path = _local_path(uri)
     data = _read(cwd / path, _LARGEST_PICTURE) if path else None
-    if data is not None and mime_of(data) in _PICTURES:
+    if data is not None and image_type(data):
         return _picture_part(data, path)
     text = None if data is None or b"\0" in data[:8000] else data.decode("utf-8", "replace")
     return {"type": "text", "text": _file(uri, text)}

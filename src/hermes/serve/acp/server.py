@@ -12,7 +12,6 @@ import json
 import logging
 import math
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -35,7 +34,7 @@ from hermes.agent.turn import Done, Event, Notice, PermissionDecided, Permission
 from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
 from hermes.serve.acp import commands
-from hermes.serve.acp.commands import EditorHost, offered, refusal
+from hermes.serve.acp.commands import EditorSession, offered, refusal
 from hermes.serve.acp.messages import Display, mcp_servers_of, question_of, replayed
 from hermes.serve.models import Models
 from hermes.texts import encodable
@@ -50,16 +49,6 @@ _PAGE = 50
 _LONGEST_LINE = 50_000_000  # bytes of one message of the editor
 _ALLOW, _ALWAYS, _REJECT = "yes", "always", "no"
 _log = logging.getLogger("hermes.acp")
-
-
-@dataclass(slots=True)
-class _EditorSession:
-    agent: Agent
-    toolbox: Toolbox
-    display: Display
-    host: EditorHost
-    announcing: asyncio.Task[None] | None = None
-    allowed: set[str] = field(default_factory=set)  # questions that the user answered with "always"
 
 
 class _Lines:
@@ -95,7 +84,7 @@ class EditorAgent:
         self._db, self._config, self._model = db, config, model
         self._keep_model = keep_model  # sessions open with this model, not with the one chosen for them
         self._models = Models(model)
-        self._sessions: dict[str, _EditorSession] = {}
+        self._sessions: dict[str, EditorSession] = {}
         self._router = build_agent_router(cast("acp.Agent", self), use_unstable_protocol=True)
 
     async def listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -231,12 +220,12 @@ class EditorAgent:
     async def close_session(self, session_id: str, **kwargs: Any) -> schema.CloseSessionResponse:
         """The editor is done with a session; it stays in the record."""
         if (known := self._sessions.pop(session_id, None)) is not None:
-            if known.host.stop is not None:
-                known.host.stop.want()
-            await asyncio.to_thread(_close, known)
+            if known.stop is not None:
+                known.stop.want()
+            await asyncio.to_thread(known.close)
         return schema.CloseSessionResponse()
 
-    def _known(self, session_id: str) -> _EditorSession:
+    def _known(self, session_id: str) -> EditorSession:
         known = self._sessions.get(session_id)
         if known is None:
             raise refusal(f"session {session_id} is not open")
@@ -263,9 +252,9 @@ class EditorAgent:
     def _open(self, name: str, session_id: str, cwd: str, servers: Any) -> None:
         folder = _folder(cwd)
         if (known := self._sessions.get(name)) is not None:
-            if known.host.stop is not None:
+            if known.stop is not None:
                 raise refusal(f"a turn is under way in session {name}; wait for it or cancel it", -32600)
-            _close(self._sessions.pop(name))
+            self._sessions.pop(name).close()
         config = self._config
         if servers:
             config = msgspec.structs.replace(config, mcp_servers={**config.mcp_servers, **mcp_servers_of(servers)})
@@ -275,15 +264,11 @@ class EditorAgent:
         model = model_of_choice(config, chosen, self._model)
         agent = Agent(self._db, config, model, session_id=session_id, source=SOURCE, cwd=folder)
         agent.expected_tools = toolbox.known
-        self._sessions[name] = _EditorSession(agent, toolbox, Display(self._db, folder), self._host(name, agent))
-
-    def _host(self, name: str, agent: Agent) -> EditorHost:
-        """The host of a session's commands, which run in threads."""
-        return EditorHost(
-            agent, self._db, self._config, self._model,
+        made = self._sessions[name] = EditorSession(
+            name, agent, toolbox, Display(self._db, folder), self._db, self._config, self._model,
             say=lambda text: self._wait_for(self._send(name, acp.update_agent_message_text(f"{text}\n\n"))),
-            ask=lambda question: bool(self._wait_for(self._answer(name, self._known(name), question))),
-            show=lambda turn: self._wait_for(self._show(name, self._known(name), turn)),
+            ask=lambda question: bool(self._wait_for(self._answer(made, question))),
+            show=lambda turn: self._wait_for(self._show(made, turn)),
         )  # fmt: skip
 
     def _wait_for(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -292,7 +277,7 @@ class EditorAgent:
     def close(self) -> None:
         """End every session's agent."""
         for known in self._sessions.values():
-            _close(known)
+            known.close()
         self._sessions.clear()
 
     # ------------------------------------------------------------------------------------------ talking
@@ -300,21 +285,21 @@ class EditorAgent:
     async def prompt(self, session_id: str, prompt: list[Any], **kwargs: Any) -> schema.PromptResponse:
         """One turn, or a slash command: what it shows goes to the editor as it happens."""
         known = self._known(session_id)
-        if known.host.stop is not None:
+        if known.stop is not None:
             raise refusal("a turn is under way in this session; wait for it or cancel it", -32600)
         stop, agent = Stop(), known.agent
-        known.host.stop = stop
+        known.stop = stop
         try:
             content = await asyncio.to_thread(question_of, prompt, agent.cwd)
             line = content.strip() if isinstance(content, str) and len(prompt) == 1 else ""
             if parse(line) is not None:
                 model = agent.model
-                await asyncio.to_thread(run_command, known.host, line)
+                await asyncio.to_thread(run_command, known, line)
                 if agent.model is not model:
                     await self._send_options(session_id, agent)
             else:
-                await self._show(session_id, known, agent.turn(sent_text(line) if line else content))
-            await asyncio.to_thread(known.host.name_it)
+                await self._show(known, agent.turn(sent_text(line) if line else content))
+            await asyncio.to_thread(known.name_it)
             return schema.PromptResponse(stop_reason="cancelled" if stop.wanted else "end_turn")
         except (Fenced, SessionNotFound):
             if await asyncio.to_thread(self._db.get_session, agent.session_id) is None:
@@ -322,45 +307,45 @@ class EditorAgent:
                 raise refusal(reason, -32603) from None
             raise
         finally:
-            known.host.stop = None
+            known.stop = None
             await asyncio.to_thread(agent.let_go)
 
-    async def _show(self, session_id: str, known: _EditorSession, turn: Turn) -> None:
+    async def _show(self, known: EditorSession, turn: Turn) -> None:
         """Show a turn to the editor."""
         agent, toolbox = known.agent, known.toolbox
-        if known.host.stop is not None:
-            known.host.stop.bind(turn)
+        if known.stop is not None:
+            known.stop.bind(turn)
         if not agent.tools and agent.model.calls_tools:
             agent.tools = {tool.name: tool for tool in await asyncio.to_thread(toolbox.tools)}
             for problem in toolbox.problems:
-                await self._update(session_id, known, Notice(problem))
+                await self._update(known, Notice(problem))
         asking: asyncio.Task[None] | None = None
         try:
             async for event in stream_turn(agent, turn, patience=math.inf):
                 if isinstance(event, PermissionRequest):
-                    asking = asyncio.create_task(self._ask(session_id, known, event))
+                    asking = asyncio.create_task(self._ask(known, event))
                 elif isinstance(event, PermissionDecided):
                     if asking is not None:
                         asking.cancel()  # without an answer: the turn was stopped
                 elif not isinstance(event, Done):
-                    await self._update(session_id, known, event)
+                    await self._update(known, event)
         finally:
             for update in known.display.stopped():
-                await self._send(session_id, update)
+                await self._send(known.name, update)
 
-    async def _update(self, session_id: str, known: _EditorSession, event: Event) -> None:
+    async def _update(self, known: EditorSession, event: Event) -> None:
         for update in known.display.updates(event):
-            await self._send(session_id, update)
+            await self._send(known.name, update)
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
         """Stop the turn; what was said is kept."""
-        if (known := self._sessions.get(session_id)) is not None and known.host.stop is not None:
-            known.host.stop.want()
+        if (known := self._sessions.get(session_id)) is not None and known.stop is not None:
+            known.stop.want()
 
-    async def _ask(self, session_id: str, known: _EditorSession, request: PermissionRequest) -> None:
-        request.answer(await self._answer(session_id, known, request.question, request.call_id))
+    async def _ask(self, known: EditorSession, request: PermissionRequest) -> None:
+        request.answer(await self._answer(known, request.question, request.call_id))
 
-    async def _answer(self, session_id: str, known: _EditorSession, question: str, call_id: str = "") -> bool | Answer:
+    async def _answer(self, known: EditorSession, question: str, call_id: str = "") -> bool | Answer:
         """Ask the editor's user."""
         if question in known.allowed:
             return True
@@ -370,7 +355,7 @@ class EditorAgent:
             schema.PermissionOption(option_id=_REJECT, name="Reject", kind="reject_once"),
         ]
         request = schema.RequestPermissionRequest(
-            session_id=session_id, tool_call=known.display.question(question, call_id), options=options
+            session_id=known.name, tool_call=known.display.question(question, call_id), options=options
         )
         try:
             asked = request_model(self._editor, "session/request_permission", request, schema.RequestPermissionResponse)
@@ -379,7 +364,7 @@ class EditorAgent:
             _log.warning("the editor could not ask: %s", error)
             return False
         if isinstance(outcome, schema.DeniedOutcome):  # the protocol's word for: the user stopped the turn
-            await self.cancel(session_id)
+            await self.cancel(known.name)
             return False
         if outcome.option_id == _ALWAYS:
             known.allowed.add(question)  # this command, in this folder
@@ -391,11 +376,6 @@ def _folder(cwd: str) -> Path:
     if not Path(cwd).is_absolute():
         raise refusal(f"cwd must be an absolute path, not {cwd!r}")
     return Path(cwd)
-
-
-def _close(known: _EditorSession) -> None:
-    known.agent.close()
-    known.toolbox.close()
 
 
 def _iso(at: float) -> str | None:

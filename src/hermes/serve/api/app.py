@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from hermes.agent.models.model import Model
 from hermes.agent.turn import StreamEvent
 from hermes.errors import HermesError
 from hermes.serve.api import completions, responses
-from hermes.serve.api.requests import STANDARD, ApiLimits, ApiRequest
+from hermes.serve.api.requests import ApiRequest
 from hermes.serve.api.turns import ServedTurn, ServedTurns
 from hermes.serve.authorization import CALLER, Guard, check_api
 from hermes.serve.http import is_loopback
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 SESSION = "X-Hermes-Session-Id"
 MAIN = "hermes"  # the name of the configured model for callers
+LARGEST = 50_000_000  # bytes of a request: a conversation with pictures in it
+SLOWEST = 120.0  # seconds a request may take to arrive
+SILENCE = 15.0  # seconds without a word, after which a stream says that the turn still runs
 _GONE = 499  # the client has disconnected
 
 
@@ -52,15 +55,14 @@ def api_app(
     token: str | None,
     tools: Callable[[], list[Tool]],
     insecure: bool = False,
-    limits: ApiLimits = STANDARD,
 ) -> Starlette:
     """The application, for HttpServer(app, config.api_server.host, config.api_server.port).
 
     ConfigError when others could reach it without a token. `tools` gives the agent's tools; it is called in threads.
     """
     secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
-    turns = ServedTurns(db, config, home, tools, limits)
-    api = _ApiRoutes(Models(model), turns, limits)
+    turns = ServedTurns(db, config, home, tools)
+    api = _ApiRoutes(Models(model), turns)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -82,8 +84,8 @@ def api_app(
 
 
 class _ApiRoutes:
-    def __init__(self, models: Models, turns: ServedTurns, limits: ApiLimits) -> None:
-        self._models, self._turns, self._limits, self._since = models, turns, limits, int(time.time())
+    def __init__(self, models: Models, turns: ServedTurns) -> None:
+        self._models, self._turns, self._since = models, turns, int(time.time())
 
     async def health(self, request: Request) -> Response:
         """Report that the server runs."""
@@ -114,13 +116,13 @@ class _ApiRoutes:
 
     async def chat(self, request: Request) -> Response:
         """A turn, requested as a chat completion."""
-        body = await _json_of(request, self._limits)
+        body = await _json_of(request)
         ask, wanted = completions.read(body, _session_of(request))
         return await self._answer(request, ask, completions.CompletionAnswer(wanted), wanted.stream)
 
     async def respond(self, request: Request) -> Response:
         """A turn, requested as a response."""
-        body = await _json_of(request, self._limits)
+        body = await _json_of(request)
         ask, wanted = responses.read(body, _session_of(request))
         answer = responses.ResponseAnswer(body, wanted, self._turns.places)
         return await self._answer(request, ask, answer, wanted.stream)
@@ -141,7 +143,7 @@ class _ApiRoutes:
             turn = await self._turns.begin(ask, model)
             try:
                 if stream:
-                    events = with_pings(turn.events, self._limits.silence)
+                    events = with_pings(turn.events, SILENCE)
                     first = await anext(events, "")  # an error before it is the response's
                     return EventStream(answer.pieces(turn, _chained(first, events)), turn, _named(turn.session_id))
                 async for _ in turn.events:
@@ -178,26 +180,24 @@ async def _chained(
         yield event
 
 
-async def _json_of(request: Request, limits: ApiLimits) -> Any:
-    data = await read_body(request, limits.largest, limits.slowest)
+async def _json_of(request: Request) -> Any:
+    data = await read_body(request, LARGEST, SLOWEST)
     return parse_json(data) if len(data) < 100_000 else await asyncio.to_thread(parse_json, data)
 
 
-async def _unless_gone(request: Request, work: Any) -> Response:
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """The response, computed as long as the client stays connected."""
-    task: asyncio.Task[Response] = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(request))
+    gone.add_done_callback(lambda _: task.cancel())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
+        return await task
+    except asyncio.CancelledError:
+        if not gone.done():  # the server stops
+            raise
         return Response(status_code=_GONE)
     finally:
         gone.cancel()
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
 
 
 async def _disconnected(request: Request) -> None:

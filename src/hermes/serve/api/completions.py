@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -13,10 +13,9 @@ from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text, Thought
 from hermes.serve.api.requests import (
     ApiRequest,
+    Content,
     FunctionTool,
     Shape,
-    TextContent,
-    UserContent,
     callers_tools,
     chat_content,
     text_of,
@@ -35,26 +34,11 @@ class CompletionCall(Shape):
     function: Function
 
 
-class SystemMessage(Shape, tag_field="role", tag="system"):
-    content: TextContent | None = None
-
-
-class DeveloperMessage(SystemMessage, tag="developer"):
-    pass
-
-
-class UserMessage(Shape, tag_field="role", tag="user"):
-    content: UserContent
-
-
-class AssistantMessage(Shape, tag_field="role", tag="assistant"):
-    content: TextContent | None = None
+class ChatMessage(Shape):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
     tool_calls: list[CompletionCall] | None = None
-
-
-class ToolMessage(Shape, tag_field="role", tag="tool"):
-    tool_call_id: str
-    content: TextContent | None = None
+    tool_call_id: str | None = None
 
 
 class ChatTool(Shape, tag="function"):
@@ -69,7 +53,7 @@ class ChatRequest(Shape):
     """The fields that matter here; sampling parameters and the like are accepted and ignored."""
 
     model: str
-    messages: list[SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage]
+    messages: list[ChatMessage]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     tools: list[ChatTool] | None = None
@@ -84,10 +68,11 @@ def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ChatRequest]:
     instructions: list[str] = []
     messages: list[Message] = []
     for number, message in enumerate(request.messages):
-        if isinstance(message, SystemMessage):
-            instructions.append(text_of(message.content or ""))
+        where = f"messages[{number}]"
+        if message.role in ("system", "developer"):
+            instructions.append(text_of(message.content or "", f"{where}.content"))
         else:
-            messages.append(_message(message, f"messages[{number}].content"))
+            messages.append(_message(message, where))
     ask = ApiRequest(
         messages, request.model, instructions="\n\n".join(text for text in instructions if text.strip()) or None,
         tools=callers_tools(request.tool_choice, [tool.function for tool in request.tools or ()]),
@@ -96,14 +81,15 @@ def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ChatRequest]:
     return ask, request
 
 
-def _message(message: UserMessage | AssistantMessage | ToolMessage, where: str) -> Message:
-    if isinstance(message, UserMessage):
-        return {"role": "user", "content": chat_content(message.content, where)}
-    text = None if message.content is None else text_of(message.content)
-    if isinstance(message, ToolMessage):
+def _message(message: ChatMessage, where: str) -> Message:
+    if message.role == "user" and message.content is not None:
+        return {"role": "user", "content": chat_content(message.content, f"{where}.content")}
+    text = None if message.content is None else text_of(message.content, f"{where}.content")
+    if message.role == "tool" and message.tool_call_id is not None:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": text or ""}
-    if text is None and not message.tool_calls:
-        raise ApiError(400, "an assistant message needs content or tool_calls", param=where)
+    if message.role != "assistant" or (text is None and not message.tool_calls):
+        lacks = "tool_call_id" if message.role == "tool" else "content"
+        raise ApiError(400, f"a message of role {message.role!r} needs {lacks}", param=f"{where}.{lacks}")
     result: dict[str, Any] = {"role": "assistant", "content": text}
     if message.tool_calls:
         result["tool_calls"] = [
@@ -127,7 +113,7 @@ class CompletionAnswer:
         """Nothing: a client sends the whole conversation, which is recognised."""
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
-        """As one JSON object."""
+        """The completion as one JSON object."""
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text, "refusal": None}
         if outcome.calls:
             message["content"] = outcome.text or None
@@ -136,7 +122,7 @@ class CompletionAnswer:
         return {**self._about, "object": "chat.completion", "choices": [choice], "usage": usage(outcome.used)}
 
     async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
-        """As a stream. An error in the middle is the last event."""
+        """The completion as a stream. An error in the middle is the last event."""
         yield self._piece({"role": "assistant", "content": ""})
         try:
             async for event in events:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 
@@ -48,14 +48,19 @@ class ApiRequest:
         self.first_new = end
 
     def names(self, *more: Message) -> list[str]:
-        """A digest of the conversation after each message (and after `more`), see `digests`.
+        """A digest of the conversation after each message (and after `more`), equal for equal conversations.
 
-        Two conversations have the same digest only if everything is equal that an answer depends on: also the key, the user,
-        the instructions and the tools. The same first message of two callers begins two conversations.
+        Everything counts that an answer depends on: also the key, the user, the instructions and the tools. The same first
+        message of two callers begins two conversations. How a client writes the same thing (a text or a list with one text,
+        spaces around it) makes no difference.
         """
         tools = sorted(json.dumps(tool.schema(), sort_keys=True) for tool in self.tools)
         context = json.dumps([self.caller, self.user, (self.instructions or "").strip(), tools])
-        return digests([*self.messages, *more], context)
+        found, running = [], hashlib.sha256(b"hermes-conversation-2" + context.encode()).digest()
+        for message in [*self.messages, *more]:
+            running = hashlib.sha256(running + _canonical(message)).digest()
+            found.append(running.hex())
+        return found
 
     @property
     def history(self) -> list[Message]:
@@ -75,37 +80,15 @@ class ApiRequest:
         return content
 
 
-def digests(messages: Sequence[Message], context: str = "") -> list[str]:
-    """A digest of the conversation after each message: equal for equal conversations with the same context (`told`).
-
-    How a client writes the same thing (a text or a list with one text, spaces around it) makes no difference.
-    """
-    names: list[str] = []
-    running = hashlib.sha256(b"hermes-conversation-2" + context.encode("utf-8", "surrogatepass")).digest()
-    for message in messages:
-        running = hashlib.sha256(running + _canonical(message)).digest()
-        names.append(running.hex())
-    return names
-
-
 def _canonical(message: Message) -> bytes:
-    calls = [str(call.get("id")) for call in message.get("tool_calls") or () if isinstance(call, dict)]
-    fields = [message["role"], *_text_and_rest(message.get("content")), calls, message.get("tool_call_id")]
-    return json.dumps(fields, sort_keys=True).encode()
-
-
-def _text_and_rest(content: Any) -> tuple[str, list[str]]:
     """The text of a message, and a digest of everything in it that is not text."""
-    parts = content if isinstance(content, list) else [] if content is None else [content]
-    words, others = [], []
-    for part in parts:
-        if isinstance(part, str):
-            words.append(part)
-        elif isinstance(part, dict) and isinstance(part.get("text"), str):
-            words.append(part["text"])
-        else:
-            others.append(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest())
-    return "\n".join(words).replace("\r\n", "\n").strip(), others
+    content = message.get("content") or ""
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    words = "\n".join(part["text"] for part in parts if part["type"] == "text").replace("\r\n", "\n").strip()
+    others = [json.dumps(part, sort_keys=True).encode() for part in parts if part["type"] != "text"]
+    calls = [str(call.get("id")) for call in message.get("tool_calls") or ()]
+    fields = [message["role"], words, [hashlib.sha256(one).hexdigest() for one in others], calls]
+    return json.dumps([*fields, message.get("tool_call_id")]).encode()
 
 
 # ------------------------------------------------------------------------------------------------ shapes
@@ -134,122 +117,63 @@ class Shape(msgspec.Struct, kw_only=True, omit_defaults=True):
             raise ApiError(400, said, param=param or None, code="invalid_type") from None
 
 
-# The parts of a message's content, in both protocols. Each becomes a part of a chat completion, with the known fields alone.
+_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # the field with the text
+_FIELDS = {
+    "image_url": ("url", "detail"),
+    "video_url": ("url",),
+    "input_audio": ("data", "format"),
+    "file": ("file_data", "filename", "file_id"),
+}
+Content = str | list[dict[str, Any]]  # of a message: a text, or parts in the form of either protocol
 
 
-class Part(Shape):
-    def as_chat(self) -> dict[str, Any]:
-        """The part in the form of chat completions."""
-        part: dict[str, Any] = msgspec.to_builtins(self)
-        return part
+def _chat_part(part: dict[str, Any]) -> dict[str, Any] | None:
+    """A part in the form of chat completions, with the known fields alone; None for one that is not known or not whole."""
+    kind = str(part.get("type"))
+    if kind in _TEXTS:
+        text = part.get(_TEXTS[kind])
+        return {"type": "text", "text": text} if isinstance(text, str) else None
+    inner = part.get(kind)
+    if kind == "input_image":
+        kind, inner = "image_url", {**part, "url": part.get("image_url")}
+    elif kind == "input_file":
+        kind, inner = "file", {**part, "file_id": None}  # an id of OpenAI's
+    if kind not in _FIELDS or not isinstance(inner, dict):
+        return None
+    known = {name: inner[name] for name in _FIELDS[kind] if isinstance(inner.get(name), str)}
+    return {"type": kind, kind: known} if known.keys() & {"url", "data", "file_data", "file_id"} else None
 
 
-class TextPart(Part, tag="text"):
-    text: str
-
-    def as_chat(self) -> dict[str, Any]:
-        return {"type": "text", "text": self.text}
-
-
-class InputText(TextPart, tag="input_text"):
-    pass
-
-
-class OutputText(TextPart, tag="output_text"):
-    pass
-
-
-class Refusal(Part, tag="refusal"):
-    refusal: str
-
-    def as_chat(self) -> dict[str, Any]:
-        return {"type": "text", "text": self.refusal}
-
-
-class Address(Shape):
-    url: str
-    detail: str | None = None
-
-
-class Recording(Shape):
-    data: str | None = None
-    format: str | None = None
-
-
-class File(Shape):
-    file_data: str | None = None
-    filename: str | None = None
-    file_id: str | None = None
-
-
-class PicturePart(Part, tag="image_url"):
-    image_url: Address
-
-
-class VideoPart(Part, tag="video_url"):
-    video_url: Address
-
-
-class RecordingPart(Part, tag="input_audio"):
-    input_audio: Recording
-
-
-class FilePart(Part, tag="file"):
-    file: File
-
-
-class InputPicture(Part, tag="input_image"):
-    image_url: str
-    detail: str | None = None
-
-    def as_chat(self) -> dict[str, Any]:
-        return PicturePart(image_url=Address(url=self.image_url, detail=self.detail)).as_chat()
-
-
-class InputFile(Part, tag="input_file"):
-    file_data: str
-    filename: str | None = None
-
-    def as_chat(self) -> dict[str, Any]:
-        return FilePart(file=File(file_data=self.file_data, filename=self.filename)).as_chat()
-
-
-TextContent = str | list[TextPart | InputText | OutputText | Refusal]
-UserContent = (
-    str
-    | list[
-        TextPart
-        | InputText
-        | OutputText
-        | Refusal
-        | PicturePart
-        | VideoPart
-        | RecordingPart
-        | FilePart
-        | InputPicture
-        | InputFile
-    ]
-)
-
-
-def text_of(content: TextContent) -> str:
-    """A text, or those of its parts on lines of their own."""
-    return content if isinstance(content, str) else "\n".join(part.as_chat()["text"] for part in content)
-
-
-def chat_content(content: UserContent, where: str) -> str | list[dict[str, Any]]:
-    """The content of a user's message in the form of chat completions; `where` it is in the request, for errors.
+def chat_content(content: Content, where: str) -> Content:
+    """The content of a message in the form of chat completions; `where` it is in the request, for errors.
 
     The model's server opens the addresses in it: those of this machine's network are not for callers to choose.
     """
     if isinstance(content, str):
         return content
-    parts = [part.as_chat() for part in content]
-    for number, part in enumerate(parts):
-        if unfit_address(part) is not None:
+    parts = []
+    for number, given in enumerate(content):
+        if (part := _chat_part(given)) is None:
+            kind = str(given.get("type"))[:40]
+            said = f"a part of type {kind!r} is not known here, or lacks its text, data or address"
+        elif unfit_address(part) is not None:
             why = "send the data itself (a data: URL), or an http(s) address with a public host name"
-            raise ApiError(400, f"this address can't be used: {why}", param=f"{where}[{number}]")
+            said = f"this address can't be used: {why}"
+        else:
+            parts.append(part)
+            continue
+        raise ApiError(400, said, param=f"{where}[{number}]", code="invalid_type")
     return parts
+
+
+def text_of(content: Content, where: str) -> str:
+    """A text, or those of its parts on lines of their own; ApiError 400 for other parts."""
+    parts = chat_content(content, where)
+    if isinstance(parts, str):
+        return parts
+    if any(part["type"] != "text" for part in parts):
+        raise ApiError(400, "only a message of the user may have more than texts", param=where)
+    return "\n".join(part["text"] for part in parts)
 
 
 class FunctionTool(Shape):
@@ -269,18 +193,3 @@ def callers_tools(choice: Any, given: Iterable[FunctionTool]) -> list[Tool]:
 
 def _elsewhere(context: Context, arguments: dict[str, Any]) -> str:
     raise ToolError("this tool is run by the caller")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiLimits:
-    """A program that embeds the server can give it other ones."""
-
-    largest: int = 50_000_000  # bytes of a request: a conversation with pictures in it
-    slowest: float = 120.0  # seconds a request may take to arrive
-    silence: float = 15.0  # seconds without a word, after which a stream says that the turn still runs
-    queue: int = 16  # requests that wait for one session
-    idle: float = 10.0  # seconds an agent stays after its turn
-    first_retry: float = 1.0  # seconds before a failed call of the model is repeated; doubled each time
-
-
-STANDARD = ApiLimits()

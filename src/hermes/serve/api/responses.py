@@ -12,10 +12,9 @@ from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text
 from hermes.serve.api.requests import (
     ApiRequest,
+    Content,
     FunctionTool,
     Shape,
-    TextContent,
-    UserContent,
     callers_tools,
     chat_content,
     text_of,
@@ -29,7 +28,7 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 
 class MessageItem(Shape, tag="message"):
     role: Literal["system", "developer", "user", "assistant"]
-    content: UserContent
+    content: Content
 
 
 class CallItem(Shape, tag="function_call"):
@@ -40,7 +39,7 @@ class CallItem(Shape, tag="function_call"):
 
 class ResultItem(Shape, tag="function_call_output"):
     call_id: str
-    output: TextContent
+    output: Content
 
 
 class ReasoningItem(Shape, tag="reasoning"):
@@ -84,33 +83,25 @@ def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest
     items = [MessageItem(role="user", content=request.input)] if isinstance(request.input, str) else request.input
     messages: list[Message] = []
     for number, item in enumerate(items):
-        if isinstance(item, MessageItem):
-            _take_message(item, f"input[{number}].content", messages, instructions)
-        elif isinstance(item, CallItem):
+        where = f"input[{number}]"
+        if isinstance(item, CallItem):
             _take_call(item, messages)
         elif isinstance(item, ResultItem):
-            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text_of(item.output)})
+            text = text_of(item.output, f"{where}.output")
+            messages.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
+        elif isinstance(item, MessageItem):
+            if item.role == "user":
+                messages.append({"role": "user", "content": chat_content(item.content, f"{where}.content")})
+            elif item.role == "assistant":
+                messages.append({"role": "assistant", "content": text_of(item.content, f"{where}.content")})
+            else:
+                instructions.append(text_of(item.content, f"{where}.content"))
     ask = ApiRequest(
         messages, request.model, instructions="\n\n".join(instructions) or None,
         tools=callers_tools(request.tool_choice, request.tools or ()), session_id=session_id,
         previous=request.previous_response_id, where="input", user=request.user,
     )  # fmt: skip
     return ask, request
-
-
-def _take_message(item: MessageItem, where: str, messages: list[Message], instructions: list[str]) -> None:
-    content = chat_content(item.content, where)
-    if item.role == "user":
-        messages.append({"role": "user", "content": content})
-        return
-    if isinstance(content, list):
-        if any(part["type"] != "text" for part in content):
-            raise ApiError(400, f"a message of {item.role} may only have texts", param=where)
-        content = "\n".join(part["text"] for part in content)
-    if item.role == "assistant":
-        messages.append({"role": "assistant", "content": content})
-    else:
-        instructions.append(content)
 
 
 def _take_call(item: CallItem, messages: list[Message]) -> None:
@@ -132,6 +123,7 @@ class ResponseAnswer:
         self._places = places
         self.id = f"resp_{secrets.token_hex(16)}"
         self._message_id = f"msg_{secrets.token_hex(16)}"
+        self._place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}  # of the text in a stream
         self._number = 0
         self._text: list[str] = []
         self._base = {
@@ -150,8 +142,9 @@ class ResponseAnswer:
             await asyncio.to_thread(self._places.remember_response, self.id, outcome.session_id, outcome.message_id)
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
-        """As one JSON object."""
-        return self._response(outcome, self._output(outcome))
+        """The response as one JSON object."""
+        output = [self._message(outcome.text, "completed")] if outcome.text or not outcome.calls else []
+        return self._response(outcome, output + [_call_item(call) for call in outcome.calls])
 
     def _response(self, outcome: Outcome, output: list[dict[str, Any]]) -> dict[str, Any]:
         reason = _INCOMPLETE.get(outcome.finish_reason)
@@ -163,10 +156,6 @@ class ResponseAnswer:
             "usage": _usage(outcome.used),
         }
 
-    def _output(self, outcome: Outcome) -> list[dict[str, Any]]:
-        output = [self._message(outcome.text, "completed")] if outcome.text or not outcome.calls else []
-        return output + [_call_item(call) for call in outcome.calls]
-
     def _message(self, text: str, status: str) -> dict[str, Any]:
         content = [_text_part(text)] if status == "completed" else []
         return {"id": self._message_id, "type": "message", "role": "assistant", "status": status, "content": content}
@@ -174,7 +163,7 @@ class ResponseAnswer:
     # -------------------------------------------------------------------------------------------- streaming
 
     async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
-        """As a stream. An error in the middle ends it with response.failed."""
+        """The response as a stream. An error in the middle ends it with response.failed."""
         begun = {**self._base, "status": "in_progress", "output": []}
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)
@@ -196,12 +185,11 @@ class ResponseAnswer:
             yield piece
 
     def _said(self, text: str) -> Iterator[str]:
-        place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
         if not self._text:
             yield self._event("response.output_item.added", output_index=0, item=self._message("", "in_progress"))
-            yield self._event("response.content_part.added", **place, part=_text_part(""))
+            yield self._event("response.content_part.added", **self._place, part=_text_part(""))
         self._text.append(text)
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+        yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])
 
     def _end(self, outcome: Outcome) -> Iterator[str]:
         if not self._text and not outcome.calls:
@@ -209,10 +197,9 @@ class ResponseAnswer:
         output: list[dict[str, Any]] = []
         if self._text:
             whole = "".join(self._text)
-            place = {"item_id": self._message_id, "output_index": 0, "content_index": 0}
             output.append(self._message(whole, "completed"))
-            yield self._event("response.output_text.done", **place, text=whole, logprobs=[])
-            yield self._event("response.content_part.done", **place, part=_text_part(whole))
+            yield self._event("response.output_text.done", **self._place, text=whole, logprobs=[])
+            yield self._event("response.content_part.done", **self._place, part=_text_part(whole))
             yield self._event("response.output_item.done", output_index=0, item=output[0])
         for call in outcome.calls:
             item = _call_item(call)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hermes.agent.models.model import Message, Model
 from hermes.agent.prompt import system_prompt
+from hermes.agent.tool_calls import read_call
 from hermes.agent.turn_session import Also
 from hermes.serve.api.requests import ApiRequest
 from hermes.serve.http_messages import ApiError
@@ -164,11 +165,10 @@ class RequestSessions:
 
     def _name_of(self, session_id: str, call_id: str) -> str | None:
         """The tool that a call was for."""
-        for row in reversed(self._db.get_messages(session_id)):
-            for call in row["tool_calls"] if isinstance(row["tool_calls"], list) else ():
-                if isinstance(call, dict) and call.get("id") == call_id and isinstance(call.get("function"), dict):
-                    return str(call["function"].get("name") or "") or None
-        return None
+        rows = self._db.get_messages(session_id)
+        raw = [call for row in rows if isinstance(row["tool_calls"], list) for call in row["tool_calls"]]
+        calls = [read_call(call, {}) for call in raw if isinstance(call, dict)]
+        return next((call.name or None for call in reversed(calls) if call.id == call_id), None)
 
     # ------------------------------------------------------------------------------------------ remembering
 

@@ -16,32 +16,32 @@ conversation from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.models.model import Model, Reply
+from hermes.agent.tool_calls import read_call
 from hermes.agent.tools.tool import FOR_EVERYONE, Tool
-from hermes.agent.turn import Done, Event, Events, Followed, StreamEvent, Text, ToolStarted, stream_turn
+from hermes.agent.turn import Event, Events, Followed, StreamEvent, Text, ToolStarted, stream_turn
 from hermes.agent.turn_session import Also
-from hermes.errors import HermesError
+from hermes.errors import HermesError, SessionBusy
 from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, home_of, last_id, user_of
 from hermes.serve.http_messages import ApiError
 from hermes.store.coordination.leases import source_of
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.serve.api.requests import ApiLimits, ApiRequest
+    from hermes.serve.api.requests import ApiRequest
     from hermes.store.api.session_db import SessionDB
 
 MOST_AT_ONCE = 200  # running and waiting turns, of all sessions
-WAIT = 600.0  # seconds to wait for a turn on another server: callers wait no longer, either
-PAUSE = 0.1  # seconds between two checks whether it has ended
+QUEUE = 16  # requests that wait for one session
+IDLE = 10.0  # seconds an agent stays after its turn
 _BETWEEN = "\n\n"  # between the text before and after a tool call
 
 
@@ -75,7 +75,7 @@ class ReplyWords:
 
     def __init__(self) -> None:
         self._shown: list[str] = []
-        self._rounds: list[list[str]] = [[]]
+        self._rounds: list[list[str]] = [[]]  # one for each reply of the model
 
     def take(self, event: Event) -> Event:
         """The event, with the text to show for it."""
@@ -93,7 +93,7 @@ class ReplyWords:
 
     @property
     def shown(self) -> str:
-        """Everything that was shown."""
+        """All text that was shown."""
         return "".join(self._shown)
 
     @property
@@ -147,8 +147,8 @@ class ServedTurn:
                 if isinstance(event, Followed):
                     self.session_id, thought = event.session_id, 0  # a compressed session counts from zero
                 yield words.take(event)
-        except _Handed as handed:
-            yield Done(handed.text, interrupted=self._turn.interrupted)
+        except _Handed:
+            pass  # the caller runs the other tools
         finally:
             try:
                 self._account(words, thought)
@@ -177,10 +177,8 @@ class ServedTurn:
             sum(row["output_tokens"] or 0 for row in stored),
             sum(row["cache_read_tokens"] or 0 for row in stored), max(0, self._reasoning() - thought),
         )  # fmt: skip
-        reason = stored[-1]["finish_reason"] if stored else None
-        if handed:
-            reason = "tool_calls"
-        elif reason not in ("length", "content_filter"):
+        reason = "tool_calls" if handed else stored[-1]["finish_reason"] if stored else None
+        if reason not in ("tool_calls", "length", "content_filter"):
             reason = "stop"
         self.outcome = Outcome(self.session_id, words.whole, handed, reason, used, last)
 
@@ -207,45 +205,26 @@ class ServedAgent(Agent):
         self.tools = {**{tool.name: tool for tool in own}, **theirs}
 
     def _run_tools(self, reply: Reply) -> Iterator[Event]:
-        theirs = [call for call in reply.tool_calls if _name(call) in self._callers]
-        own = [call for call in reply.tool_calls if _name(call) not in self._callers]
+        theirs = [call for call in reply.tool_calls if read_call(call, {}).name in self._callers]
+        own = [call for call in reply.tool_calls if call not in theirs]
         if own:
             yield from super()._run_tools(replace(reply, tool_calls=own))
         if theirs:
             self.handed = theirs
-            raise _Handed(reply.content or "")
+            raise _Handed
 
 
 class _Handed(Exception):
     """Raised to end the turn: the remaining calls are the caller's."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-
-def _name(call: Mapping[str, Any]) -> str:
-    function = call.get("function")
-    return str(function.get("name") or "") if isinstance(function, Mapping) else ""
-
-
-class _Refusal(Enum):
-    """Why a request did not get the conversation that it continues."""
-
-    MOVED = "it has continued: the request belongs elsewhere"
-    BUSY = "another program uses it"
-    ANSWERING = "another API server answers in it"
-
 
 class ServedTurns:
     """Begins turns. Created and used on one event loop; `close` waits until everything is closed."""
 
-    def __init__(
-        self, db: SessionDB, config: Config, home: Path, tools: Callable[[], list[Tool]], limits: ApiLimits
-    ) -> None:
+    def __init__(self, db: SessionDB, config: Config, home: Path, tools: Callable[[], list[Tool]]) -> None:
         self.places = RequestSessions(db, config, home)
-        self._db, self._config, self._home, self._tools, self._limits = db, config, home, tools, limits
-        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=limits.idle)
+        self._db, self._config, self._home, self._tools = db, config, home, tools
+        self._conversations: Conversations[ServedAgent] = Conversations(idle_seconds=IDLE)
         self._running: set[ServedTurn] = set()
         self._closed = False
 
@@ -269,35 +248,24 @@ class ServedTurns:
             if waiting and ask.session_id is None:
                 aside = True
                 continue
-            if waiting > self._limits.queue:
+            if waiting > QUEUE:
                 raise ApiError(
                     429, "too many requests wait for this session", code="rate_limit_exceeded", retry_after=2
                 )
             await self._conversations.enter(name)
-            taken: ServedAgent | _Refusal = _Refusal.MOVED
+            agent = None
             try:
-                taken = await self._take(name, place, ask, model, [tool.name for tool in tools])
+                names = [tool.name for tool in tools]
+                agent = await asyncio.to_thread(self._taken, name, place, ask, model, names)
+            except SessionBusy:
+                if ask.session_id is not None:
+                    raise
+                aside = True
             finally:
-                if isinstance(taken, _Refusal):
+                if agent is None:
                     self._conversations.leave(name)
-            if isinstance(taken, ServedAgent):
-                return self._started(name, taken, ask, tools, again=place.asked)
-            if taken is not _Refusal.MOVED and ask.session_id is not None:
-                said = f"session {ask.session_id} is open in another program; close it there first"
-                raise ApiError(409, said, code="session_busy")
-            aside = taken is not _Refusal.MOVED
-
-    async def _take(
-        self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
-    ) -> ServedAgent | _Refusal:
-        """The conversation's agent; one that a request names waits for a turn that runs on another server."""
-        end = asyncio.get_running_loop().time() + WAIT
-        while True:
-            taken = await asyncio.to_thread(self._taken, name, place, ask, model, tools)
-            may_wait = ask.session_id is not None and asyncio.get_running_loop().time() < end
-            if taken is not _Refusal.ANSWERING or not may_wait:
-                return taken
-            await asyncio.sleep(PAUSE)
+            if agent is not None:
+                return self._started(name, agent, ask, tools, again=place.asked)
 
     # ------------------------------------------------------------------------------------------ in threads
 
@@ -309,8 +277,12 @@ class ServedTurns:
 
     def _taken(
         self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
-    ) -> ServedAgent | _Refusal:
-        """The agent of a new session, or of an existing one that it holds; all messages before the new one are stored then."""
+    ) -> ServedAgent | None:
+        """The agent of a new session, or of an existing one that it holds; all messages before the new one are stored then.
+
+        None when the conversation has continued, so that the request belongs elsewhere; SessionBusy while another program
+        uses the session.
+        """
         if not place.goes_on:
             self.places.open(place, ask, model, tools, Path.cwd(), name)
             return self._agent(name, name, model, ask.caller)
@@ -318,23 +290,19 @@ class ServedTurns:
         before, place = place, self.places.find(ask, tried=place.asked)
         session_id = str(place.session_id)
         if not place.goes_on or place.asked != before.asked or self.places.chain(session_id) != name:
-            return _Refusal.MOVED
+            return None
         agent = self._agent(name, session_id, model, ask.caller)
         if not agent.hold() or agent.answering() is not None:
-            turn = self._db.turn_holder(session_id)
-            is_servers = self._db.session_holder(session_id) is None if turn is None else source_of(turn) == SOURCE
-            return _Refusal.ANSWERING if is_servers else _Refusal.BUSY
+            raise SessionBusy(session_id, source_of(self._db.session_holder(session_id)), "open")
         self.places.open(place, ask, model, tools, agent.cwd, name)
         return agent
 
     def _agent(self, name: str, session_id: str, model: Model, caller: str | None) -> ServedAgent:
         def make() -> ServedAgent:
-            agent = ServedAgent(
+            return ServedAgent(
                 self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
                 cwd=folder_of(self._db, session_id),
             )  # fmt: skip
-            agent.first_wait = self._limits.first_retry
-            return agent
 
         agent = self._conversations.take(name, None, make)
         agent.model = model
