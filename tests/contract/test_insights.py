@@ -177,6 +177,15 @@ def test_a_store_without_sessions_has_zeros_and_no_cost(db):
     assert found["streaks"] == {"current": 0, "longest": 0, "days_active": 0}
 
 
+@pytest.mark.parametrize("moment", [0.0, 5e-324, 899.999, 900.0, 1_800_000_000.5])
+def test_any_time_has_its_hour(db, moment):
+    db.create_session("s", "cli", started_at=moment)
+    db.append_message("s", "user", "hi", timestamp=moment)
+    found = db.insights(days=1e6, now=1_900_000_000.0, timezone="UTC")
+    assert found["messages"] == 1
+    assert [hour for hour, count in enumerate(found["by_hour"]) if count] == [int(moment // 3600) % 24]
+
+
 def test_it_agrees_with_the_counts_of_the_store(db):
     talk(db, "a", "one", "two", "three")
     talk(db, "b", "four", source="telegram")

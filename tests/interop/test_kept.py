@@ -333,8 +333,8 @@ def test_found_lists_what_lies_in_the_usual_places(tmp_path: Path) -> None:
     head, _, *rest = done.out.splitlines()
     rows = [line.split() for line in (head, *rest)]
     assert rows[0] == ["Program", "Sessions", "Messages", "Size", "New", "messages"]
-    assert (rows[1][:5], rows[1][-1]) == (["1", "Claude", "Code", "1", "6"], "0")
-    assert (rows[2][:5], rows[2][-1]) == (["2", "Codex", "CLI", "1", "6"], "6")
+    assert (rows[1][:4], rows[1][-1]) == (["Claude", "Code", "1", "6"], "0")
+    assert (rows[2][:4], rows[2][-1]) == (["Codex", "CLI", "1", "6"], "6")
     assert hidden(sessions(home)[f"claude-code-{NAME}"])
 
 

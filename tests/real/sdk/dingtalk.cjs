@@ -1,4 +1,4 @@
-// DingTalk's own SDKs: Stream mode (dingtalk-stream), and the API of robots and cards (@alicloud/dingtalk).
+// DingTalk's own SDKs: Stream mode (dingtalk-stream), and the API of robots (@alicloud/dingtalk).
 "use strict";
 const { answer, tell } = require("./commands.cjs");
 const axios = require("axios");
@@ -6,7 +6,6 @@ const { DWClient, TOPIC_ROBOT } = require("dingtalk-stream");
 const { Config } = require("@alicloud/openapi-client");
 const { RuntimeOptions } = require("@alicloud/tea-util");
 const robot = require("@alicloud/dingtalk/robot_1_0");
-const im = require("@alicloud/dingtalk/im_1_0");
 const oauth = require("@alicloud/dingtalk/oauth2_1_0");
 
 let stream, token, clients, base = "", old = "";
@@ -25,7 +24,7 @@ answer({
   async login({ address, oldAddress, id, secret }) {
     [base, old] = [address, oldAddress];
     const config = new Config({ protocol: "http", endpoint: address.replace("http://", ""), regionId: "central" });
-    clients = { robot: new robot.default(config), im: new im.default(config) };
+    clients = { robot: new robot.default(config) };
     const given = await new oauth.default(config).getAccessToken(new oauth.GetAccessTokenRequest({ appKey: id, appSecret: secret }));
     token = given.body.accessToken;
     return given.body;
@@ -47,10 +46,4 @@ answer({
   group: ({ request }) => called(clients.robot, "orgGroupSend", new robot.OrgGroupSendRequest(request), new robot.OrgGroupSendHeaders({})),
   file: ({ request }) =>
     called(clients.robot, "robotMessageFileDownload", new robot.RobotMessageFileDownloadRequest(request), new robot.RobotMessageFileDownloadHeaders({})),
-  card: ({ request }) => {
-    request.sendOptions = new im.SendRobotInteractiveCardRequestSendOptions(request.sendOptions);
-    return called(clients.im, "sendRobotInteractiveCard", new im.SendRobotInteractiveCardRequest(request), new im.SendRobotInteractiveCardHeaders({}));
-  },
-  changeCard: ({ request }) =>
-    called(clients.im, "updateRobotInteractiveCard", new im.UpdateRobotInteractiveCardRequest(request), new im.UpdateRobotInteractiveCardHeaders({})),
 });

@@ -172,7 +172,9 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
         since = self._mark.state.since
         if since is None:
             newest = await self._asked_for(api, sort="DESC", limit=1)
-            self._mark.note(max((one.get("dateCreated") or 0 for one in newest), default=0) or 1)
+            for data in newest:
+                self._stored.put(str(data.get("guid")), True)
+            self._mark.note(max((one.get("dateCreated") or 0 for one in newest), default=0) + _OVERLAP)
             return
         offset = 0
         while found := await self._asked_for(

@@ -43,10 +43,11 @@ _PLACE = (  # in lists: continues another session, is a line (or its continuatio
     f" THEN 1 ELSE 0 END, CASE WHEN {AUTOMATED.format(s='s')} THEN 1 ELSE 0 END"
 )
 # Of the messages of a session, by quarter of an hour and model. (One engine's CAST cuts, the other's rounds; and integers
-# that other programs wrote may be too large to be added up.)
-_WHOLE = f"CAST(m.timestamp / {_QUARTER} AS BIGINT)"
+# that other programs wrote may be too large to be added up. One engine refuses to divide the tiniest numbers: the sum is none.)
+_QUARTERS = f"(m.timestamp + {_QUARTER}) / {_QUARTER}"
+_WHOLE = f"CAST({_QUARTERS} AS BIGINT)"
 _SAID = (
-    f"SELECT m.session_id, {_WHOLE} - CASE WHEN {_WHOLE} > m.timestamp / {_QUARTER} THEN 1 ELSE 0 END AS quarter, m.model,"
+    f"SELECT m.session_id, {_WHOLE} - CASE WHEN {_WHOLE} > {_QUARTERS} THEN 2 ELSE 1 END AS quarter, m.model,"
     " min(m.timestamp), max(m.timestamp), count(*), sum(CASE WHEN m.role = 'assistant' THEN 1 ELSE 0 END), sum(m.cost_usd),"
     f" max(CASE WHEN m.cost_usd IS NULL AND ({' OR '.join(f'm.{name}_tokens <> 0' for name in TOKENS[:_SPENT])})"
     f" THEN 1 ELSE 0 END), {', '.join(f'sum(CAST(m.{name}_tokens AS DOUBLE PRECISION))' for name in TOKENS[:_SPENT])}"
