@@ -276,7 +276,9 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
         return Chat(platform=self.platform, chat_id=chat_id, name=self._place if chat_id == HOME else chat_id)
 
     def _watched(self) -> list[str]:
-        return [str(one).strip().lower() for one in self.setting("watch")]
+        value = self.setting("watch")
+        found = value.split(",") if isinstance(value, str) else value
+        return [str(one).strip().lower() for one in found if str(one).strip()]
 
     def _is_watched(self, entity: str) -> bool:
         return any(entity == one or ("." not in one and entity.partition(".")[0] == one) for one in self._watched())
