@@ -1,4 +1,4 @@
-"""Zed: threads.db, a row a conversation; what was said in it is one JSON document, compressed with zstd."""
+"""Zed: threads.db, one row per conversation; its messages are one JSON document, compressed with zstd."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     )  # fmt: skip
     used = whole.object("cumulative_token_usage")
     made.tokens = used.counts(_TOKENS)
-    asked, replies = "thread", 0
-    for one in whole["messages"] if isinstance(whole.get("messages"), list) else ():
-        kind, value = next(iter(_newer(one).items()), ("nothing", None))
-        told = Record.of(value)
-        if kind == "User" and told:
-            asked, replies = told.text("id") or f"{asked}+", 0
-            content = make.joined([_user_part(part, reading) for part in told.objects("content")])
-            made.messages += make.spoken("user", content, None, asked)
-        elif kind == "Agent" and told:
+    question, replies = "thread", 0
+    for stored in whole["messages"] if isinstance(whole.get("messages"), list) else ():
+        kind, value = next(iter(_newer(stored).items()), ("nothing", None))
+        message = Record.of(value)
+        if kind == "User" and message:
+            question, replies = message.text("id") or f"{question}+", 0
+            content = make.joined([_user_part(part, reading) for part in message.objects("content")])
+            made.messages += make.spoken("user", content, None, question)
+        elif kind == "Agent" and message:
             replies += 1
-            made.messages += _reply(told, f"{asked}-{replies}", reading)
+            made.messages += _reply(message, f"{question}-{replies}", reading)
         elif kind not in ("Resume", "System"):  # a button that lets the model go on; the program's own words
             reading.unknown[f"message {kind}"] += 1
     for later in made.messages[1:]:
@@ -106,7 +106,7 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     made, results = make.Parts(), agent.object("tool_results")
     for part in agent.objects("content"):
         if part.text("Text"):
-            made.said.append(part["Text"])
+            made.content.append(part["Text"])
         elif thought := part.object("Thinking").text("text"):
             made.thoughts.append(thought)
         elif used := part.object("ToolUse"):
@@ -143,8 +143,8 @@ def _newer(one: Any) -> dict[str, Any]:
 def _output(content: Any) -> Any:
     """The result of a tool: a text, a picture, or several of them."""
     parts = content if isinstance(content, list) else [content]
-    told = [
+    texts = [
         part if isinstance(part, str) else Record.of(part).get("Text") or _picture(Record.of(part)) or compact(part)
         for part in parts
     ]
-    return make.joined(told)
+    return make.joined(texts)
