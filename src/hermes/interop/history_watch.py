@@ -100,19 +100,19 @@ class HistoryWatcher:
             return False
 
     def catch_up(self, sources: Iterable[tuple[Format, Path]]) -> int:
-        """Import the files that have changed since they were last read; how many messages that brought."""
-        brought = 0
+        """Import the files that have changed since they were last read; returns the number of new messages."""
+        imported = 0
         for chosen, path in sources:
             if self._stopped():
                 break
             try:
-                brought += self._take(chosen, path)
+                imported += self._take(chosen, path)
             except StoreError:  # the record failed, not this file
                 raise
             except Exception as error:  # one file of another program stops no other
                 text = str(error) if isinstance(error, (HermesError, OSError)) else f"{type(error).__name__}: {error}"
                 self._problem(Problem(0, text, path))
-        return brought
+        return imported
 
     def _take(self, chosen: Format, path: Path) -> int:
         key = f"{self._key}{path}"

@@ -397,7 +397,7 @@ def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, i
     """
     reader = _ElementReader(longest)
     while chunk := stream.read(max(_CHUNK, len(reader.buffer))):
-        yield from reader.fed(chunk)
+        yield from reader.feed(chunk)
         if reader.is_over:
             return
     if reader.depth > 0:
@@ -417,7 +417,7 @@ class _ElementReader:
         self._too_long = False  # of the element that is being read only the brackets are followed
         self._outer: int | None = None  # the depth of elements: 1 in an array, 0 for an object alone
 
-    def fed(self, chunk: bytes) -> Iterator[tuple[Any, int]]:
+    def feed(self, chunk: bytes) -> Iterator[tuple[Any, int]]:
         """The elements that end in this chunk."""
         self._position += len(chunk)
         keep = self._start if self._start >= 0 else self._at
@@ -446,7 +446,7 @@ class _ElementReader:
                     return
         else:
             self._at = len(self.buffer)
-        self._shed()
+        self._drop_oversized()
 
     def _element(self) -> Any:
         if self._too_long:
@@ -456,7 +456,7 @@ class _ElementReader:
         except ValueError as error:
             return Damaged(str(error))
 
-    def _shed(self) -> None:
+    def _drop_oversized(self) -> None:
         """Drop the buffered bytes of an element that is too long; inside a string, the opening quote stays."""
         if self._start >= 0 and len(self.buffer) - self._start > self._longest:
             self._start, self._too_long = -1, True

@@ -35,7 +35,7 @@ def write(export: Export) -> Iterator[bytes]:
 
 
 def _listed(attached: dict[str, Any]) -> list[str]:
-    return [digest for value in attached.values() for digest, _, _ in as_told(value)]
+    return [digest for one in attached.values() for digest, _, _ in as_told(one)]
 
 
 def _bytes_of(digests: Iterable[str], read: Read | None) -> dict[str, str]:

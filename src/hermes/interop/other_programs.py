@@ -174,8 +174,8 @@ def _words(chosen: Format, name: str) -> list[str]:
 
 def _file_of(module: ModuleType, name: str) -> Path | None:
     """The file that a program has of a session."""
-    every = (path for place in module.usual_places() for path in place.rglob(f"*{name}.jsonl*"))
-    return next((path for path in every if path.is_file()), None)
+    files = (path for place in module.usual_places() for path in place.rglob(f"*{name}.jsonl*"))
+    return next((path for path in files if path.is_file()), None)
 
 
 def _holds(module: ModuleType, path: Path, session: ExportedSession) -> bool:

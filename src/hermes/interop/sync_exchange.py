@@ -73,9 +73,9 @@ def sync(db: SessionDB, place: ExchangePlace, *, grace: float = 7, progress: Pro
     exchange = _Exchange(Replica(db, grace), place, progress or (lambda what, done, of: None))
     exchange.replica.document(partial(exchange.step, "comparing"))
     offers = place.offers()
-    exchange.bring(offers)
+    exchange.receive(offers)
     exchange.replica.document()
-    exchange.give(offers)
+    exchange.send(offers)
     return exchange.result
 
 
@@ -88,7 +88,7 @@ class _Exchange:
     step: Progress
     result: SyncResult = field(default_factory=SyncResult)
 
-    def bring(self, offers: dict[str, set[str]]) -> None:
+    def receive(self, offers: dict[str, set[str]]) -> None:
         """Merge the documents not seen yet. A document that needs another one first waits for the next round."""
         known = {f"{key}.{version}" for key, (_, version) in self.replica.versions().items()} | self.replica.seen()
         todo = sorted((key, one) for key, some in offers.items() for one in some if f"{key}.{one}" not in known)
@@ -113,9 +113,9 @@ class _Exchange:
                 break
             todo = waiting
         self.result.here.waiting += len(todo)
-        self._bring_files(files)
+        self._receive_attachments(files)
 
-    def _bring_files(self, shown: set[str]) -> None:
+    def _receive_attachments(self, shown: set[str]) -> None:
         wanted = sorted(shown.union(self.replica.lacking_attachments()))
         for digest in self.replica.lacks(wanted):
             data = self.place.fetch_attachment(digest)
@@ -124,7 +124,7 @@ class _Exchange:
         if wanted:
             self.replica.settle_attachments(wanted)
 
-    def give(self, offers: dict[str, set[str]]) -> None:
+    def send(self, offers: dict[str, set[str]]) -> None:
         """Send the documents that the place lacks, and remove outdated versions there."""
         versions = sorted(self.replica.versions().items())
         todo = [(key, tree) for key, (tree, version) in versions if not _covered(version, offers.get(key, ()))]

@@ -44,7 +44,7 @@ def _get(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
         size = int(head["size"])
     except (ValueError, KeyError, TypeError) as error:
         raise SyncFailed(
-            f"the other side said {line[:200].decode(errors='replace')!r}, which is not an answer"
+            f"the other side sent {line[:200].decode(errors='replace')!r}, which is not an answer"
         ) from error
     data = stream.read(size) if 0 <= size <= _MOST else b""
     if len(data) != size:
@@ -63,11 +63,11 @@ def serve(place: StorePlace, calls: IO[bytes], answers: IO[bytes]) -> None:
         try:
             answer, more = _answer(place, head, data)
         except (HermesError, OSError, KeyError, TypeError, ValueError) as error:
-            answer, more = {"error": _named(error), "text": str(error)}, b""
+            answer, more = {"error": _error_name(error), "text": str(error)}, b""
         _put(answers, answer, more)
 
 
-def _named(error: Exception) -> str:
+def _error_name(error: Exception) -> str:
     """The name of an error on the wire. A call with wrong arguments is invalid input, whatever it raises."""
     if isinstance(error, (KeyError, TypeError, ValueError)):
         return "invalid"

@@ -63,7 +63,7 @@ def _add(made: Conversation, steps: dict[int, Record], reading: Reading) -> None
             made.messages += make.spoken("user", content and make.tagged(content, "USER_REQUEST"), at, name)
         elif source == "MODEL":
             call, tool = waiting.popleft() if waiting else (None, kind.lower())
-            made.messages.append(make.answer(content, at, name, call, tool))
+            made.messages.append(make.result(content, at, name, call, tool))
         elif kind == "CHECKPOINT" and content:
             made.compact(content, at, name)
         elif kind == "SYSTEM_MESSAGE" and content:

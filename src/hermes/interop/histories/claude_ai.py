@@ -83,9 +83,9 @@ def _messages(record: Record, reading: Reading) -> list[Message]:
         elif record.get("text") is not None and not isinstance(record["text"], str):
             reading.unknown["message whose text is no text"] += 1
     for attached in (*record.objects("attachments"), *record.objects("files")):
-        held = attached.text("extracted_content")
+        extracted = attached.text("extracted_content")
         label = attached.text("file_name") or "file"
-        last.content.append(f"[file {label}]" + (f"\n{held}" if held else ""))
+        last.content.append(f"[file {label}]" + (f"\n{extracted}" if extracted else ""))
     if record.get("sender") == "human":
         return make.spoken("user", make.joined([one for step in steps for one in step.content]), at, name)
     names = [name, *(f"{name}-{number}" for number in range(1, len(steps)))]
@@ -111,7 +111,7 @@ def _steps(record: Record, name: str | None, at: float | None, reading: Reading)
         elif kind == "tool_result":
             call_id = block.text("tool_use_id") or (call_ids[answered] if answered < len(call_ids) else None)
             answered += 1
-            step.answer(_result(block.get("content")), at, f"{name}-result-{number}", call_id, block.text("name"))
+            step.result(_result(block.get("content")), at, f"{name}-result-{number}", call_id, block.text("name"))
         elif kind not in _KNOWN:
             reading.unknown[f"block {kind}"] += 1
     return [step for step in steps if step.content or step.thoughts or step.calls or step.results] or steps

@@ -288,11 +288,11 @@ class _SessionFileReader:
         """Leave copied messages to the session that has them."""
         for owner in dict.fromkeys(copied[uuid] for uuid in part if uuid in copied):
             names = self._stored_names(uuid for uuid in part if copied.get(uuid) == owner)
-            held = [message for message in made.messages if message.get("platform_message_id") in names]
+            shared = [message for message in made.messages if message.get("platform_message_id") in names]
             made.messages = [message for message in made.messages if message.get("platform_message_id") not in names]
             whole = owner if number == 1 else f"{owner}.{number}"
-            if held:
-                made.carried.append(Carried(whole, None, held))
+            if shared:
+                made.carried.append(Carried(whole, None, shared))
             if is_first:
                 made.parent, made.kind = whole, "branch"
 

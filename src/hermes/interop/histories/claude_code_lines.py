@@ -175,7 +175,7 @@ def _user_line(line: Record, uuid: str, at: float | None, *, is_local: bool) -> 
         if block.get("type") == "tool_result":
             call = str(block.get("tool_use_id"))
             output, failed = make.joined(make.block_parts(block.get("content"))), block.get("is_error") is True
-            made.append(make.answer(output, at, call, call, failed=failed))
+            made.append(make.result(output, at, call, call, failed=failed))
         else:
             parts += make.block_parts([block])
     context = [part for part in parts if _injected(part)]

@@ -103,8 +103,8 @@ def _task(path: Path) -> Conversation:
     """A task of an extension: Roo Code describes it beside the messages, Cline in the list of all tasks."""
     source = next((_EXTENSIONS[part] for part in path.parts if part in _EXTENSIONS), "cline")
     name = path.parent.name if path.name == _HISTORY else path.stem
-    every = path.parent.parent.parent / "state" / "taskHistory.json"
-    listed = (one for _, one in json_lines(every, Reading(every)) if one.get("id") == name) if every.is_file() else ()
+    tasks = path.parent.parent.parent / "state" / "taskHistory.json"
+    listed = (one for _, one in json_lines(tasks, Reading(tasks)) if one.get("id") == name) if tasks.is_file() else ()
     about = json_object(path.with_name("history_item.json")) or next(iter(listed), Record())
     cost = about.get("totalCost")
     return Conversation(
@@ -127,7 +127,7 @@ def _messages(message: Record, name: str, reading: Reading) -> list[Message]:
     for block in blocks:
         if block.get("type") == "tool_result":
             output, failed = make.joined(make.block_parts(block.get("content"))), block.get("is_error") is True
-            made.answer(output, at, f"{name}-{len(made.results)}", str(block.get("tool_use_id")), failed=failed)
+            made.result(output, at, f"{name}-{len(made.results)}", str(block.get("tool_use_id")), failed=failed)
         else:
             parts = [_words(part) if isinstance(part, str) else part for part in make.block_parts([block])]
             made.content += filter(None, parts)

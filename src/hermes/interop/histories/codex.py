@@ -83,7 +83,7 @@ class Trail(BaseTrail):
 class _RolloutReader:
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._reading = path, reading
-        self.made = Conversation(SOURCE, _named(path))
+        self.made = Conversation(SOURCE, _thread_id(path))
         self._is_begun = False
         self._thoughts: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
@@ -124,7 +124,7 @@ class _RolloutReader:
         elif kind in _RESULTS:
             call = str(item.get("call_id"))
             output = _output(item.get("output", item.get("tools")))
-            self._add(make.answer(output, at, f"{call}-result", call))
+            self._add(make.result(output, at, f"{call}-result", call))
         elif kind not in _KNOWN_ITEMS:
             self._reading.unknown[f"response_item {kind}"] += 1
 
@@ -166,7 +166,7 @@ class _RolloutReader:
             self._add(make.message("assistant", None, at, f"{call}-call", model=self.made.model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
         if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
-            self._add(make.answer([make.image_part(item["result"], "image/png")], at, f"{call}-result", call))
+            self._add(make.result([make.image_part(item["result"], "image/png")], at, f"{call}-result", call))
 
     def _event(self, event: Record) -> None:
         kind = event.get("type")
@@ -209,7 +209,7 @@ class _RolloutReader:
             made.meta["git_branch"] = git.get("branch")
 
 
-def _named(path: Path) -> str:
+def _thread_id(path: Path) -> str:
     """The thread's id as the name of the file has it, for a file whose first line is damaged."""
     found = _THREAD.match(path.name)
     return found[1] if found else path.name.removesuffix(".zst").removesuffix(".jsonl")

@@ -131,9 +131,9 @@ class Conversation:
         self._name_tools(tools)
         carried = self._carried()
         rewound, rewinds = self._numbered(carried)
-        every = [*self.messages, *rewound]
+        all_messages = [*self.messages, *rewound]
         title = clean_title(self.title)
-        began = min(at for at in (self.started_at, *(one["timestamp"] for one in every)) if at is not None)
+        began = min(at for at in (self.started_at, *(one["timestamp"] for one in all_messages)) if at is not None)
         out: dict[str, Any] = {
             "id": session_id(self.source, self.foreign_id),
             "source": self.source,
@@ -153,7 +153,7 @@ class Conversation:
             "attached": {},  # a text that only mentions an attachment has none
             ORIGIN: self.origin,
             "keeps_lost": self.keeps_lost or None,
-            **self._totals(every),
+            **self._totals(all_messages),
         }
         if self.parent is not None:
             out["parent_session_id"] = session_id(self.source, self.parent)
@@ -175,8 +175,8 @@ class Conversation:
 
     def _name_tools(self, tools: dict[str, str]) -> None:
         """A result that does not name its tool has that of its call."""
-        carried, beside = (one.messages for one in self.carried), (branch for _, branch in self.branches)
-        for one in chain(*carried, self.messages, *beside):
+        carried, branches = (one.messages for one in self.carried), (branch for _, branch in self.branches)
+        for one in chain(*carried, self.messages, *branches):
             tools.update((call["id"], call["function"]["name"]) for call in one.get("tool_calls") or ())
             if one["role"] == "tool" and "tool_name" not in one and one.get("tool_call_id") in tools:
                 one["tool_name"] = tools[one["tool_call_id"]]

@@ -134,4 +134,4 @@ class _EventReader:
         text = Record.of(result).text("content") or data.object("error").text("message")
         tool = None if call in self._asked else data.text("toolName")
         output = text or (compact(result) if result else None)
-        self.made.messages.append(make.answer(output, at, name, call, tool, failed=data.get("success") is False))
+        self.made.messages.append(make.result(output, at, name, call, tool, failed=data.get("success") is False))

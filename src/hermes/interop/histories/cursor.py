@@ -125,7 +125,7 @@ class _Editor:
             result = called.get("result")
             if output := text(result) or called.text("error") or (compact(result) if result else None):
                 failed = called.get("status") in ("error", "cancelled", "rejected")
-                made.answer(output, at, f"{name}-result", call, tool, failed=failed)
+                made.result(output, at, f"{name}-result", call, tool, failed=failed)
         used = {ours: number for ours, number in bubble.object("tokenCount").counts(_TOKENS).items() if number}
         return made.messages("assistant", at, name, model=bubble.object("modelInfo").text("modelName"), **used)
 

@@ -168,7 +168,7 @@ def _reply(record: Record, at: float | None, name: str | None, reading: Reading)
         made.call(call_id, call.get("name"), call.get("args"))
         if call.get("result") is not None or call.text("resultDisplay"):
             failed, ended = call.get("status") in ("error", "cancelled"), call.time("timestamp") or at
-            made.answer(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
+            made.result(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
     reply = make.message(
         "assistant", content_of(record.get("content"), reading), at, name, model=record.text("model"),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=made.calls or None,

@@ -125,7 +125,7 @@ def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
         elif kind == "toolResponse":
             call, result = str(block.get("id")), block.object("toolResult")
             is_error = result.get("status") == "error" or result.object("value").get("isError") is True
-            made.answer(_result(result), at, f"{call}-result", call, failed=is_error)
+            made.result(_result(result), at, f"{call}-result", call, failed=is_error)
         elif str(kind) not in _BOOKKEEPING:
             reading.unknown[f"content {kind}"] += 1
     return made.messages("assistant" if record.get("role") == "assistant" else "user", at, name)

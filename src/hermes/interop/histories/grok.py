@@ -133,7 +133,7 @@ class _UpdateReader:
         parts = [_part(one.object("content")) if one.get("type") == "content" else compact(one) for one in blocks]
         raw = update.get("rawOutput")
         output = make.joined([part for part in parts if part]) or (compact(raw) if raw is not None else None)
-        self.made.messages.append(make.answer(output, at, name, call, tool, failed=update["status"] == "failed"))
+        self.made.messages.append(make.result(output, at, name, call, tool, failed=update["status"] == "failed"))
 
     def _end(self, update: Record) -> None:
         """The end of a turn. Its tokens are counted together: the last reply has them."""

@@ -70,12 +70,12 @@ def _messages(session: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """
     names: dict[str, str] = {}
     lists: dict[str, list[dict[str, Any]]] = {}
-    every = sorted((*session["messages"], *session.get("rewound_messages", ())), key=itemgetter("id"))
-    for row in every:
+    all_rows = sorted((*session["messages"], *session.get("rewound_messages", ())), key=itemgetter("id"))
+    for row in all_rows:
         key = _shown_as(row)
         names.setdefault(key, row.get("platform_message_id") or f"{NAME}-{row['id']}")
     shown = {_shown_as(row) for row in session["messages"]}
-    last = {_shown_as(row): row["id"] for row in every}
+    last = {_shown_as(row): row["id"] for row in all_rows}
     for kind in ("messages", "rewound_messages"):
         rows = session.get(kind, ())
         if kind != "messages":

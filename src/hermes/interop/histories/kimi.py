@@ -142,7 +142,7 @@ class _WireReader:
         reply.setdefault("tool_calls", []).append(make.tool_call(text(call) or f"{name}-call", tool, arguments))
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
-        self.made.messages.append(make.answer(output, at, name, text(call)))
+        self.made.messages.append(make.result(output, at, name, text(call)))
 
     def _undo(self, turns: int) -> None:
         """Hide the last turns of the person."""

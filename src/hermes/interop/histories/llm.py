@@ -70,7 +70,7 @@ def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
     for number, result in enumerate(map(Record, database.rows("tool_results", {"response_id": row["id"]}, ("id",)))):
         call = result.text("tool_call_id") or f"{name}-{number}"
         output = result.text("output") or result.text("exception")
-        yield make.answer(output, asked_at, f"{name}-result-{number}", call, result.text("name"))
+        yield make.result(output, asked_at, f"{name}-result-{number}", call, result.text("name"))
     parts: list[Any] = _fragments(database, "prompt_fragments", row["id"])
     parts.append(row.text("prompt"))
     for link in map(Record, database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",))):
@@ -94,8 +94,8 @@ def _system(database: ForeignDatabase, row: Record) -> str | None:
 def _fragments(database: ForeignDatabase, table: str, response: Any) -> list[Any]:
     """The texts that `llm -f` put before a prompt: they are kept once, in a table of their own."""
     links = list(database.rows(table, {"response_id": response}, ("order",)))
-    held = (row for link in links for row in database.rows("fragments", {"id": link.get("fragment_id")}))
-    return [row["content"] for row in held if text(row.get("content"))]
+    fragments = (row for link in links for row in database.rows("fragments", {"id": link.get("fragment_id")}))
+    return [row["content"] for row in fragments if text(row.get("content"))]
 
 
 def _attachment(row: Record) -> Any:
@@ -167,7 +167,7 @@ def _message(database: ForeignDatabase, row: Record, reading: Reading) -> list[M
             call_id = payload.text("tool_call_id") or payload.text("id")
             output = part.text("text") or payload.get("output")
             output = output if isinstance(output, str) else compact(output)
-            made.answer(output, None, f"{name}-{number}", call_id, part.text("tool_name"))
+            made.result(output, None, f"{name}-{number}", call_id, part.text("tool_name"))
         elif kind == "attachment":
             payload = payload.object("attachment") or payload  # so since 0.36
             attachment_id = payload.get("attachment_id") or payload.get("id")

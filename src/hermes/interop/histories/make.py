@@ -39,7 +39,7 @@ def spoken(
     return [message(role, content or None, at, foreign_id, reasoning=thought, tool_calls=calls or None, **fields)]
 
 
-def answer(
+def result(
     content: Any,
     at: float | None,
     foreign_id: str | None,
@@ -48,7 +48,7 @@ def answer(
     *,
     failed: bool = False,
 ) -> Message:
-    """The result of a call; its tool is known from the call, too. `failed`: it is an error, or the call was declined."""
+    """A call's result as a message; its tool is known from the call, too. `failed`: it is an error, or the call was declined."""
     meta = {"failed": True} if failed else None
     return message("tool", content, at, foreign_id, tool_call_id=call, tool_name=tool, meta=meta)
 
@@ -80,9 +80,9 @@ class Parts:
         """Add a tool call."""
         self.calls.append(tool_call(call_id, name, arguments))
 
-    def answer(self, content: Any, *about: Any, failed: bool = False) -> None:
-        """Add the result of a call, as `answer` makes it."""
-        self.results.append(answer(content, *about, failed=failed))
+    def result(self, content: Any, *about: Any, failed: bool = False) -> None:
+        """Add the result of a call, as `result` makes it."""
+        self.results.append(result(content, *about, failed=failed))
 
     def messages(self, role: str, at: float | None, foreign_id: str | None, **fields: Any) -> list[Message]:
         """A reply and the results that follow it; or the results that came with a person's message, and the message."""

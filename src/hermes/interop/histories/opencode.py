@@ -172,7 +172,7 @@ def _tool(part: Record, at: float | None, made: make.Parts) -> None:
             output = make.joined([text(output), *files])
         ended = state.object("time").time("end") or at
         output = output if isinstance(output, (str, list)) else compact(output)
-        made.answer(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error")
+        made.result(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error")
 
 
 def _file(part: Record) -> Any:

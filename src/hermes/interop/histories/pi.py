@@ -142,7 +142,7 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
     source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
     first = Conversation(
         source, name, title=title, cwd=header.text("cwd"), model=header.text("modelId"), started_at=header.time("timestamp"),
-        parent=_named(Path(parent)) if parent else None, kind="subagent" if started else "branch",
+        parent=_session_id_in(Path(parent)) if parent else None, kind="subagent" if started else "branch",
         system_prompt=(started or Record()).text("systemPrompt"), origin=header.text(SESSION),
     )  # fmt: skip
     messages = {key: _messages(key, entry, reading) for key, entry in entries.items()}
@@ -167,7 +167,7 @@ def _kept(entries: dict[str, Record], shown: list[str], compaction: str) -> list
     return before[before.index(first) :] if first in before else []
 
 
-def _named(path: Path) -> str:
+def _session_id_in(path: Path) -> str:
     """The id of the session in a file: its header has it, and its name `<time>_<id>.jsonl` where the file is gone."""
     first = first_objects(path, 1)
     return (first[0].text("id") if first else None) or path.stem.rpartition("_")[2]
@@ -193,7 +193,7 @@ def _message(key: str, message: Record, at: float | None, reading: Reading) -> l
         return make.spoken("user", content, at, key)
     if role == "toolResult":
         failed = message.get("isError") is True
-        return [make.answer(content, at, key, message.text("toolCallId"), message.text("toolName"), failed=failed)]
+        return [make.result(content, at, key, message.text("toolCallId"), message.text("toolName"), failed=failed)]
     if role in ("bashExecution", "pythonExecution"):
         typed = f"$ {message.get('command')}" if role == "bashExecution" else f">>> {message.get('code')}"
         return [make.message("user", f"{typed}\n{message.get('output') or ''}", at, key)]

@@ -93,7 +93,7 @@ def _results(key: str, entry: Record, at: float | None) -> list[Message]:
         if response := part.object("functionResponse"):
             call = response.text("id") or beside.text("callId")
             output = output_of([part]) or beside.text("resultDisplay") or compact(response.get("response"))
-            made.append(make.answer(output, at, key if not number else f"{key}-{number}", call, response.text("name")))
+            made.append(make.result(output, at, key if not number else f"{key}-{number}", call, response.text("name")))
     return made
 
 

@@ -90,14 +90,14 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The chat of one file."""
-    whole, every = _replayed(path, reading)
-    name = whole.text("sessionId") or next(iter(every), path.stem)
+    whole, requests = _replayed(path, reading)
+    name = whole.text("sessionId") or next(iter(requests), path.stem)
     made = Conversation(
         SOURCE, name, title=whole.text("customTitle"), cwd=opened_folder(path.parent.parent),
         started_at=whole.time("creationDate"),
     )  # fmt: skip
     shown = _requests(whole)
-    for key, request in every.items():
+    for key, request in requests.items():
         messages = _messages(key, request, reading)
         if key not in shown:  # undone, or asked again
             after = made.messages[-1]["platform_message_id"] if made.messages else None
@@ -119,7 +119,7 @@ def _requests(whole: Record) -> dict[str, Record]:
 def _replayed(path: Path, reading: Reading) -> tuple[Record, dict[str, Record]]:
     """The chat as it is now, and every request that it has had, in order."""
     whole = Record()
-    every: dict[str, Record] = {}
+    requests: dict[str, Record] = {}
     if path.suffix != ".jsonl":
         whole = _object(path)
         return whole, _requests(whole)
@@ -134,8 +134,8 @@ def _replayed(path: Path, reading: Reading) -> tuple[Record, dict[str, Record]]:
                 reading.damaged(number, "changes something that is not there")
         else:
             reading.unknown[f"kind {line.get('kind')}"] += 1
-        every |= _requests(whole)
-    return whole, every
+        requests |= _requests(whole)
+    return whole, requests
 
 
 def _change(whole: Record, keys: list[Any], line: Record) -> None:
@@ -182,7 +182,7 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
             output_tokens=metadata.count("outputTokens") if is_last else None,
         ))  # fmt: skip
         made += [
-            make.answer(result, turn.at or at, f"{call}-result", call, tool)
+            make.result(result, turn.at or at, f"{call}-result", call, tool)
             for call, tool, _, result in calls
             if result
         ]

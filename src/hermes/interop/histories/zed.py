@@ -116,7 +116,7 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     for call in results:
         result = results.object(call)
         tool, failed = result.text("tool_name"), result.get("is_error") is True
-        made.answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed)
+        made.result(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed)
     return made.messages("assistant", None, name)
 
 
