@@ -69,8 +69,8 @@ class FolderPlace:
             raise InvalidInput(f"{self._folder} holds other files; name an empty folder, or a new one below it")
         others = sorted(self._folder.glob(f"stores/*/{key_file(Path(_KEY)).name}"))
         if version is None:  # a new folder, or one of which only a part has arrived
-            began = _began(self._folder) or (_ENCRYPTED if others else None)
-            encrypted = began == _ENCRYPTED or (began is None and vault is not None and not plain)
+            found = _version_by_documents(self._folder) or (_ENCRYPTED if others else None)
+            encrypted = found == _ENCRYPTED or (found is None and vault is not None and not plain)
         else:
             encrypted = version == _ENCRYPTED
         if vault is not None and not encrypted and not plain:
@@ -200,7 +200,7 @@ def _version_of(mark: Path) -> int:
     return version
 
 
-def _began(folder: Path) -> int | None:
+def _version_by_documents(folder: Path) -> int | None:
     """The version of a folder without its mark, read from a document in it; None without one."""
     for path in folder.glob("stores/*/*/*"):
         if _NAME.fullmatch(path.name) is not None:

@@ -95,7 +95,7 @@ class Windows:
         """With a mark, only what comes after it is read, as long as it fits."""
         self._module, self._path, self._folder, self._problems = module, path, folder, problems
         self._trail: type[Trail] | None = getattr(module, "Trail", None) if path.suffix != ".zst" else None
-        self._from = mark
+        self._mark = mark
         self._base, self._joint = (mark.base, mark.joint) if mark is not None else ("", ("", ""))
         self._title = mark.title if mark is not None else ""
         self._first = self._part = (
@@ -111,10 +111,10 @@ class Windows:
 
     def sessions(self) -> Iterator[Found]:
         """The sessions, or the parts of them that a window has."""
-        if self._trail is None or (self._from is None and not self._is_long()):
+        if self._trail is None or (self._mark is None and not self._is_long()):
             yield from self._whole()
             return
-        place, is_over = self._from.place if self._from is not None else Place(), False
+        place, is_over = self._mark.place if self._mark is not None else Place(), False
         while not is_over:
             try:
                 place, end, is_over = self._scanned(self._trail, begin := place)
@@ -170,7 +170,7 @@ class Windows:
 
     def _titles(self) -> Iterator[Found]:
         """The parts of the session once more, with nothing but the title that all of them have."""
-        mark = self._from
+        mark = self._mark
         if self._title and (mark is None or (mark.title, mark.joint[0]) != (self._title, self._joint[0])):
             for part in range(1, self._part + 1):
                 yield Found(0, {"id": self._part_id(part), "title": self._title, "messages": [], PARTIAL: True})

@@ -13,8 +13,8 @@ from hermes.interop.json_reading import Reading, Record, compact
 
 SOURCE = "claude-ai"
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
-_SAYING = frozenset(("text", "voice_note", "thinking", "tool_use"))
-_KNOWN = _SAYING | {"tool_result", "token_budget", "flag"}
+_CONTENT = frozenset(("text", "voice_note", "thinking", "tool_use"))
+_KNOWN = _CONTENT | {"tool_result", "token_budget", "flag"}
 
 
 def usual_places() -> list[Path]:
@@ -99,7 +99,7 @@ def _steps(record: Record, name: str | None, at: float | None, reading: Reading)
     answered = 0
     for number, block in enumerate(record.objects("content")):
         kind, step = str(block.get("type")), steps[-1]
-        if kind in _SAYING and step.results and len(step.results) >= len(step.calls):
+        if kind in _CONTENT and step.results and len(step.results) >= len(step.calls):
             steps.append(step := make.Parts())
         if kind in ("text", "voice_note") and block.text("text"):
             step.content.append(block["text"])

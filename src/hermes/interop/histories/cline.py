@@ -30,7 +30,7 @@ _EXTENSIONS = {
     "rooveterinaryinc.roo-cline": "roo",
     "kilocode.kilo-code": "kilo",
 }
-_SAID = re.compile(r"<(task|feedback|user_message|answer|user_input)(?: [^>]*)?>\s*(.*?)\s*</\1>", re.DOTALL)
+_WORDS = re.compile(r"<(task|feedback|user_message|answer|user_input)(?: [^>]*)?>\s*(.*?)\s*</\1>", re.DOTALL)
 _ENVIRONMENT = re.compile(r"<environment_details>.*?(?:</environment_details>|\Z)", re.DOTALL)
 _ANSWERS = {"attempt_completion": "result", "plan_mode_respond": "response", "ask_followup_question": "question"}
 _TOKENS = {"input_tokens": "tokensIn", "output_tokens": "tokensOut", "cache_read_tokens": "cacheReads",
@@ -136,7 +136,7 @@ def _messages(message: Record, name: str, reading: Reading) -> list[Message]:
 
 def _words(text: str) -> str:
     """A person's words, without the tags around them and what the program adds to each message."""
-    return _SAID.sub(r"\2", _ENVIRONMENT.sub("", text)).strip()
+    return _WORDS.sub(r"\2", _ENVIRONMENT.sub("", text)).strip()
 
 
 def _reply(message: Record, blocks: list[Record], at: float | None, name: str, reading: Reading) -> list[Message]:

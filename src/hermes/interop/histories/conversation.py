@@ -176,10 +176,10 @@ class Conversation:
     def _name_tools(self, tools: dict[str, str]) -> None:
         """A result that does not name its tool has that of its call."""
         carried, branches = (one.messages for one in self.carried), (branch for _, branch in self.branches)
-        for one in chain(*carried, self.messages, *branches):
-            tools.update((call["id"], call["function"]["name"]) for call in one.get("tool_calls") or ())
-            if one["role"] == "tool" and "tool_name" not in one and one.get("tool_call_id") in tools:
-                one["tool_name"] = tools[one["tool_call_id"]]
+        for message in chain(*carried, self.messages, *branches):
+            tools.update((call["id"], call["function"]["name"]) for call in message.get("tool_calls") or ())
+            if message["role"] == "tool" and "tool_name" not in message and message.get("tool_call_id") in tools:
+                message["tool_name"] = tools[message["tool_call_id"]]
 
     def _first_time(self) -> float:
         return next((one["timestamp"] for one in self.messages if one.get("timestamp") is not None), 0.0)
@@ -208,7 +208,7 @@ class Conversation:
         number = max((message["id"] for group in carried for message in group["messages"]), default=0)
         numbers: dict[str, int] = {}
         waiting: dict[str | None, list[list[Message]]] = {}
-        known = {one.get("platform_message_id") for one in self.messages}
+        known = {message.get("platform_message_id") for message in self.messages}
         for after, branch in self.branches:
             waiting.setdefault(after if after in known else None, []).append(branch)
         rewound: list[Message] = []
@@ -219,16 +219,16 @@ class Conversation:
             for branch in waiting.get(after, ()):
                 batch = len(rewinds) + 1
                 rewinds.append([batch, cut])
-                for one in branch:
+                for message in branch:
                     number += 1
-                    one["id"], one["hidden"] = number, batch
-                    rewound.append(one)
+                    message["id"], message["hidden"] = number, batch
+                    rewound.append(message)
 
         hide(None, 0)
-        for one in self.messages:
+        for message in self.messages:
             number += 1
-            one["id"] = number
-            if (name := one.get("platform_message_id")) is not None:
+            message["id"] = number
+            if (name := message.get("platform_message_id")) is not None:
                 numbers[name] = number
                 hide(name, number)
         return rewound, rewinds

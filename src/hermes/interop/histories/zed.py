@@ -120,22 +120,22 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     return made.messages("assistant", None, name)
 
 
-def _newer(one: Any) -> dict[str, Any]:
+def _newer(raw: Any) -> dict[str, Any]:
     """A message in the form of 0.3.0: older ones have a role and segments."""
-    if not isinstance(one, dict) or "role" not in one:
-        return one if isinstance(one, dict) else {str(one): None}
+    if not isinstance(raw, dict) or "role" not in raw:
+        return raw if isinstance(raw, dict) else {str(raw): None}
     parts: list[dict[str, Any]] = []
-    one = Record(one)
-    for part in one.objects("segments"):
+    raw = Record(raw)
+    for part in raw.objects("segments"):
         parts.append({"Thinking": part} if part.get("type") == "thinking" else {"Text": part.get("text")})
-    if one["role"] != "assistant":
-        content = parts or [{"Text": one.get("context")}]
-        return {"User" if one["role"] == "user" else "System": {"id": f"message-{one.get('id')}", "content": content}}
-    parts += [{"ToolUse": used} for used in one.objects("tool_uses")]
+    if raw["role"] != "assistant":
+        content = parts or [{"Text": raw.get("context")}]
+        return {"User" if raw["role"] == "user" else "System": {"id": f"message-{raw.get('id')}", "content": content}}
+    parts += [{"ToolUse": used} for used in raw.objects("tool_uses")]
     return {
         "Agent": {
             "content": parts,
-            "tool_results": {str(r.get("tool_use_id")): r for r in one.objects("tool_results")},
+            "tool_results": {str(r.get("tool_use_id")): r for r in raw.objects("tool_results")},
         }
     }
 
