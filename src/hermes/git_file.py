@@ -1,8 +1,8 @@
 """A file and its lines as git knows them: the commits they come from, the texts they had before, the file's earlier names.
 
 Without a repository, or without git, a file has its lines and its path alone. A command that takes too long is given up: in a
-long history, what it would tell is left out. No program that a repository's own configuration names is run, and nothing is
-fetched: somebody else may have made the repository.
+long history, its result is left out. No program that a repository's own configuration names is run, and nothing is
+fetched: the repository may come from others.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class GitFile:
             return
         with suppress(OSError):
             if self.path.is_file():  # a pipe or a device has no end
-                told = self.path.read_bytes().decode("utf-8", "surrogateescape")
-                self.lines = told.removesuffix("\n").split("\n")
+                content = self.path.read_bytes().decode("utf-8", "surrogateescape")
+                self.lines = content.removesuffix("\n").split("\n")
         real = Path(os.path.realpath(self.path))
         root = project_folder(real.parent)
         self.root = root if (root / ".git").exists() else None
@@ -81,24 +81,24 @@ class GitFile:
         self._names = None if self.root is None else _start(self.root, "log", *options, "--", self.name)
 
     def finish_names(self) -> None:
-        """Add them to its names."""
+        """Add the paths that `start_names` looks for to the file's names."""
         self.names |= {old for old, _ in _RENAMED.findall(_output(self._names))}
 
     def add_staged_name(self) -> bool:
         """Add the path that the file had before a rename that is not committed yet; whether there is one."""
-        told = self._git("diff", *_PLAIN, "-M", "--name-status", "-z", "--diff-filter=R", "HEAD")
-        before = {old for old, new in _RENAMED.findall(told) if new == self.name}
+        diff = self._git("diff", *_PLAIN, "-M", "--name-status", "-z", "--diff-filter=R", "HEAD")
+        before = {old for old, new in _RENAMED.findall(diff) if new == self.name}
         self.names |= before
         return bool(before)
 
     def blamed(self, first: int, last: int) -> list[Line]:
         """These lines with the commits they come from; indentation is no change."""
-        told = self._git("blame", "--no-textconv", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
+        blame = self._git("blame", "--no-textconv", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
         times: dict[str, float] = {}
         paths: dict[str, str] = {}
         found: dict[int, Line] = {}
         commit, origin, number = "", 0, 0
-        for line in told.split("\n"):
+        for line in blame.split("\n"):
             if head := re.match(r"([0-9a-f]{40,}) (\d+) (\d+)", line):
                 commit, origin, number = head[1], int(head[2]), int(head[3])
             elif line.startswith("committer-time "):
@@ -107,7 +107,7 @@ class GitFile:
                 paths[commit] = line.removeprefix("filename ")
             elif line.startswith("\t") and commit.strip("0"):
                 found[number] = Line(number, line[1:], times.get(commit), commit, paths.get(commit, ""), origin)
-        return [found.get(one) or Line(one, self.lines[one - 1]) for one in range(first, last + 1)]
+        return [found.get(place) or Line(place, self.lines[place - 1]) for place in range(first, last + 1)]
 
     def earlier_texts(self, line: Line) -> Iterator[tuple[list[str], float | None]]:
         """The texts that a line and its neighbours had before, newest first, with the time of the commit that replaced them."""
@@ -118,10 +118,10 @@ class GitFile:
                 return
             removed, first, last = hunk
             yield removed, None
-        told = self._git("log", *_PLAIN, f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
-        parts = _COMMIT.split(told)
+        log = self._git("log", *_PLAIN, f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
+        parts = _COMMIT.split(log)
         for at, diff in zip(parts[1::2], parts[2::2], strict=True):
-            removed = [one[1:] for one in diff.partition("\n@@ ")[2].split("\n") if one[:1] == "-"]
+            removed = [text[1:] for text in diff.partition("\n@@ ")[2].split("\n") if text[:1] == "-"]
             yield removed, float(at)
 
 
@@ -133,10 +133,10 @@ def first_commits(root: Path) -> frozenset[str]:
 
 def _without_filters(root: Path) -> dict[str, str]:
     """Settings that empty every filter of a repository: git would run its program on the files that it compares."""
-    told = _output(_start(root, "config", "--null", "--name-only", "--get-regexp", r"^filter\."))
-    drivers = {name.rpartition(".")[0] for name in told.split("\0") if name.count(".") > 1}
-    emptied = [(f"{one}.{key}", "") for one in sorted(drivers) for key in ("clean", "smudge", "process")]
-    settings = [*emptied, *((f"{one}.required", "false") for one in sorted(drivers))]
+    names = _output(_start(root, "config", "--null", "--name-only", "--get-regexp", r"^filter\."))
+    drivers = {name.rpartition(".")[0] for name in names.split("\0") if name.count(".") > 1}
+    emptied = [(f"{driver}.{key}", "") for driver in sorted(drivers) for key in ("clean", "smudge", "process")]
+    settings = [*emptied, *((f"{driver}.required", "false") for driver in sorted(drivers))]
     found = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (key, value) in enumerate(settings):
         found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
@@ -162,11 +162,11 @@ def _output(process: subprocess.Popen[bytes] | None) -> str:
         return ""
     with process:
         try:
-            told, _ = process.communicate(timeout=_GIT_SECONDS)
+            output, _ = process.communicate(timeout=_GIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             return ""
-    return told.decode("utf-8", "surrogateescape") if process.returncode == 0 else ""
+    return output.decode("utf-8", "surrogateescape") if process.returncode == 0 else ""
 
 
 def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:

@@ -1,10 +1,8 @@
-"""Texts for people and models: made harmless, put on one line, shortened, counted.
+"""Texts for people and models: made harmless, put on one line, shortened, and their tokens estimated.
 
 A message, a title or a tool's output may hold anything, and every door shows it through `harmless`: what moves the
 cursor, colours, renames the window, turns the direction of a line around or can't be seen is taken away; what can be
-read stays.
-
-Estimates the number of tokens of a text, for when no endpoint has counted them, and how many a prompt may have.
+read stays. Tokens are estimated where no endpoint has counted them.
 """
 
 from __future__ import annotations
@@ -147,7 +145,7 @@ PER_ATTACHMENT = 1_000
 
 
 def text_tokens(text: str) -> int:
-    """Four letters of ASCII a token, two of other alphabets, one character of Chinese, Japanese, Korean, Thai …"""
+    """Estimate tokens: four letters of ASCII each, two of other alphabets, one character of Chinese, Japanese, Korean, Thai …"""
     if text.isascii():
         return -(-len(text) // 4)
     dense = len(_DENSE.findall(text))

@@ -22,7 +22,7 @@ _UNITS = {"m": MINUTE, "min": MINUTE, "h": HOUR, "d": DAY, "w": 7 * DAY}
 
 
 def now() -> float:
-    """The moment ages are measured from."""
+    """The moment from which ages are measured."""
     try:
         return float(os.environ["HERMES_NOW"])
     except (KeyError, ValueError):
@@ -46,12 +46,12 @@ def ago(then: float | None, zone: tzinfo | None = None, *, at: float | None = No
 
 
 def date(then: Any, zone: tzinfo | None = None, *, unknown: str = "—") -> str:
-    """The day, as 2026-01-31; `unknown` for what is no time that a calendar has."""
+    """The day, as 2026-01-31; `unknown` for a time outside the calendar."""
     return _written(then, zone, "%Y-%m-%d", unknown)
 
 
 def clock(then: Any, zone: tzinfo | None = None, *, unknown: str = "—") -> str:
-    """The day and the minute, as 2026-01-31 14:05; `unknown` for what is no time that a calendar has."""
+    """The day and the minute, as 2026-01-31 14:05; `unknown` for a time outside the calendar."""
     return _written(then, zone, "%Y-%m-%d %H:%M", unknown)
 
 
@@ -67,7 +67,7 @@ def _written(then: Any, zone: tzinfo | None, form: str, unknown: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """To the second: `12s`, `4m 05s`, `2h 03m`."""
+    """A duration to the second: `12s`, `4m 05s`, `2h 03m`."""
     whole = max(0, int(seconds))
     if whole < HOUR:
         return f"{whole}s" if whole < MINUTE else f"{whole // MINUTE}m {whole % MINUTE:02}s"
@@ -75,7 +75,7 @@ def duration(seconds: float) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """To the minute, then the hour: `45s`, `12m`, `3h 05m`, `2d 4h`."""
+    """A duration to the minute, then the hour: `45s`, `12m`, `3h 05m`, `2d 4h`."""
     whole = max(0, int(seconds))
     if whole < HOUR:
         return f"{whole}s" if whole < MINUTE else f"{whole // MINUTE}m"
@@ -141,7 +141,7 @@ def span(text: str, zone: tzinfo | None = None, *, at: float | None = None) -> t
     """The first and the last moment a person means: a day has both, "7d" (seven days ago) is one moment.
 
     Takes 2026-01-31, 2026-01, 2026, 2026-01-31 14:05, today, yesterday, and an age: 30m, 12h, 7d, 2w.
-    ValueError says what can be given.
+    ValueError names the accepted forms.
     """
     from datetime import datetime, timedelta
 
@@ -177,12 +177,12 @@ def _calendar(text: str, zone: tzinfo | None) -> tuple[float, float]:
         if len(parts) == 2 and month < 12:
             after = datetime(year, month + 1, 1, tzinfo=zone)
         return _between(start, after)
-    given = datetime.fromisoformat(text)
-    if given.tzinfo is None:
-        given = given.replace(tzinfo=zone)
+    when = datetime.fromisoformat(text)
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=zone)
     if len(text) == 10:
-        return _between(given, given + timedelta(days=1))
-    moment = given.timestamp()
+        return _between(when, when + timedelta(days=1))
+    moment = when.timestamp()
     # "14:05" means the whole minute, "14:05:30" the whole second.
     return moment, moment + (59.999999 if text.count(":") == 1 and "+" not in text else 0.999999)
 

@@ -20,7 +20,7 @@ _FIRST, _LAST = 0.000_2, 0.002  # seconds between two tries to lock a file
 
 
 def write_whole(path: Path, content: bytes | str | Iterable[bytes], *, sync: bool = True) -> None:
-    """Replace a file, or make it; only its owner can read it. Its folder must exist.
+    """Create or replace a file in one step; only its owner can read it. Its folder must exist.
 
     `sync`: wait until the disk has it, so that a power cut does not leave an empty file in the place of the old one.
     """
@@ -49,7 +49,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_within(handle: int, seconds: float) -> bool:
-    """Lock an open file; False while another process has it locked for so long, or where there are no such locks."""
+    """Lock an open file; False if another process holds it for `seconds`, or the file system has no locks."""
     pause, end = _FIRST, 0.0
     while True:
         try:
@@ -67,7 +67,7 @@ def lock_within(handle: int, seconds: float) -> bool:
 
 @contextmanager
 def locked(file: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """In this block no other process is in one with the same lock file, which is made; TimeoutError after so many seconds."""
+    """Hold a lock file, made if it is missing, against other processes during this block; TimeoutError after `seconds`."""
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not lock_within(handle, seconds):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hermes.store.records.visibility import User
 
 Matched = Literal["line", "file", "nothing"]
-MOST = 200  # changes of a file that are told, unless another number is wanted
+MOST = 200  # changes of a file that are returned, unless another number is wanted
 TEXT = 300  # characters of a request or of the agent's words
 _AROUND = 3  # lines before and after one that tell repeated lines apart
 _SIMILAR = 0.6  # of two texts that are versions of one line, by difflib
@@ -105,8 +105,8 @@ def why(
 ) -> Answer:  # fmt: skip
     """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have.
 
-    Unless `is_local`, no file of this machine is read (the person who asks may not): the path as recorded answers, by its end,
-    and the lines are left out of account.
+    Unless `is_local`, no file of this machine is read (the caller may not): the end of the recorded path is matched, and lines
+    are ignored.
     """
     file = GitFile(Path(os.path.abspath(path)) if is_local else path, is_local)
     lines = lines if is_local else None
@@ -115,7 +115,7 @@ def why(
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
     file.start_names()
     blamed = file.blamed(*lines) if lines is not None else []
-    file.names |= {one.name for one in blamed if one.name}
+    file.names |= {entry.name for entry in blamed if entry.name}
     file.finish_names()
     changes = _Changes(file, db, visible_to)
     if not changes.rows and file.add_staged_name():
@@ -124,7 +124,7 @@ def why(
     matched: Matched = "line" if found else "file" if changes.rows else "nothing"
     rows = sorted(found or changes.rows, key=lambda row: (row["time"], row["message_id"]), reverse=True)[:limit]
     reasons = db.change_reasons([row["message_id"] for row in rows], visible_to=visible_to)
-    told: list[Change] = [
+    entries: list[Change] = [
         {
             "session_id": row["session_id"], "title": row["title"], "source": row["source"], "time": row["time"],
             "message_id": row["message_id"], "kind": row["kind"], "path": _full(row),
@@ -134,19 +134,19 @@ def why(
         } for row in rows
     ]  # fmt: skip
     if tests:
-        for one in told:
-            one["tests"] = _tests_after(db, one, visible_to)
+        for entry in entries:
+            entry["tests"] = _tests_after(db, entry, visible_to)
     return {
         "path": str(file.path), "lines": None if lines is None else list(lines), "matched": matched,
-        "conversations": _conversations(db, {row["session_id"] for row in changes.rows}), "changes": told,
+        "conversations": _conversations(db, {row["session_id"] for row in changes.rows}), "changes": entries,
     }  # fmt: skip
 
 
 def _conversations(db: SessionDB, session_ids: set[str]) -> int:
-    """How many conversations these sessions are; the parts of a compressed one are one."""
+    """The number of conversations that these sessions belong to; the parts of a compressed one count as one."""
     rows = db.get_sessions(sorted(session_ids)).values()
     parts = {row["id"] for row in rows if row["kind"] == "compression" or row["end_reason"] == "compression"}
-    return len(session_ids - parts) + len({db.get_compression_chain(one)[0] for one in parts})
+    return len(session_ids - parts) + len({db.get_compression_chain(part)[0] for part in parts})
 
 
 def sessions_that_changed(
@@ -163,8 +163,8 @@ def files_changed(db: SessionDB, session_id: str, *, visible_to: User | None = N
     """The files that a session changed, by their paths, each with its last change."""
     found: dict[str, ChangedFile] = {}
     for row in db.file_changes(session_id=session_id, visible_to=visible_to):
-        one = found.setdefault(_full(row), {"path": _full(row), "changes": 0, "message_id": row["message_id"]})
-        one["changes"] += 1
+        file = found.setdefault(_full(row), {"path": _full(row), "changes": 0, "message_id": row["message_id"]})
+        file["changes"] += 1
     return [found[path] for path in sorted(found)]
 
 
@@ -228,8 +228,8 @@ class _Changes:
             return bool(first_commits(Path(base)) & ours)
         added = [hashes_in(row["lines"]) for row in rows]
         every = set().union(*added)
-        held = every & self._content
-        if held and len(held) >= min(3, len(every)) and any(2 * len(one & held) >= len(one) for one in added if one):
+        here = every & self._content
+        if here and len(here) >= min(3, len(every)) and any(2 * len(one & here) >= len(one) for one in added if one):
             return True
         root = self._file.root or self._file.path.parent
         return posixpath.basename(base) == root.name and not any(os.path.exists(_full(row)) for row in rows)
@@ -256,18 +256,18 @@ class _Changes:
         there again: an earlier one that added the line made it.
         """
         wanted = line_hash(text)
-        those = [
+        candidates = [
             (row, added) for row, added in self._added
             if wanted and wanted in added and (until is None or row["time"] < until + 1)
         ]  # fmt: skip
         near = self._file.lines[max(0, number - 1 - _AROUND) : number - 1] + self._file.lines[number : number + _AROUND]
         around = {line_hash(line) for line in near} - {b"", wanted}
-        fitting = [row for row, added in those if 2 * len(added & around) >= min(len(around), len(added) - 1)]
-        rows = fitting or [row for row, _ in those]
+        fitting = [row for row, added in candidates if 2 * len(added & around) >= min(len(around), len(added) - 1)]
+        rows = fitting or [row for row, _ in candidates]
         return next((row for row in rows if row["kind"] != WRITE), rows[-1] if rows else None)
 
     def _fragment_author(self, line: Line) -> FileChangeRow | None:
-        """The newest change that replaced a part of this line: its new text begins or ends with a part, and no line is that."""
+        """The newest change that replaced a part of this line: its new text begins or ends with a part that is no line."""
         parts = {line_hash(part) for part in _parts(line.text)} - self._content - {b""}
         for row in self.rows:
             ends = {row["lines"][:HASH_BYTES], row["lines"][-HASH_BYTES:]}
@@ -296,7 +296,7 @@ class _Changes:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The parts of a line from one word or sign to another, without those that are too short to tell something."""
+    """The parts of a line from one word or sign to another, without those that are too short to identify it."""
     tokens = re.findall(r"\w+|[^\w\s]|\s+", text.strip())[:_MOST_TOKENS]
     for first in range(len(tokens)):
         for last in range(first + 1, len(tokens) + 1):
@@ -317,19 +317,19 @@ def described(answer: Answer, zone: tzinfo | None) -> Iterator[str]:
         yield f"{which} changed this file; {what} not written by one of them."
     elif lines is None:
         yield f"{which} changed this file."
-    for one in answer["changes"]:
+    for change in answer["changes"]:
         yield ""
-        yield f"{ago(one['time'], zone)} · {one['source']} · {one_line(one['title']) or '—'}"
-        if one["path"] != answer["path"]:
-            yield f"  file     {one['path']}"
-        for name, text in (("asked", one["request"]), ("said", one["words"])):
+        yield f"{ago(change['time'], zone)} · {change['source']} · {one_line(change['title']) or '—'}"
+        if change["path"] != answer["path"]:
+            yield f"  file     {change['path']}"
+        for name, text in (("asked", change["request"]), ("said", change["words"])):
             if text:
                 yield f"  {name:<8} {text}"
-        for run in one.get("tests", ()):
+        for run in change.get("tests", ()):
             verdict = {True: "passed", False: "failed", None: "result unknown"}[run["passed"]]
             yield f"  {'tests':<8} {run['command']}: {verdict}"
-        yield f"  {'message':<8} {one['message_id']} ({one['kind']})"
-        yield f"  {'resume':<8} {one['resume']}"
+        yield f"  {'message':<8} {change['message_id']} ({change['kind']})"
+        yield f"  {'resume':<8} {change['resume']}"
 
 
 # ---------------------------------------------------------------------------------------------- tests after a change
@@ -361,10 +361,10 @@ def _tests_after(db: SessionDB, change: Change, visible_to: User | None) -> list
 
 def _command_in(arguments: Any) -> str:
     """The command line of a call that runs one; "" for any other."""
-    given = from_json(arguments) if isinstance(arguments, str) else arguments
-    if not isinstance(given, dict):
+    values = from_json(arguments) if isinstance(arguments, str) else arguments
+    if not isinstance(values, dict):
         return ""
-    command = next((given[name] for name in ("command", "cmd", "commands") if given.get(name)), "")
+    command = next((values[name] for name in ("command", "cmd", "commands") if values.get(name)), "")
     return " ".join(map(str, command)) if isinstance(command, list) else str(command)
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.interop.html import said, typed
+from hermes.interop.html import reply_html, typed_html
 from hermes.interop.json_reading import decoded, encoded
 from hermes.interop.markdown import fenced
 from hermes_state import SessionDB
@@ -464,7 +464,7 @@ def test_a_page_of_several_begins_with_a_list_of_them_and_a_page_of_one_has_its_
     | st.lists(st.sampled_from(["`", "```", "~~~", "\n", "**", "<", ">", "&", "a", " "])).map("".join)
 )
 def test_any_text_stays_text_on_the_page(text: str) -> None:
-    page = Page(typed(text))
+    page = Page(typed_html(text))
     assert set(page.tags) <= {"p", "pre", "code"}
 
 
@@ -474,7 +474,7 @@ MARKDOWN = ["`", "```\n", "~~~", "\n", "**", "<", ">", "&", "a", " ", "[a](", "j
 
 @given(st.text(alphabet=st.characters(codec="utf-8")) | st.lists(st.sampled_from(MARKDOWN)).map("".join))
 def test_a_reply_becomes_nothing_that_acts(text: str) -> None:
-    page = Page(said(text))
+    page = Page(reply_html(text))
     assert not set(page.tags) - {
         "div", "p", "br", "hr", "em", "strong", "s", "a", "code", "pre", "blockquote", "ul", "ol", "li",
         "table", "thead", "tbody", "tr", "th", "td", "span", "h1", "h2", "h3", "h4", "h5", "h6",
@@ -485,7 +485,7 @@ def test_a_reply_becomes_nothing_that_acts(text: str) -> None:
 
 def test_a_reply_is_rendered_and_each_part_of_it_runs_in_its_own_direction() -> None:
     text = "# Head\n\n*a* and `b`\n\n| x | y |\n|---|--:|\n| 1 | 2 |\n\n- one\n\n```py\n<b>\n```\n\n![p](http://x/p.png) [l](javascript:x)"
-    page = said(text)
+    page = reply_html(text)
     assert '<h1 dir="auto">Head</h1>' in page and "<em>a</em>" in page and '<ul dir="auto">' in page
     assert '<div class="wide"><table>' in page and '<td dir="auto">1</td>' in page
     assert "&lt;b&gt;" in re.sub("</?span[^>]*>", "", page) and '<pre><code dir="ltr"' in page

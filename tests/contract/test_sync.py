@@ -65,7 +65,7 @@ def test_each_gets_what_the_other_has_and_again_nothing(pair):
     assert sessions(one) == sessions(other) == {"a": ["one", "two"], "b": ["three"]}
     for db in (one, other):
         again = meet(db, folder)
-        assert (again.here.sessions, again.here.messages, again.given) == (0, 0, 0)
+        assert (again.here.sessions, again.here.messages, again.sent) == (0, 0, 0)
 
 
 def test_stores_without_a_folder(pair):

@@ -1,1 +1,1 @@
-"""Other programs’ formats: every format out, histories in. One file a format."""
+"""Other programs’ formats: every format out, histories in. One file per format."""

@@ -38,11 +38,11 @@ _COPY = "@"  # in a message's foreign id, before the copy of its session in whic
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Hold the lock of a foreign file during this block; waits while another process holds it."""
-    place = get_hermes_home() / _LOCK
-    make_private(place.parent)
+    lock_file = get_hermes_home() / _LOCK
+    make_private(lock_file.parent)
     # A byte of the lock file for each foreign file: imports of different files don't wait for each other.
     byte = int.from_bytes(hashlib.sha256(os.fsencode(path.resolve())).digest()[:6], "big")
-    handle = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX, 1, byte)
         yield
@@ -51,62 +51,62 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def arriving(db: SessionDB, sessions: Iterable[Session], counts: Counter[str]) -> Iterator[Session]:
-    """Sessions as import_sessions takes them. `counts` gets what is stored on the way there."""
-    for one in sessions:
-        here = db.get_session(one["id"])
-        if one.get(ORIGIN) not in (None, one["id"]) and here is None:
-            one = _returned(db, one, counts)
-        elif here is not None:
-            one = _as_here(db, one, here)
-        if CARRIED in one:
-            one = _referring(one)
-        if one:
-            yield _plain(one)
+    """Prepare sessions for `import_sessions`; what is stored on the way is added to `counts`."""
+    for session in sessions:
+        stored = db.get_session(session["id"])
+        if session.get(ORIGIN) not in (None, session["id"]) and stored is None:
+            session = _returned(db, session, counts)
+        elif stored is not None:
+            session = _existing(db, session, stored)
+        if CARRIED in session:
+            session = _with_references(session)
+        if session:
+            yield _without_origin(session)
 
 
-def is_here(db: SessionDB, one: Session) -> bool:
-    """Whether a session is in the record, or was exported from one that is."""
-    return any(name is not None and db.get_session(name) is not None for name in (one["id"], one.get(ORIGIN)))
+def is_here(db: SessionDB, session: Session) -> bool:
+    """Whether a session, or the one it was exported from, is in the record."""
+    return any(name is not None and db.get_session(name) is not None for name in (session["id"], session.get(ORIGIN)))
 
 
-def new_messages(db: SessionDB, one: Session) -> list[Mapping[str, Any]]:
+def new_messages(db: SessionDB, session: Session) -> list[Mapping[str, Any]]:
     """The messages of a session that an import would add."""
-    known = db.foreign_message_ids(one["id"])
-    told = one["messages"]
-    if not known and is_here(db, one):
-        known = db.foreign_message_ids(one.get(ORIGIN) or one["id"])
-        told = [message for message in told if HERE not in message] if ORIGIN in one else []
-    return [m for m in told if known.isdisjoint((m.get("platform_message_id"), copied_id(one["id"], m)))]
+    known = db.foreign_message_ids(session["id"])
+    messages = session["messages"]
+    if not known and is_here(db, session):
+        known = db.foreign_message_ids(session.get(ORIGIN) or session["id"])
+        messages = [message for message in messages if HERE not in message] if ORIGIN in session else []
+    return [m for m in messages if known.isdisjoint((m.get("platform_message_id"), copied_id(session["id"], m)))]
 
 
-def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
-    """A session that was exported from here and comes back: it continues the one it came from.
+def _returned(db: SessionDB, session: Session, counts: Counter[str]) -> Session:
+    """A session that was exported from here and comes back, as a continuation of its origin.
 
-    Where that one has gone on here, or the other program went on from an earlier message, it is a branch of it.
+    If the origin has gone on here, or the other program went on from an earlier message, it is a branch of the origin.
     """
-    origin = db.get_session(one[ORIGIN])
+    origin = db.get_session(session[ORIGIN])
     if origin is None:
-        return one
-    if one.get("kind") == "compression":  # a compaction there, after the session came home
-        if db.get_session(one["parent_session_id"]) is not None:
-            return one
+        return session
+    if session.get("kind") == "compression":  # a compaction there, after the session came home
+        if db.get_session(session["parent_session_id"]) is not None:
+            return session
         if any(not m.get("platform_message_id") for m in db.get_messages(origin["id"])[-1:]):  # it has gone on here
-            return {**_without(one), "parent_session_id": origin["id"], "kind": "branch"}
+            return {**_without_carried(session), "parent_session_id": origin["id"], "kind": "branch"}
         db.reopen_session(origin["id"])
         db.end_session(origin["id"], "compression")
-        return {**_without(one), "parent_session_id": origin["id"]}
-    # A session that has a file there, which lacks what is said in a copy of it: that is not undone there.
+        return {**_without_carried(session), "parent_session_id": origin["id"]}
+    # A session that has a file there: messages of a copy are not in that file, and were not undone there.
     is_followed = "imported" in Record.of(from_json(origin.get("meta")))
     names = {
-        copied_id(one["id"], message) if is_followed else message["platform_message_id"]: message
-        for message in one["messages"]
+        copied_id(session["id"], message) if is_followed else message["platform_message_id"]: message
+        for message in session["messages"]
         if HERE not in message
     }
-    ours = {message[HERE]: message["timestamp"] for message in one["messages"] if HERE in message}
+    ours = {message[HERE]: message["timestamp"] for message in session["messages"] if HERE in message}
     stored: list[Mapping[str, Any]] = [*db.get_messages(origin["id"])]
     times = {message["id"]: message["timestamp"] for message in stored if message["id"] in ours}
     if not times or any(abs(ours[number] - at) > _SAME_TIME for number, at in times.items()):
-        return one  # written from another record, where messages have other numbers
+        return session  # written from another record, where messages have other numbers
     shared = [message for message in stored if message["id"] in ours or message.get("platform_message_id") in names]
     is_end = ours.keys() == times.keys() and shared[-1:] == stored[-1:]
     known = db.foreign_message_ids(origin["id"])
@@ -116,58 +116,60 @@ def _returned(db: SessionDB, one: Session, counts: Counter[str]) -> Session:
         return {}
     if goes_on:
         fresh: list[Session] = [{**message, "platform_message_id": name} for name, message in names.items()]
-        return _continued(db, {**one, "id": origin["id"]}, stored, fresh, counts)
+        return _continued(db, {**session, "id": origin["id"]}, stored, fresh, counts)
     new = [message for name, message in names.items() if name not in known]
     carried = [{**message, "session_id": origin["id"]} for message in shared]
     top = max((int(message["id"]) for message in carried), default=0)
-    made = {**one, "messages": [{**message, "id": top + number} for number, message in enumerate(new, 1)]}
+    made = {**session, "messages": [{**message, "id": top + number} for number, message in enumerate(new, 1)]}
     made |= {"parent_session_id": origin["id"], "kind": "branch"}
     return {**made, CARRIED: [{"owner": origin["id"], "after": None, "messages": carried}]} if carried else made
 
 
 def _continued(
-    db: SessionDB, one: Session, stored: list[Mapping[str, Any]], fresh: list[Mapping[str, Any]], counts: Counter[str]
+    db: SessionDB, session: Session, stored: list[Mapping[str, Any]], new: list[Mapping[str, Any]], counts: Counter[str]
 ) -> Session:
-    """The session with what is new, as import_sessions follows it: by the ids that messages have in other programs."""
-    if not db.foreign_message_ids(one["id"]):  # the first message from there makes it one that is followed
+    """The session with its new messages, which import_sessions matches by their ids in other programs."""
+    if not db.foreign_message_ids(session["id"]):  # the first message from there makes it one that is followed
         fields = {
-            name: value for name, value in fresh[0].items() if name not in ("role", "id", "hidden", "reasoning_tokens")
+            name: value for name, value in new[0].items() if name not in ("role", "id", "hidden", "reasoning_tokens")
         }
-        db.append_message(one["id"], fresh[0]["role"], **fields)
+        db.append_message(session["id"], new[0]["role"], **fields)
         counts["messages"] += 1
-        if len(fresh) == 1:
+        if len(new) == 1:
             counts["updated"] += 1
             return {}
-    names = {message["platform_message_id"] for message in fresh}
-    own = [m for m in stored if m["session_id"] == one["id"] and m.get("platform_message_id") not in (None, *names)]
-    return {**one, "messages": [*own, *fresh], "rewound_messages": []}
+    names = {message["platform_message_id"] for message in new}
+    own = [m for m in stored if m["session_id"] == session["id"] and m.get("platform_message_id") not in (None, *names)]
+    return {**session, "messages": [*own, *new], "rewound_messages": []}
 
 
-def _as_here(db: SessionDB, one: Session, here: Mapping[str, Any]) -> Session:
-    """A session that is here: its messages stay with the session that has them here.
+def _existing(db: SessionDB, session: Session, stored: Mapping[str, Any]) -> Session:
+    """A session that is stored here: its messages stay with the session that has them here.
 
     Which of two forked sessions was first is not certain, and may look different when both have gone on.
     """
-    shown: list[Mapping[str, Any]] = list(one["messages"])
-    if CARRIED in one:
-        known = db.foreign_message_ids(one["id"])
-        carried = (message for some in one[CARRIED] for message in some["messages"])
+    shown: list[Mapping[str, Any]] = list(session["messages"])
+    if CARRIED in session:
+        known = db.foreign_message_ids(session["id"])
+        carried = (message for group in session[CARRIED] for message in group["messages"])
         shown[:0] = [message for message in carried if message.get("platform_message_id") in known]
-    if ORIGIN in one:  # said here, and written there by an export
-        known = db.foreign_message_ids(one["id"])
+    if ORIGIN in session:  # said here, and written there by an export
+        known = db.foreign_message_ids(session["id"])
         shown = [message for message in shown if HERE not in message or message.get("platform_message_id") in known]
     # A part of a session takes nothing away, so what a copy of it added needs no care (and the ids of a long one no reading).
-    if not one.get(PARTIAL) and any(_COPY in name for name in db.foreign_message_ids(one["id"])):
-        shown += [m for m in db.get_messages(one["id"]) if _COPY in (m.get("platform_message_id") or "")]
-        one = {**one, **{name: here[name] for name in one.keys() & here.keys() - {"title", "meta"}}}  # it ended there
-    if here.get("kind") == "branch":
-        others = {m.get("platform_message_id") for m in db.get_messages(one["id"]) if m["session_id"] != one["id"]}
+    if not session.get(PARTIAL) and any(_COPY in name for name in db.foreign_message_ids(session["id"])):
+        shown += [m for m in db.get_messages(session["id"]) if _COPY in (m.get("platform_message_id") or "")]
+        kept_fields = session.keys() & stored.keys() - {"title", "meta"}
+        session = {**session, **{name: stored[name] for name in kept_fields}}  # it ended there
+    if stored.get("kind") == "branch":
+        messages = db.get_messages(session["id"])
+        others = {m.get("platform_message_id") for m in messages if m["session_id"] != session["id"]}
         shown = [
             message
             for message in shown
-            if {message.get("platform_message_id"), copied_id(one["id"], message)}.isdisjoint(others - {None})
+            if {message.get("platform_message_id"), copied_id(session["id"], message)}.isdisjoint(others - {None})
         ]
-    return {**_without(one), "messages": shown}
+    return {**_without_carried(session), "messages": shown}
 
 
 def copied_id(session_id: str, message: Mapping[str, Any]) -> str:
@@ -175,28 +177,28 @@ def copied_id(session_id: str, message: Mapping[str, Any]) -> str:
     return f"{message.get('platform_message_id')}{_COPY}{session_id}"
 
 
-def _referring(one: Session) -> Session:
-    """A new session, with references to what it shows of others."""
-    numbers = {message.get("platform_message_id"): message["id"] for message in one["messages"]}
-    shown = list(one["messages"])
+def _with_references(session: Session) -> Session:
+    """A new session, with references to the messages of others that it shows."""
+    numbers = {message.get("platform_message_id"): message["id"] for message in session["messages"]}
+    shown = list(session["messages"])
     refs: list[list[Any]] = []
-    for some in one.get(CARRIED, ()):
-        told = [{**message, "session_id": some["owner"]} for message in some["messages"]]
-        after = numbers.get(some["after"], 0) if some["after"] is not None else 0
-        ids = [message["id"] for message in told]
-        refs.append([len(refs), some["owner"], min(ids), max(ids), after, None, None])
+    for group in session.get(CARRIED, ()):
+        messages = [{**message, "session_id": group["owner"]} for message in group["messages"]]
+        after = numbers.get(group["after"], 0) if group["after"] is not None else 0
+        ids = [message["id"] for message in messages]
+        refs.append([len(refs), group["owner"], min(ids), max(ids), after, None, None])
         place = next((at for at, message in enumerate(shown, 1) if message["id"] == after and after), 0)
-        shown[place:place] = told
-    return {**_without(one), "messages": shown, "refs": refs}
+        shown[place:place] = messages
+    return {**_without_carried(session), "messages": shown, "refs": refs}
 
 
-def _without(one: Session) -> dict[str, Any]:
-    return {key: value for key, value in one.items() if key != CARRIED}
+def _without_carried(session: Session) -> dict[str, Any]:
+    return {key: value for key, value in session.items() if key != CARRIED}
 
 
-def _plain(one: Session) -> Session:
-    """A session without what only matters here."""
-    if ORIGIN not in one:
-        return one
-    shown = [{key: value for key, value in message.items() if key != HERE} for message in one["messages"]]
-    return {**{key: value for key, value in one.items() if key != ORIGIN}, "messages": shown}
+def _without_origin(session: Session) -> Session:
+    """A session without the keys that only this module reads."""
+    if ORIGIN not in session:
+        return session
+    shown = [{key: value for key, value in message.items() if key != HERE} for message in session["messages"]]
+    return {**{key: value for key, value in session.items() if key != ORIGIN}, "messages": shown}

@@ -59,9 +59,9 @@ class Format:
         return import_module(self.module)
 
 
-def _history(name: str, program: str, told: str, **more: Any) -> Format:
+def _history(name: str, program: str, help_text: str, **more: Any) -> Format:
     module = f"hermes.interop.histories.{name.replace('-', '_')}"
-    return Format(name=name, module=module, help=told, program=program, reads=True, **more)
+    return Format(name=name, module=module, help=help_text, program=program, reads=True, **more)
 
 
 # The order in which files are sniffed.
@@ -156,7 +156,7 @@ def reader_for(path: Path) -> Format | None:
 
 
 def looked_for() -> str:
-    """The programs and formats whose files can be read, for the message about a file that is none of them."""
+    """The programs and formats whose files can be read, for the message about a file of none of them."""
     return ", ".join(one.program or f"{one.name} ({one.help})" for one in formats() if one.reads)
 
 
@@ -168,12 +168,12 @@ def histories() -> list[Format]:
 def found_in(folder: Path) -> Iterator[tuple[Format, Path]]:
     """The histories of other programs below a folder, each file once."""
     seen: set[Path] = set()
-    for one in histories():
-        module = one.load()
+    for history in histories():
+        module = history.load()
         for path in module.files(folder):
             if path not in seen and module.sniff(path):
                 seen.add(path)
-                yield one, path
+                yield history, path
 
 
 def files_at(module: ModuleType, places: Iterable[Path]) -> Iterator[Path]:
@@ -187,9 +187,9 @@ def files_at(module: ModuleType, places: Iterable[Path]) -> Iterator[Path]:
 
 def found_here() -> Iterator[tuple[Format, Path]]:
     """The histories of other programs in the usual places of this machine."""
-    for one in histories():
-        module = one.load()
-        yield from ((one, path) for path in files_at(module, module.usual_places()) if module.sniff(path))
+    for history in histories():
+        module = history.load()
+        yield from ((history, path) for path in files_at(module, module.usual_places()) if module.sniff(path))
 
 
 def described(*, reading: bool) -> str:

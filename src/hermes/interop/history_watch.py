@@ -1,8 +1,8 @@
-"""Following the histories of other programs: what they write is in the record a moment later.
+"""Follow the histories of other programs: what they write is in the record a moment later.
 
 A file's size and time when it was last read are kept in the record, so that a start after a stop reads only what has changed
 since. Reading is an import, and an import is repeat-safe: a kill between the two costs nothing but reading a file again.
-A file that can't be read costs that file until it changes; a store that fails ends `run` with its error.
+A file that can't be read is skipped until it changes; a store that fails ends `run` with its error.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ Report = Callable[[Format, Path, dict[str, int]], None]
 
 def usual_places() -> list[Path]:
     """The folders in which the programs of this machine keep their histories, installed or not."""
-    return [place for one in formats.histories() for place in one.load().usual_places()]
+    return [place for history in formats.histories() for place in history.load().usual_places()]
 
 
 def expiring(db: SessionDB) -> Iterator[tuple[str, int]]:
     """The programs that will delete sessions of theirs within a week, and how many of those are here. Each comes once a week."""
     now = time.time()
-    for one in formats.histories():
-        if (found := getattr(one.load(), "expiring", None)) is None:
+    for history in formats.histories():
+        if (found := getattr(history.load(), "expiring", None)) is None:
             continue
-        key = f"{IMPORTED_FILE}expiring:{one.name}"
+        key = f"{IMPORTED_FILE}expiring:{history.name}"
         if float(db.get_meta(key) or 0) < now - _WEEK and (
             number := sum(db.get_session(name) is not None for name in found(now + _WEEK))
         ):
             db.set_meta(key, str(now))
-            yield one.program, number
+            yield history.program, number
 
 
 class HistoryWatcher:
-    """Brings in what other programs write below some folders (the usual places, if none are named)."""
+    """Imports what other programs write below some folders (the usual places, if none are named)."""
 
     def __init__(
         self, db: SessionDB, folders: Iterable[Path] = (), report: Report | None = None,
         trouble: Callable[[Problem], None] | None = None,
     ) -> None:  # fmt: skip
-        """`report` is called for each file that brought something, `trouble` once for each problem with a file."""
+        """`report` is called for each file with new messages, `trouble` once for each problem with a file."""
         self._db, self._report, self._trouble = db, report, trouble
         self._folders = [folder.resolve() for folder in folders]
-        self._looked: dict[tuple[str, Path], str] = {}  # how a file was when it was last imported, refused or not ours
-        self._told: set[tuple[Path | None, str]] = set()
+        self._states: dict[tuple[str, Path], str] = {}  # how a file was when it was last imported, refused or not ours
+        self._reported: set[tuple[Path | None, str]] = set()
         self._stopped: Callable[[], bool] = lambda: False
         # Machines that share a store may have different files at the same path.
         self._key = f"{IMPORTED_FILE}{socket.gethostname()}:" if db.is_shared else IMPORTED_FILE
@@ -82,15 +82,15 @@ class HistoryWatcher:
 
     def found(self) -> Iterator[tuple[Format, Path]]:
         """Every history, except files that are as they were when this watcher last looked at them."""
-        for one in formats.histories():
-            module = one.load()
+        for history in formats.histories():
+            module = history.load()
             for path in formats.files_at(module, self._folders or module.usual_places()):
                 now = _state(path)
-                if now is not None and self._looked.get((one.name, path)) != now:
-                    if self._is_ours(one, path):
-                        yield one, path
+                if now is not None and self._states.get((history.name, path)) != now:
+                    if self._is_ours(history, path):
+                        yield history, path
                     else:
-                        self._looked[one.name, path] = now
+                        self._states[history.name, path] = now
 
     def _is_ours(self, chosen: Format, path: Path) -> bool:
         try:
@@ -100,19 +100,19 @@ class HistoryWatcher:
             return False
 
     def catch_up(self, sources: Iterable[tuple[Format, Path]]) -> int:
-        """Import the files that have changed since they were last read; how many messages that brought."""
-        brought = 0
+        """Import the files that have changed since they were last read; returns the number of new messages."""
+        imported = 0
         for chosen, path in sources:
             if self._stopped():
                 break
             try:
-                brought += self._take(chosen, path)
+                imported += self._take(chosen, path)
             except StoreError:  # the record failed, not this file
                 raise
             except Exception as error:  # one file of another program stops no other
                 text = str(error) if isinstance(error, (HermesError, OSError)) else f"{type(error).__name__}: {error}"
                 self._problem(Problem(0, text, path))
-        return brought
+        return imported
 
     def _take(self, chosen: Format, path: Path) -> int:
         key = f"{self._key}{path}"
@@ -120,13 +120,13 @@ class HistoryWatcher:
             now = _state(path)
             if now is None:
                 return 0
-            known, _, told = (self._db.get_meta(key) or "").partition("\n")
+            known, _, mark = (self._db.get_meta(key) or "").partition("\n")
             if known == now:
-                self._looked[chosen.name, path] = now
+                self._states[chosen.name, path] = now
                 return 0
             problems: list[Problem] = []
             is_alone = known.split()[1:] == now.split()[1:]  # nothing that lies beside the file has changed
-            windows = Windows(chosen.load(), path, None, problems, mark_in(told, path) if is_alone else None)
+            windows = Windows(chosen.load(), path, None, problems, mark_in(mark, path) if is_alone else None)
             cut_short = False
 
             def sessions() -> Iterator[Mapping[str, Any]]:
@@ -144,32 +144,32 @@ class HistoryWatcher:
                 problems.append(Problem(0, f"session {session['id']}: {reason}", path))
 
             counts: Counter[str] = Counter()
-            self._looked[chosen.name, path] = now  # also if it fails: it is read again when it changes
+            self._states[chosen.name, path] = now  # also if it fails: it is read again when it changes
             try:
                 arrived = arriving(self._db, sessions(), counts)
                 counts.update(self._db.import_sessions(arrived, update=True, again=False, refused=refused))
             except StoreError:
-                del self._looked[chosen.name, path]
+                del self._states[chosen.name, path]
                 raise
             if not cut_short:
                 self._db.set_meta(key, f"{now}\n{windows.mark_text()}".strip())
-        for one in problems:
-            if one.unknown is None:
-                self._problem(one)
+        for problem in problems:
+            if problem.unknown is None:
+                self._problem(problem)
         if self._report is not None and (counts["messages"] or counts["updated"]):
             self._report(chosen, path, counts)
         return counts["messages"]
 
-    def _problem(self, one: Problem) -> None:
-        """Report a problem once; the same one comes again with every reading of its file."""
-        told = (one.path, f"{one.line} {one.reason}")
-        if self._trouble is not None and told not in self._told:
-            self._told.add(told)
-            self._trouble(Problem(one.line, one_line(one.reason), one.path))
+    def _problem(self, problem: Problem) -> None:
+        """Report a problem once, although every reading of its file finds it again."""
+        key = (problem.path, f"{problem.line} {problem.reason}")
+        if self._trouble is not None and key not in self._reported:
+            self._reported.add(key)
+            self._trouble(Problem(problem.line, one_line(problem.reason), problem.path))
 
 
 def _state(path: Path) -> str | None:
-    """The marks of a change in a history: of the file, and of its journal, its sub-agents or the files of its tree."""
+    """The sizes and times by which a change shows: of the file, and of its journal, its sub-agents or the files of its tree."""
     beside = path.rglob("*") if path.is_dir() else path.with_suffix("").glob("subagents/*")
     others = " ".join(map(_mark, sorted((path.with_name(path.name + "-wal"), *beside)))).strip()
     digest = hashlib.sha256(others.encode()).hexdigest()[:16] if others else ""

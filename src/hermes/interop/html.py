@@ -124,27 +124,27 @@ def _body(message: MessageRow, role: str, attachments: Read | None) -> Iterator[
     """The parts of a message in the order in which they came about: thoughts, words, pictures, calls."""
     thought = message.get("reasoning_content") or message.get("reasoning")
     if thought:
-        yield _folded("<b>reasoning</b>", typed(str(thought)))
+        yield _folded("<b>reasoning</b>", typed_html(str(thought)))
     text = plain_content(message.get("content"))
     if text.strip():
         if role == "tool":
             yield _folded(_first_line(text), f'<pre class="result" dir="auto">{_safe(text.strip(chr(10)))}</pre>')
         elif role == "system":
-            yield _folded(_first_line(text), typed(text))
+            yield _folded(_first_line(text), typed_html(text))
         else:
-            yield said(text) if role == "assistant" and len(text) <= _MARKDOWN_UP_TO else typed(text)
+            yield reply_html(text) if role == "assistant" and len(text) <= _MARKDOWN_UP_TO else typed_html(text)
     if cut_off := unfinished(message):
         yield f'<p class="nothing">✂ {_safe(cut_off)}</p>\n'
     yield from _pictures(message.get("content"), attachments)
-    for called, given in calls_of(message):
-        about = " ".join(given[:160].split()) + ("…" if len(given) > 160 else "")
+    for tool, arguments in calls_of(message):
+        about = " ".join(arguments[:160].split()) + ("…" if len(arguments) > 160 else "")
         yield _folded(
-            f"calls <b>{_safe(called)}</b> {_safe(about)}", f'<pre class="result"><code>{_safe(given)}</code></pre>'
+            f"calls <b>{_safe(tool)}</b> {_safe(about)}", f'<pre class="result"><code>{_safe(arguments)}</code></pre>'
         )
 
 
 def _first_line(text: str) -> str:
-    """The headline of a folded text: how it begins, and how much there is."""
+    """The summary of a folded text: its first line, and the number of further lines."""
     lines = text.strip().split("\n", 1)
     more = text.strip().count("\n")
     shown = lines[0].strip()
@@ -158,7 +158,7 @@ def _folded(summary: str, inside: str) -> str:
 # ------------------------------------------------------------------------------------------------ words
 
 
-def said(text: str) -> str:
+def reply_html(text: str) -> str:
     """A reply: Markdown as HTML. Tags in it stay text, a link is to the web or to nothing, a picture from elsewhere is a link."""
     return f'<div class="said">{_markdown().render(text.replace(chr(0), _NOTHING))}</div>\n'
 
@@ -192,7 +192,7 @@ def _linked_picture(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> st
     return f'<a href="{_safe(source)}" rel="noopener noreferrer">[{_safe(name)}]</a>'
 
 
-def typed(text: str) -> str:
+def typed_html(text: str) -> str:
     """Text as it was typed, spaces and all; each paragraph in the direction of its own words."""
     parts = [part.strip("\n") for part in _BLANK.split(text)]
     return "".join(f'<p class="typed" dir="auto">{_safe(part)}</p>\n' for part in parts if part.strip())

@@ -1,4 +1,4 @@
-"""Reading JSON of other programs: a value a line, one value on several lines, an array of gigabytes, packed with zstd or not.
+"""Read JSON of other programs: one value per line, one value over several lines, an array of gigabytes; also in zstd.
 
 A damaged line or element is skipped and noted in `Reading`; no more than one line or one element of an array is held in memory.
 """
@@ -24,13 +24,13 @@ from hermes.texts import counted
 LONGEST = 128 << 20  # bytes of a line or an element: reading one takes several times as much memory
 _CHUNK = 1 << 20
 _PEEKED = 256
-_LONGEST_FIRST = 4_000_000  # bytes of a line that tells a format
+_LONGEST_FIRST = 4_000_000  # bytes of a line that is read to detect a format
 # Possessive: a string of megabytes must not leave a place to come back to at each of its characters.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[\[\]{}]', re.DOTALL)
 
 
 def decoded(data: bytes) -> Any:
-    """The value of JSON text; ValueError when it is none."""
+    """The value of JSON text; ValueError when it is not JSON."""
     try:
         return msgspec.json.decode(data)
     except (ValueError, RecursionError):
@@ -100,7 +100,7 @@ class Record(dict[str, Any]):
         return Record.all(value)
 
     def text(self, key: str) -> str | None:
-        """A text that says something, or None."""
+        """A text that is not blank, or None."""
         return text(self.get(key))
 
     def time(self, key: str) -> float | None:
@@ -112,7 +112,7 @@ class Record(dict[str, Any]):
         return count(self.get(key))
 
     def counts(self, names: Mapping[str, str], *, with_cached: bool = False) -> dict[str, int]:
-        """The numbers of tokens that are known, by our names of theirs. `with_cached`: the program counts what the model's
+        """The known token counts by our names, which `names` maps to theirs. `with_cached`: the program counts what the model's
         cache had as sent, too."""
         found = {ours: number for ours, theirs in names.items() if (number := self.count(theirs)) is not None}
         if with_cached and "input_tokens" in found:
@@ -121,7 +121,7 @@ class Record(dict[str, Any]):
 
 
 def text(value: Any) -> str | None:
-    """A text that says something, or None."""
+    """A text that is not blank, or None."""
     return value if isinstance(value, str) and value.strip() else None
 
 
@@ -164,7 +164,7 @@ class Reading:
         self.unknown: Counter[str] = Counter()
 
     def damaged(self, line: int, reason: str) -> None:
-        """A line that can't be read."""
+        """Note a line that can't be read."""
         self.problems.append(Problem(line, reason, self._path))
 
     def report(self) -> None:
@@ -175,7 +175,7 @@ class Reading:
 
 
 def json_lines(path: Path, reading: Reading) -> Iterator[tuple[int, Record]]:
-    """Each object of a JSON-lines file with its line number; a damaged line costs that line.
+    """Each object of a JSON-lines file with its line number; a damaged line is skipped.
 
     A last line without an end may still be being written: it is not damaged, it comes with the next import.
     """
@@ -319,11 +319,11 @@ class _Unpacked(io.RawIOBase):
 
 
 def json_object(path: Path, key: str | None = None) -> Record:
-    """The object that a JSON file is; {} when it is none, or has no such key at its beginning.
+    """The object in a JSON file; {} if it holds another value, or has no such key at its beginning.
 
     Only a file that can be such an object is read as a whole: exports of other programs have gigabytes.
     """
-    if not path.is_file():  # a pipe would wait for who writes into it
+    if not path.is_file():  # a pipe would block until something is written to it
         return Record()
     try:
         with path.open("rb") as stream:
@@ -338,9 +338,9 @@ def json_object(path: Path, key: str | None = None) -> Record:
 
 
 def first_objects(path: Path, most: int = 5) -> list[Record]:
-    """The first objects of a JSON-lines file, for telling its format; [] when it is none. A damaged line is skipped."""
+    """The first objects of a JSON-lines file, to detect its format; [] when it is none. A damaged line is skipped."""
     found: list[Record] = []
-    if not path.is_file():  # a pipe would wait for who writes into it
+    if not path.is_file():  # a pipe would block until something is written to it
         return found
     try:
         with open_text(path) as stream:
@@ -393,11 +393,11 @@ def elements(stream: IO[bytes], longest: int = LONGEST) -> Iterator[tuple[Any, i
     """Each object of the array in a stream (or those that stand alone there) and the bytes read so far.
 
     An export of gigabytes is read in the memory of its largest element; an element that is no JSON, or is longer than
-    `longest` bytes, comes as `Damaged` and costs no other. ValueError where the stream ends inside one.
+    `longest` bytes, comes as `Damaged`, and the rest is read. ValueError where the stream ends inside one.
     """
     reader = _ElementReader(longest)
     while chunk := stream.read(max(_CHUNK, len(reader.buffer))):
-        yield from reader.fed(chunk)
+        yield from reader.feed(chunk)
         if reader.is_over:
             return
     if reader.depth > 0:
@@ -417,7 +417,7 @@ class _ElementReader:
         self._too_long = False  # of the element that is being read only the brackets are followed
         self._outer: int | None = None  # the depth of elements: 1 in an array, 0 for an object alone
 
-    def fed(self, chunk: bytes) -> Iterator[tuple[Any, int]]:
+    def feed(self, chunk: bytes) -> Iterator[tuple[Any, int]]:
         """The elements that end in this chunk."""
         self._position += len(chunk)
         keep = self._start if self._start >= 0 else self._at
@@ -446,7 +446,7 @@ class _ElementReader:
                     return
         else:
             self._at = len(self.buffer)
-        self._shed()
+        self._drop_oversized()
 
     def _element(self) -> Any:
         if self._too_long:
@@ -456,8 +456,8 @@ class _ElementReader:
         except ValueError as error:
             return Damaged(str(error))
 
-    def _shed(self) -> None:
-        """Drop what an element that is too long has so far; inside a string, its beginning stays as an empty one's."""
+    def _drop_oversized(self) -> None:
+        """Drop the buffered bytes of an element that is too long; inside a string, the opening quote stays."""
         if self._start >= 0 and len(self.buffer) - self._start > self._longest:
             self._start, self._too_long = -1, True
         if len(self.buffer) - self._at > self._longest:  # a string that does not end

@@ -1,6 +1,6 @@
-"""JSONL: one session a line, whole, with the bytes of its attachments; and back.
+"""JSONL: one session per line, whole, with the bytes of its attachments; and back.
 
-A line is what `SessionDB.export_session` gives, and `attachments` where the session refers to any: their bytes in base64
+Each line is what `SessionDB.export_session` returns, with `attachments` if the session refers to any: their bytes in base64
 by hash, so that a file can be carried to another machine alone.
 """
 
@@ -18,20 +18,20 @@ from hermes.interop.json_reading import Damaged, encoded, is_spread, json_values
 from hermes.store.records.attachments import Read, as_told, references
 
 ATTACHMENTS = "attachments"
-_HEAD = 1 << 20  # bytes of a line that tell whether it is a session
+_HEAD = 1 << 20  # bytes of a line that show whether it is a session
 _LONGEST = sys.maxsize - 1  # bytes of a line: a session has the bytes of its attachments with it
-_TOLD_BY = 100  # lines of which one must be a session: others may be damaged
+_LOOKED_AT = 100  # lines of which one must be a session: others may be damaged
 
 
 def write(export: Export) -> Iterator[bytes]:
     """Exported sessions as lines."""
     for session in export.sessions:
         if isinstance(session.get("attached"), dict):
-            held = _bytes_of(_listed(session["attached"]), export.attachments)
+            attachments = _bytes_of(_listed(session["attached"]), export.attachments)
         else:  # made by hand, or by another program: what reads like a reference is one
             text = encoded([session.get("messages"), session.get("rewound_messages")]).decode()
-            held = _bytes_of([digest for digest, _, _ in references(text)], export.attachments)
-        yield encoded({**session, ATTACHMENTS: held} if held else session) + b"\n"
+            attachments = _bytes_of([digest for digest, _, _ in references(text)], export.attachments)
+        yield encoded({**session, ATTACHMENTS: attachments} if attachments else session) + b"\n"
 
 
 def _listed(attached: dict[str, Any]) -> list[str]:
@@ -50,13 +50,13 @@ def _bytes_of(digests: Iterable[str], read: Read | None) -> dict[str, str]:
 
 
 def sniff(path: Path) -> bool:
-    """Whether a line of the beginning is a session, whole or not: an object with an id and messages."""
+    """Whether one of the first lines is a session, whole or not: an object with an id and messages."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
         if is_spread(stream):
             return _is_session(stream.read(_HEAD))
-        for _ in range(_TOLD_BY):
+        for _ in range(_LOOKED_AT):
             begin = stream.readline(_HEAD)
             if not begin or _is_session(begin):
                 return bool(begin)
@@ -89,9 +89,9 @@ def _read(stream: BinaryIO, with_files: bool, problems: list[Problem]) -> Iterat
         except ValueError as error:
             problems.append(Problem(number, str(error)))
             continue
-        held = session.pop(ATTACHMENTS, None)
-        if isinstance(held, dict) and with_files:
-            session[ATTACHMENTS], bad = _unpacked(held)
+        attachments = session.pop(ATTACHMENTS, None)
+        if isinstance(attachments, dict) and with_files:
+            session[ATTACHMENTS], bad = _unpacked(attachments)
             problems += [Problem(number, f"attachment {name}: damaged") for name in bad]
         yield Found(number, session, position)
 
@@ -101,19 +101,19 @@ def _checked(value: Any) -> dict[str, Any]:
         raise ValueError("not a session (an object with an id and messages)")
     if not isinstance(value.get("id"), str):
         raise ValueError("a session without an id")
-    told = value.get("messages", [])
-    if not isinstance(told, list) or not all(
-        isinstance(one, dict) and isinstance(one.get("role"), str) for one in told
+    messages = value.get("messages", [])
+    if not isinstance(messages, list) or not all(
+        isinstance(message, dict) and isinstance(message.get("role"), str) for message in messages
     ):
         raise ValueError(f"session {value['id']}: messages is not a list of messages with roles")
     return value
 
 
-def _unpacked(held: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
-    """The bytes of attachments, and the names of those whose bytes are not what their name says."""
+def _unpacked(attachments: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
+    """The bytes of attachments by hash, and the names of those whose bytes have another hash."""
     good: dict[str, bytes] = {}
     bad: list[str] = []
-    for digest, text in held.items():
+    for digest, text in attachments.items():
         try:
             data = base64.b64decode(text, validate=True)
         except (ValueError, TypeError):

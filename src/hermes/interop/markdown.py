@@ -1,4 +1,4 @@
-"""Markdown: conversations to read, print and keep beside other notes. One way only: JSONL is what comes back whole.
+"""Markdown: conversations to read, print and keep beside other notes. It can't be imported; JSONL can.
 
 A session is a heading, each message a smaller one; tool calls and results stand in fences that nothing inside can close.
 """
@@ -25,8 +25,8 @@ _BACKTICKS = re.compile("`{3,}")
 
 def calls_of(message: MessageRow) -> Iterator[tuple[str, str]]:
     """(name, arguments as JSON text) of each tool call."""
-    given = message.get("tool_calls")
-    for call in given if isinstance(given, list) else [given] if isinstance(given, dict) else []:
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else [calls] if isinstance(calls, dict) else []:
         if isinstance(call, dict):
             inner = call.get("function")
             function = inner if isinstance(inner, dict) else call
@@ -36,7 +36,7 @@ def calls_of(message: MessageRow) -> Iterator[tuple[str, str]]:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """Text in a fence longer than any in it."""
+    """Text in a fence longer than any run of backticks inside."""
     longest = max((len(run) for run in _BACKTICKS.findall(text)), default=2)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
@@ -83,5 +83,5 @@ def _message(message: MessageRow, zone: tzinfo | None) -> str:
         parts.append(fenced(text) if role == "tool" else text.strip("\n"))
     if cut_off := unfinished(message):
         parts.append(f"*({cut_off})*")
-    parts += [f"Calls `{one_line(called)}`:\n\n{fenced(given, 'json')}" for called, given in calls_of(message)]
+    parts += [f"Calls `{one_line(tool)}`:\n\n{fenced(arguments, 'json')}" for tool, arguments in calls_of(message)]
     return "\n" + "\n\n".join(parts) + "\n"

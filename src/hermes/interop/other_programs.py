@@ -1,4 +1,4 @@
-"""Going on here with a session of another program, and there with one of ours, in one step each.
+"""Continue a session of another program here, or one of ours there, in one step.
 
 Files of other programs are read, and new ones written beside them; one that exists is never changed. A session that is written
 there names the session and the messages it comes from, so that `arrivals` continues that session when it is imported.
@@ -62,8 +62,8 @@ def newest(db: SessionDB, name: str, folder: Path) -> str:
     module, project = chosen.load(), project_folder(folder)
     places: list[Path] = module.usual_places()
     for path in sorted(formats.files_at(module, places), key=_changed, reverse=True):
-        told = _told_folder(path)
-        if told is not None and not _is_of(project, told):
+        session_folder = _named_folder(path)
+        if session_folder is not None and not _is_of(project, session_folder):
             continue
         if module.sniff(path) and (found := _imported(db, module, path, project)):
             return found
@@ -78,12 +78,12 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _told_folder(path: Path) -> str | None:
-    """The folder that a JSON-lines file names at its beginning: most are of another one, and need not be read."""
+def _named_folder(path: Path) -> str | None:
+    """The folder that a JSON-lines file names at its beginning: most files are of another folder, and need not be read."""
     for line in first_objects(path, _LOOKED_AT) if path.suffix == ".jsonl" else ():
-        inside = line.object("payload") or line.object("data")
-        for one in (line, inside, inside.object("context")):
-            if folder := one.text("cwd"):
+        payload = line.object("payload") or line.object("data")
+        for record in (line, payload, payload.object("context")):
+            if folder := record.text("cwd"):
                 return folder
     return None
 
@@ -101,21 +101,21 @@ def _imported(db: SessionDB, module: ModuleType, path: Path, project: Path) -> s
     refusals: list[Exception] = []
 
     def sessions() -> Iterator[Mapping[str, Any]]:
-        for _, one, _ in module.read(path, None, []):
-            if _is_of(project, one.get("cwd")):
-                if one.get("kind") != "subagent":
-                    found.append((one["ended_at"], one["id"], one.get(ORIGIN)))
-                yield one
+        for _, session, _ in module.read(path, None, []):
+            if _is_of(project, session.get("cwd")):
+                if session.get("kind") != "subagent":
+                    found.append((session["ended_at"], session["id"], session.get(ORIGIN)))
+                yield session
 
     with alone(path):
-        told = arriving(db, sessions(), Counter())
-        db.import_sessions(told, update=True, refused=lambda session, error: refusals.append(error))
+        prepared = arriving(db, sessions(), Counter())
+        db.import_sessions(prepared, update=True, refused=lambda session, error: refusals.append(error))
     if not found:
         return None
     _, session_id, origin = max(found)
-    for each in (session_id, origin):
-        if each is not None and db.get_session(each) is not None:
-            return each
+    for candidate in (session_id, origin):
+        if candidate is not None and db.get_session(candidate) is not None:
+            return candidate
     if refusals:
         raise refusals[0]
     raise InvalidInput(
@@ -146,20 +146,20 @@ def opened_in(db: SessionDB, session_id: str, chosen: Format, folder: Path) -> O
         folder = Path(session["cwd"])
     session["cwd"] = str(folder)
     came_from = Record.of(from_json(session.get("meta"))).object("imported")
-    own = str(came_from["id"]).partition(".")[0] if came_from.get("from") == chosen.name else None
+    own_id = str(came_from["id"]).partition(".")[0] if came_from.get("from") == chosen.name else None
     if not chosen.writes:
         is_whole = all(one.get("platform_message_id") for one in session["messages"])
-        if own is None or not is_whole or not chosen.resume:
-            able = ", ".join(one.name for one in formats.histories() if one.writes)
-            raise InvalidInput(f"{session_id} can't be written for {chosen.program}; it can for {able}")
-        return Opened(folder, _words(chosen, own), None, {})
+        if own_id is None or not is_whole or not chosen.resume:
+            writable = ", ".join(one.name for one in formats.histories() if one.writes)
+            raise InvalidInput(f"{session_id} can't be written for {chosen.program}; it can for {writable}")
+        return Opened(folder, _words(chosen, own_id), None, {})
     module = chosen.load()
     for number in count():
-        name = as_uuid(f"{session_id}/{number}" if number else own or session_id)
-        there = _file_of(module, name)
-        if there is None:
+        name = as_uuid(f"{session_id}/{number}" if number else own_id or session_id)
+        existing = _file_of(module, name)
+        if existing is None:
             break
-        if _holds(module, there, session):
+        if _holds(module, existing, session):
             return Opened(folder, _words(chosen, name), None, {})
     export = Export(sessions=[session], attachments=db.read_attachment, name=name)
     target: Path = module.kept_at(name, session)
@@ -174,17 +174,17 @@ def _words(chosen: Format, name: str) -> list[str]:
 
 def _file_of(module: ModuleType, name: str) -> Path | None:
     """The file that a program has of a session."""
-    every = (path for place in module.usual_places() for path in place.rglob(f"*{name}.jsonl*"))
-    return next((path for path in every if path.is_file()), None)
+    files = (path for place in module.usual_places() for path in place.rglob(f"*{name}.jsonl*"))
+    return next((path for path in files if path.is_file()), None)
 
 
 def _holds(module: ModuleType, path: Path, session: ExportedSession) -> bool:
     """Whether a file there has everything that a session shows."""
     here: set[Any] = set()
     known: set[Any] = set()
-    for _, one, _ in module.read(path, None, []):
-        for each in one["messages"]:
-            here.add(each.get(HERE) if one.get(ORIGIN) == session["id"] else None)
-            known |= {each.get("platform_message_id"), copied_id(one["id"], each)}
-    says = [one for one in session["messages"] if one.get("content") or one.get("tool_calls")]
-    return all(one["id"] in here or (one.get("platform_message_id") or "") in known for one in says)
+    for _, other, _ in module.read(path, None, []):
+        for message in other["messages"]:
+            here.add(message.get(HERE) if other.get(ORIGIN) == session["id"] else None)
+            known |= {message.get("platform_message_id"), copied_id(other["id"], message)}
+    spoken = [message for message in session["messages"] if message.get("content") or message.get("tool_calls")]
+    return all(message["id"] in here or (message.get("platform_message_id") or "") in known for message in spoken)

@@ -1,4 +1,4 @@
-"""A copy of standard input or of a pipe, made by an import: telling a format consumes bytes.
+"""A copy of standard input or of a pipe, made by an import: detecting a format consumes bytes.
 
 For a store that is not encrypted the copy is a file in the import's own temporary folder. For an encrypted store nothing may lie
 on the disk in plain text, not even for a moment: the copy is in memory, and longer input than fits there is refused.

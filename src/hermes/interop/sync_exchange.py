@@ -1,7 +1,7 @@
-"""Synchronising a store with a place: a folder, another store, or a store on another machine.
+"""Synchronise a store with a place: a folder, another store, or a store on another machine.
 
-A place offers documents of sessions by name; each name says the session and the version. What was not seen yet is merged here,
-then what the place lacks is given to it. Every step can be repeated: after a kill the next call does the rest.
+A place offers documents of sessions by name; each name has the session and the version. Documents not seen yet are merged here,
+then those that the place lacks are sent to it. Every step can be repeated: after a kill the next call does the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ExchangePlace(Protocol):
         ...
 
     def drop(self, key: str, versions: set[str]) -> list[bytes]:
-        """Remove what this store has put there under these versions: a later one holds it. Returns what they were.
+        """Remove these versions, which this store wrote and a later one replaces; returns their content.
 
         A store has one version of a document, so nothing is removed there."""
         return []
@@ -63,19 +63,19 @@ class SyncResult:
     """The result of a synchronisation."""
 
     here: Counts = field(default_factory=Counts)
-    given: int = 0  # documents
-    files: int = 0  # attachments given
+    sent: int = 0  # documents
+    files: int = 0  # attachments sent
     problems: list[str] = field(default_factory=list)
 
 
 def sync(db: SessionDB, place: ExchangePlace, *, grace: float = 7, progress: Progress | None = None) -> SyncResult:
-    """Both sides hold what either had. `grace` is how many days the trash keeps a session."""
+    """Merge both ways: both sides hold what either had. `grace` is how many days the trash keeps a session."""
     exchange = _Exchange(Replica(db, grace), place, progress or (lambda what, done, of: None))
     exchange.replica.document(partial(exchange.step, "comparing"))
     offers = place.offers()
-    exchange.bring(offers)
+    exchange.receive(offers)
     exchange.replica.document()
-    exchange.give(offers)
+    exchange.send(offers)
     return exchange.result
 
 
@@ -88,8 +88,8 @@ class _Exchange:
     step: Progress
     result: SyncResult = field(default_factory=SyncResult)
 
-    def bring(self, offers: dict[str, set[str]]) -> None:
-        """Merge what was not seen yet. A document that needs another one first waits for the next round."""
+    def receive(self, offers: dict[str, set[str]]) -> None:
+        """Merge the documents not seen yet. A document that needs another one first waits for the next round."""
         known = {f"{key}.{version}" for key, (_, version) in self.replica.versions().items()} | self.replica.seen()
         todo = sorted((key, one) for key, some in offers.items() for one in some if f"{key}.{one}" not in known)
         of, done, files = len(todo), 0, set[str]()
@@ -113,9 +113,9 @@ class _Exchange:
                 break
             todo = waiting
         self.result.here.waiting += len(todo)
-        self._bring_files(files)
+        self._receive_attachments(files)
 
-    def _bring_files(self, shown: set[str]) -> None:
+    def _receive_attachments(self, shown: set[str]) -> None:
         wanted = sorted(shown.union(self.replica.lacking_attachments()))
         for digest in self.replica.lacks(wanted):
             data = self.place.fetch_attachment(digest)
@@ -124,8 +124,8 @@ class _Exchange:
         if wanted:
             self.replica.settle_attachments(wanted)
 
-    def give(self, offers: dict[str, set[str]]) -> None:
-        """Give the place what it lacks, and remove there what a later version holds."""
+    def send(self, offers: dict[str, set[str]]) -> None:
+        """Send the documents that the place lacks, and remove outdated versions there."""
         versions = sorted(self.replica.versions().items())
         todo = [(key, tree) for key, (tree, version) in versions if not _covered(version, offers.get(key, ()))]
         for number, (key, tree) in enumerate(todo, 1):
@@ -138,7 +138,7 @@ class _Exchange:
             try:
                 self.place.give(key, version, data)
                 self.replica.see(f"{key}.{version}")
-                self.result.given += 1
+                self.result.sent += 1
             except NotYet:
                 self.result.here.waiting += 1
             except InvalidInput as error:
@@ -146,7 +146,7 @@ class _Exchange:
             self.step("sending", number, len(todo))
         seen = self.replica.seen()
         for key, (tree, version) in versions:
-            outdated = {one for one in offers.get(key, ()) if one != version and f"{key}.{one}" in seen}
+            outdated = {old for old in offers.get(key, ()) if old != version and f"{key}.{old}" in seen}
             dropped = self.place.drop(key, outdated) if outdated else []
             for digest in self.replica.shredded_attachments(tree, dropped):
                 self.place.drop_attachment(digest)
@@ -155,7 +155,7 @@ class _Exchange:
 def _covered(version: str, offered: Iterable[str]) -> bool:
     """Whether a place has this document already, with at least as much text."""
     content, _, whole = version.partition(".")
-    return any(one == version or (one == f"{content}.full" and "-" not in whole) for one in offered)
+    return any(other == version or (other == f"{content}.full" and "-" not in whole) for other in offered)
 
 
 class StorePlace(ExchangePlace):

@@ -1,11 +1,11 @@
 """A folder as the place where stores meet: Syncthing, a USB stick, a network mount.
 
-    hermes-sync.json                       what this is, and its version
+    hermes-sync.json                       marks the folder, and has its version
     stores/<store>/sync-key                the key of what this store writes, if the folder is encrypted
     stores/<store>/ab/<session>.<version>  a session's document as a store knows it, packed with zstd
     attachments/ab/<hash>                  attachments, each once
 
-A store writes in its own sub-folder only, under names that say the content, each file whole (a temporary file, fsync, rename):
+A store writes in its own sub-folder only, under names made of the content, each file whole (a temporary file, fsync, rename):
 a synchroniser never sees two versions of one file. A document that another store has put there already is not written again.
 
 The folder of an encrypted store is encrypted, each file for itself: each store has a data key of its own there, wrapped by the
@@ -63,13 +63,14 @@ class FolderPlace:
         mark = self._folder / _MARK
         version = _version_of(mark) if mark.exists() else None
         if version is None and any(
-            not one.name.startswith(".") and one.name not in ("stores", "attachments") for one in self._folder.iterdir()
+            not file.name.startswith(".") and file.name not in ("stores", "attachments")
+            for file in self._folder.iterdir()
         ):
             raise InvalidInput(f"{self._folder} holds other files; name an empty folder, or a new one below it")
         others = sorted(self._folder.glob(f"stores/*/{key_file(Path(_KEY)).name}"))
         if version is None:  # a new folder, or one of which only a part has arrived
-            began = _began(self._folder) or (_ENCRYPTED if others else None)
-            encrypted = began == _ENCRYPTED or (began is None and vault is not None and not plain)
+            found = _version_by_documents(self._folder) or (_ENCRYPTED if others else None)
+            encrypted = found == _ENCRYPTED or (found is None and vault is not None and not plain)
         else:
             encrypted = version == _ENCRYPTED
         if vault is not None and not encrypted and not plain:
@@ -79,14 +80,14 @@ class FolderPlace:
             )
         key = self._unlock(others, vault) if encrypted else None
         if version is None:
-            told = {"hermes sessions": "sync", "version": _ENCRYPTED if encrypted else _PLAIN}
-            _write(mark, (json.dumps(told) + "\n").encode())
+            content = {"hermes sessions": "sync", "version": _ENCRYPTED if encrypted else _PLAIN}
+            _write(mark, (json.dumps(content) + "\n").encode())
         return key
 
     def _unlock(self, others: list[Path], vault: keys.Vault | None) -> keys.DataKey:
         """The key of what this store writes; the others' keys are loaded, to read by."""
         own = self._own / _KEY
-        known = [keys.vault_of(one.with_name(_KEY)) for one in others]
+        known = [keys.vault_of(path.with_name(_KEY)) for path in others]
         if key_file(own) in others:
             mine = known[others.index(key_file(own))]
         else:
@@ -145,7 +146,7 @@ class FolderPlace:
 
     def lacks(self, digests: list[str]) -> list[str]:
         """The attachments that are not there."""
-        return [one for one in digests if not self._attachment(one).is_file()]
+        return [digest for digest in digests if not self._attachment(digest).is_file()]
 
     def fetch_attachment(self, digest: str) -> bytes | None:
         """The bytes of an attachment; None while they have not arrived."""
@@ -199,8 +200,8 @@ def _version_of(mark: Path) -> int:
     return version
 
 
-def _began(folder: Path) -> int | None:
-    """The version of a folder without its mark, told by a document in it; None without one."""
+def _version_by_documents(folder: Path) -> int | None:
+    """The version of a folder without its mark, read from a document in it; None without one."""
     for path in folder.glob("stores/*/*/*"):
         if _NAME.fullmatch(path.name) is not None:
             with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """A store on another machine as the place: `hermes sessions sync --serve` runs there, reached with the system's ssh.
 
-Calls and answers go through its standard input and output: a line of JSON, which says how many bytes follow it, and those bytes.
+Calls and answers go through its standard input and output: a line of JSON, with the number of bytes after it, and those bytes.
 The other side keeps nothing open between calls, so a connection that breaks leaves both stores whole.
 """
 
@@ -44,7 +44,7 @@ def _get(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
         size = int(head["size"])
     except (ValueError, KeyError, TypeError) as error:
         raise SyncFailed(
-            f"the other side said {line[:200].decode(errors='replace')!r}, which is not an answer"
+            f"the other side sent {line[:200].decode(errors='replace')!r}, which is not an answer"
         ) from error
     data = stream.read(size) if 0 <= size <= _MOST else b""
     if len(data) != size:
@@ -55,20 +55,20 @@ def _get(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
 # ------------------------------------------------------------------------------------------ the side that is called
 
 
-def serve(place: StorePlace, told: IO[bytes], answers: IO[bytes]) -> None:
+def serve(place: StorePlace, calls: IO[bytes], answers: IO[bytes]) -> None:
     """Answer calls until the other side hangs up."""
     _put(answers, {"hermes sync": _VERSION})
-    while (call := _get(told)) is not None:
+    while (call := _get(calls)) is not None:
         head, data = call
         try:
             answer, more = _answer(place, head, data)
         except (HermesError, OSError, KeyError, TypeError, ValueError) as error:
-            answer, more = {"error": _named(error), "text": str(error)}, b""
+            answer, more = {"error": _error_name(error), "text": str(error)}, b""
         _put(answers, answer, more)
 
 
-def _named(error: Exception) -> str:
-    """The name of an error on the wire. A call whose words are wrong is invalid input, whatever it raises."""
+def _error_name(error: Exception) -> str:
+    """The name of an error on the wire. A call with wrong arguments is invalid input, whatever it raises."""
     if isinstance(error, (KeyError, TypeError, ValueError)):
         return "invalid"
     return next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "failed")
@@ -111,12 +111,12 @@ def command_for(url: str, program: str = "hermes") -> list[str]:
     if not host or parts.password or parts.query or parts.fragment or re.match(r"-|.*[\s\0]", name):
         raise InvalidInput(f"{url} is not an address; write ssh://[USER@]HOST[:PORT][/PATH OF THE HERMES HOME]")
     home = unquote(parts.path)
-    said = f"{shlex.quote(program)} sessions sync --serve"
+    command = f"{shlex.quote(program)} sessions sync --serve"
     if home not in ("", "/"):
         home = home.removeprefix("/") if home.startswith("/~") else home
         where = f'"$HOME"{shlex.quote(home[1:])}' if home == "~" or home.startswith("~/") else shlex.quote(home)
-        said = f"HERMES_HOME={where} {said}"
-    return ["ssh", *(["-p", str(port)] if port else []), "--", name, said]
+        command = f"HERMES_HOME={where} {command}"
+    return ["ssh", *(["-p", str(port)] if port else []), "--", name, command]
 
 
 class RemotePlace(ExchangePlace):

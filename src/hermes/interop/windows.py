@@ -1,4 +1,4 @@
-"""Reading a JSON-lines history in windows: a long one in bounded memory, a growing one without what was read before.
+"""Read a JSON-lines history in windows: a long one in bounded memory, a growing one from where the last reading ended.
 
 A window begins at a record before which all messages are complete, so that the format's own `read` makes the same messages of
 it as of the whole file, and it begins one message before the end of the last window, which shows that they fit together. A
@@ -24,7 +24,7 @@ from hermes.store.exchange.ingest import PARTIAL, OutOfPlace
 
 WINDOW = 8 << 20  # bytes
 _BLOCK = 4096
-# What a trail says of a record: nothing, a window may begin with it, a compaction, every window needs the last one like it,
+# How a trail classes a record: plain, a window may begin with it, a compaction, every window needs the last one like it,
 # or it changes what came before the window.
 ON, BEGINS, CUTS, KEPT, BREAKS = "on", "begins", "cuts", "kept", "breaks"
 
@@ -77,10 +77,10 @@ class Mark(msgspec.Struct, frozen=True):
     title: str
 
 
-def mark_in(told: str, path: Path) -> Mark | None:
-    """The mark that `Windows.mark_text` told; None where the file no longer begins with what was read of it."""
+def mark_in(text: str, path: Path) -> Mark | None:
+    """The mark that `Windows.mark_text` wrote; None where the file no longer begins with what was read of it."""
     try:
-        mark = msgspec.json.decode(told, type=Mark)
+        mark = msgspec.json.decode(text, type=Mark)
         return mark if path.stat().st_size >= mark.end and _digest(path, mark.end) == mark.digest else None
     except (OSError, ValueError):
         return None
@@ -95,7 +95,7 @@ class Windows:
         """With a mark, only what comes after it is read, as long as it fits."""
         self._module, self._path, self._folder, self._problems = module, path, folder, problems
         self._trail: type[Trail] | None = getattr(module, "Trail", None) if path.suffix != ".zst" else None
-        self._from = mark
+        self._mark = mark
         self._base, self._joint = (mark.base, mark.joint) if mark is not None else ("", ("", ""))
         self._title = mark.title if mark is not None else ""
         self._first = self._part = (
@@ -111,10 +111,10 @@ class Windows:
 
     def sessions(self) -> Iterator[Found]:
         """The sessions, or the parts of them that a window has."""
-        if self._trail is None or (self._from is None and not self._is_long()):
+        if self._trail is None or (self._mark is None and not self._is_long()):
             yield from self._whole()
             return
-        place, is_over = self._from.place if self._from is not None else Place(), False
+        place, is_over = self._mark.place if self._mark is not None else Place(), False
         while not is_over:
             try:
                 place, end, is_over = self._scanned(self._trail, begin := place)
@@ -140,7 +140,7 @@ class Windows:
         self._base, self._joint, self._part = "", ("", ""), 1
         for found in self._module.read(self._path, self._folder, self._problems):
             if self._trail is not None:
-                self._noted(found.session)
+                self._note(found.session)
             yield found
 
     def _window(self, begin: Place, end: int) -> Iterator[Found]:
@@ -160,7 +160,7 @@ class Windows:
                 session = {**session, PARTIAL: number == 1 and bool(joint[0])}
             elif begin.offset:
                 raise OutOfPlace(session["id"])
-            self._noted(session)
+            self._note(session)
             yield found._replace(session=session)
             if self._misplaced:
                 return
@@ -170,7 +170,7 @@ class Windows:
 
     def _titles(self) -> Iterator[Found]:
         """The parts of the session once more, with nothing but the title that all of them have."""
-        mark = self._from
+        mark = self._mark
         if self._title and (mark is None or (mark.title, mark.joint[0]) != (self._title, self._joint[0])):
             for part in range(1, self._part + 1):
                 yield Found(0, {"id": self._part_id(part), "title": self._title, "messages": [], PARTIAL: True})
@@ -195,15 +195,15 @@ class Windows:
 
         meta = {**session["meta"], "imported": {**session["meta"]["imported"]}}
         meta["imported"].pop("title", None)
-        made = {**session, "id": name(session["id"]), "meta": meta}
-        self._title = made.pop("title", self._title)
+        renamed = {**session, "id": name(session["id"]), "meta": meta}
+        self._title = renamed.pop("title", self._title)
         if "parent_session_id" in session:
-            made["parent_session_id"] = name(session["parent_session_id"])
+            renamed["parent_session_id"] = name(session["parent_session_id"])
         if CARRIED in session:
-            made[CARRIED] = [{**one, "owner": name(one["owner"])} for one in session[CARRIED]]
-        return made
+            renamed[CARRIED] = [{**group, "owner": name(group["owner"])} for group in session[CARRIED]]
+        return renamed
 
-    def _noted(self, session: Mapping[str, Any]) -> None:
+    def _note(self, session: Mapping[str, Any]) -> None:
         number = self._number(session["id"])
         last = session["messages"][-1].get("platform_message_id") if session["messages"] else None
         if number is not None and last:

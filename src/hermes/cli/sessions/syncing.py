@@ -105,7 +105,7 @@ def _report(result: SyncResult, there: tuple[int, int] | None) -> int:
     if there is not None:
         went = f"sent {counted(there[0], 'session')} and {counted(there[1], 'message')}"
     else:
-        went = f"wrote {counted(result.given, 'session')} to the folder"
+        went = f"wrote {counted(result.sent, 'session')} to the folder"
     print(f"{came}, {went}")
     if here.forks:
         print(f"{counted(here.forks, 'branch', 'branches')} made for sessions that were continued on both sides")

@@ -1,1 +1,1 @@
-"""Conversations that other programs kept: one file a program, each a format of `hermes.interop.formats`."""
+"""Conversations that other programs kept: one file per program, each a format of `hermes.interop.formats`."""

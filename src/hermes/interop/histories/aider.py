@@ -35,7 +35,7 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is a history of aider."""
-    if not path.is_file():  # a pipe would wait for who writes into it
+    if not path.is_file():  # a pipe would block until something is written to it
         return False
     with path.open(encoding="utf-8", errors="replace") as stream:
         return any(_START.fullmatch(line) for line in stream.read(4096).splitlines())
@@ -65,25 +65,25 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     yield from _found(made)
 
 
-def _time(told: str) -> float | None:
+def _time(text: str) -> float | None:
     """A time of aider's, which is the machine's own."""
     try:
-        return datetime.fromisoformat(told).astimezone().timestamp()
+        return datetime.fromisoformat(text).astimezone().timestamp()
     except (ValueError, OverflowError, OSError):
         return None
 
 
 def _found(made: Conversation | None) -> Iterator[Conversation]:
     """A session, if the person or the model said something in it."""
-    for one in made.messages if made is not None else ():
-        one["content"] = "\n".join(one["content"]).strip()
-    if made is not None and any(one["role"] != "tool" for one in made.messages):
-        made.messages = [one for one in made.messages if one["content"]]
+    for message in made.messages if made is not None else ():
+        message["content"] = "\n".join(message["content"]).strip()
+    if made is not None and any(message["role"] != "tool" for message in made.messages):
+        made.messages = [message for message in made.messages if message["content"]]
         yield made
 
 
 def _marked(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Each line with what it is: the start of a session, or a line of the user, the model (assistant) or aider (tool)."""
+    """Each line with its kind: the start of a session, or a line of the user, the model (assistant) or aider (tool)."""
     # Not so where an editor has trimmed the file.
     are_ended = any(line.startswith("#### ") and line.endswith("  ") for line in lines)
     fence, before, goes_on = "", "start", False  # an open code block, the line before, a status of several lines
@@ -110,7 +110,7 @@ def _marked(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _add(made: Conversation, role: str, line: str) -> None:
-    """Add a line to the message it belongs to; blank lines are no change of voice."""
+    """Add a line to the message it belongs to; blank lines do not begin another one."""
     last = made.messages[-1] if made.messages else None
     if last is not None and (last["role"] == role or not line.strip()):
         last["content"].append(line)
@@ -120,11 +120,11 @@ def _add(made: Conversation, role: str, line: str) -> None:
     if role == "tool" and (found := _MODEL.match(line)):
         made.model = found[1]
     elif role == "tool" and (used := _TOKENS.match(line)):
-        for one in [one for one in made.messages if one["role"] == "assistant"][-1:]:
-            one |= {"input_tokens": _number(used[1]), "output_tokens": _number(used[2])}
-            one |= {"cost_usd": float(used[3])} if used[3] else {}
+        for reply in [reply for reply in made.messages if reply["role"] == "assistant"][-1:]:
+            reply |= {"input_tokens": _number(used[1]), "output_tokens": _number(used[2])}
+            reply |= {"cost_usd": float(used[3])} if used[3] else {}
 
 
-def _number(told: str) -> int:
+def _number(text: str) -> int:
     """A number of tokens as aider rounds it: 845, 1.2k, 12k."""
-    return round(float(told.rstrip("kM").replace(",", "")) * {"k": 1e3, "M": 1e6}.get(told[-1], 1))
+    return round(float(text.rstrip("kM").replace(",", "")) * {"k": 1e3, "M": 1e6}.get(text[-1], 1))

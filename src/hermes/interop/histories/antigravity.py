@@ -1,4 +1,4 @@
-"""Antigravity: brain/<conversation>/.system_generated/logs/transcript.jsonl, a line a step of the agent."""
+"""Antigravity: brain/<conversation>/.system_generated/logs/transcript.jsonl, one line per step of the agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is a transcript of Antigravity."""
-    return any("step_index" in one and one.keys() & {"source", "type"} for one in first_objects(path))
+    return any("step_index" in record and record.keys() & {"source", "type"} for record in first_objects(path))
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -63,7 +63,7 @@ def _add(made: Conversation, steps: dict[int, Record], reading: Reading) -> None
             made.messages += make.spoken("user", content and make.tagged(content, "USER_REQUEST"), at, name)
         elif source == "MODEL":
             call, tool = waiting.popleft() if waiting else (None, kind.lower())
-            made.messages.append(make.answer(content, at, name, call, tool))
+            made.messages.append(make.result(content, at, name, call, tool))
         elif kind == "CHECKPOINT" and content:
             made.compact(content, at, name)
         elif kind == "SYSTEM_MESSAGE" and content:
@@ -76,11 +76,11 @@ def _reply(
     name: str, step: Record, content: str | None, at: float | None, waiting: deque[tuple[str, str]]
 ) -> list[Message]:
     made = make.Parts([content], [step.text("thinking")])
-    for number, asked in enumerate(step.objects("tool_calls")):
-        call, tool = asked.text("id") or f"{name}-{number}", str(asked.get("name") or "tool")
+    for number, requested in enumerate(step.objects("tool_calls")):
+        call, tool = requested.text("id") or f"{name}-{number}", str(requested.get("name") or "tool")
         waiting.append((call, tool))
         made.call(
-            call, tool, {key: from_json(value, value) for key, value in asked.object("args").items()}
+            call, tool, {key: from_json(value, value) for key, value in requested.object("args").items()}
         )  # JSON in texts
     used = step.object("usage").counts(_TOKENS, with_cached=True)
     return made.messages("assistant", at, name, model=step.text("model"), **used)

@@ -13,7 +13,7 @@ from typing import Any
 
 from hermes.interop.histories import make
 from hermes.interop.histories.conversation import Conversation, Message, path_to, reads
-from hermes.interop.histories.exports import ExportFiles, conversation_files, read_conversations, whose
+from hermes.interop.histories.exports import ExportFiles, conversation_files, export_source, read_conversations
 from hermes.interop.json_reading import Reading, Record, compact, from_json, text
 
 SOURCE = "chatgpt"
@@ -27,7 +27,7 @@ def usual_places() -> list[Path]:
 
 def sniff(path: Path) -> bool:
     """Whether a file is an export of ChatGPT."""
-    return whose(path) == SOURCE
+    return export_source(path) == SOURCE
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -41,22 +41,22 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     return read_conversations(path, reading, _conversation)
 
 
-def _conversation(told: Record, export: ExportFiles, reading: Reading) -> Conversation | None:
-    if "mapping" not in told:
+def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conversation | None:
+    if "mapping" not in data:
         return None
-    nodes = {name: Record(node) for name, node in told.object("mapping").items() if isinstance(node, dict)}
-    name = told.text("conversation_id") or told.text("id") or ""
+    nodes = {name: Record(node) for name, node in data.object("mapping").items() if isinstance(node, dict)}
+    name = data.text("conversation_id") or data.text("id") or ""
     made = Conversation(
-        SOURCE, name or compact(told.get("create_time")), title=told.text("title"),
-        started_at=told.time("create_time"), model=told.text("default_model_slug"),
+        SOURCE, name or compact(data.get("create_time")), title=data.text("title"),
+        started_at=data.time("create_time"), model=data.text("default_model_slug"),
     )  # fmt: skip
-    if told.get("is_archived"):
-        made.archived_at = told.time("update_time")
-    path = _path(nodes, told.get("current_node"))
-    made.messages = [one for node in path if (one := _message(nodes[node], export, reading)) is not None]
-    shown = {one["platform_message_id"] for one in made.messages}
+    if data.get("is_archived"):
+        made.archived_at = data.time("update_time")
+    path = _path(nodes, data.get("current_node"))
+    made.messages = [message for node in path if (message := _message(nodes[node], export, reading)) is not None]
+    shown = {message["platform_message_id"] for message in made.messages}
     for fork, branch in _branches(nodes, path):
-        entries = [one for node in branch if (one := _message(nodes[node], export, reading)) is not None]
+        entries = [message for node in branch if (message := _message(nodes[node], export, reading)) is not None]
         if entries:
             after = next(
                 (_name(nodes[node]) for node in reversed(path[: fork + 1]) if _name(nodes[node]) in shown), None
@@ -70,11 +70,11 @@ def _conversation(told: Record, export: ExportFiles, reading: Reading) -> Conver
 def _join_results(messages: list[Message]) -> None:
     """Write beside each result the call it answers: the last one to that tool."""
     calls: dict[str, str] = {}
-    for one in messages:
-        for call in one.get("tool_calls") or ():
+    for message in messages:
+        for call in message.get("tool_calls") or ():
             calls[_tool(call["function"]["name"])] = call["id"]
-        if one["role"] == "tool" and (call_id := calls.get(_tool(one.get("tool_name")))) is not None:
-            one["tool_call_id"] = call_id
+        if message["role"] == "tool" and (call_id := calls.get(_tool(message.get("tool_name")))) is not None:
+            message["tool_call_id"] = call_id
 
 
 def _tool(name: str | None) -> str:
@@ -108,7 +108,7 @@ def _below(nodes: dict[str, Record], fork: int, child: str) -> Iterator[tuple[in
         while at is not None and at in nodes and at not in seen:
             seen.add(at)
             branch.append(at)
-            children = [one for one in nodes[at].get("children") or () if one in nodes and one not in seen]
+            children = [name for name in nodes[at].get("children") or () if name in nodes and name not in seen]
             waiting += children[:-1]
             at = children[-1] if children else None
         if branch:
@@ -120,13 +120,13 @@ def _name(node: Record) -> str | None:
 
 
 def _message(node: Record, export: ExportFiles, reading: Reading) -> Message | None:
-    told = node.object("message")
-    meta, author = told.object("metadata"), told.object("author")
-    content = told.object("content")
+    message = node.object("message")
+    meta, author = message.object("metadata"), message.object("author")
+    content = message.object("content")
     kind, role = content.get("content_type"), author.get("role")
-    if not told or kind in _HIDDEN or (meta.get("is_visually_hidden_from_conversation") and role != "tool"):
+    if not message or kind in _HIDDEN or (meta.get("is_visually_hidden_from_conversation") and role != "tool"):
         return None
-    at = told.time("create_time")
+    at = message.time("create_time")
     model = meta.text("model_slug")
     if kind in ("thoughts", "reasoning_recap"):
         thoughts = [
@@ -134,33 +134,33 @@ def _message(node: Record, export: ExportFiles, reading: Reading) -> Message | N
         ]
         reasoning = "\n\n".join(filter(None, thoughts)) or content.text("content")
         return make.message("assistant", None, at, _name(node), reasoning=reasoning, model=model) if reasoning else None
-    said = _with_files(_content(content, export, reading), meta, content, export)
-    if said is None or role not in ("user", "assistant", "tool", "system"):
+    body = _with_files(_content(content, export, reading), meta, content, export)
+    if body is None or role not in ("user", "assistant", "tool", "system"):
         return None
     if role == "tool":
-        return make.message("tool", said, at, _name(node), tool_name=author.text("name"))
-    recipient = told.text("recipient")
+        return make.message("tool", body, at, _name(node), tool_name=author.text("name"))
+    recipient = message.text("recipient")
     if role == "assistant" and recipient not in (None, "all", "assistant"):
         return make.message("assistant", None, at, _name(node), model=model, tool_calls=[
-            make.tool_call(str(_name(node)), str(recipient), _arguments(content, said))
+            make.tool_call(str(_name(node)), str(recipient), _arguments(content, body))
         ])  # fmt: skip
     finish = {"max_tokens": "length", "stop": "stop", "interrupted": "interrupted"}.get(
         str(meta.object("finish_details").get("type"))
     )
-    return make.message(role, said, at, _name(node), model=model if role == "assistant" else None,
+    return make.message(role, body, at, _name(node), model=model if role == "assistant" else None,
                    finish_reason=finish if role == "assistant" else None)  # fmt: skip
 
 
-def _arguments(content: Record, said: Any) -> Any:
+def _arguments(content: Record, body: Any) -> Any:
     """A call's arguments: an object as it is, a program or a text as the tool's input."""
-    words = content.get("text") if isinstance(content.get("text"), str) else said
-    given = from_json(words) if isinstance(words, str) else words
-    return given if isinstance(given, dict) else {"input": words}
+    source = content.get("text") if isinstance(content.get("text"), str) else body
+    parsed = from_json(source) if isinstance(source, str) else source
+    return parsed if isinstance(parsed, dict) else {"input": source}
 
 
-def _with_files(said: Any, meta: Record, content: Record, export: ExportFiles) -> Any:
+def _with_files(body: Any, meta: Record, content: Record, export: ExportFiles) -> Any:
     """A message with the files that were uploaded with it: their bytes if the export has them, else their names."""
-    parts: list[Any] = said if isinstance(said, list) else [] if said is None else [said]
+    parts: list[Any] = body if isinstance(body, list) else [] if body is None else [body]
     shown = compact(content.get("parts"))  # pictures are listed as files, too
     files: list[Any] = []
     for file in meta.objects("attachments"):
@@ -171,7 +171,7 @@ def _with_files(said: Any, meta: Record, content: Record, export: ExportFiles) -
         if found is not None:
             files.append(make.image_part(base64.b64encode(found[1]).decode(), found[0]))
         files.append(f"[file {file.text('name') or name}" + ("]" if found is not None else ": not in the export]"))
-    return make.joined([*parts, *files]) if files else said
+    return make.joined([*parts, *files]) if files else body
 
 
 def _content(content: Record, export: ExportFiles, reading: Reading) -> Any:
@@ -203,7 +203,7 @@ def _fenced(code: Any, language: str | None) -> str | None:
 
 
 def _pointer(part: Record, export: ExportFiles) -> Any:
-    """A picture or recording: its bytes if the export has them, else a word about it."""
+    """A picture or recording: its bytes if the export has them, else a note about it."""
     pointer = part.text("asset_pointer") or part.object("audio_asset_pointer").text("asset_pointer")
     if pointer is None:
         return part.text("text") or compact(part)

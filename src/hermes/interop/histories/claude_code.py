@@ -1,4 +1,4 @@
-"""Claude Code: one JSON-lines file a session under ~/.claude/projects/<folder>/, sub-agents in a folder beside it.
+"""Claude Code: one JSON-lines file per session under ~/.claude/projects/<folder>/, sub-agents in a folder beside it.
 
 Lines form a tree by `uuid` and `parentUuid`: what is shown is the path to the last message, other paths were left by a
 rewind. One reply of the model is written as several lines with the same `message.id`; its usage counts once. After a
@@ -29,7 +29,7 @@ from hermes.interop.histories.claude_code_lines import (
 )
 from hermes.interop.histories.claude_code_lines import kept_at as kept_at
 from hermes.interop.histories.claude_code_lines import write as write
-from hermes.interop.histories.conversation import Carried, Conversation, Message, left, path_to, reads, session_id
+from hermes.interop.histories.conversation import Carried, Conversation, Message, off_path, path_to, reads, session_id
 from hermes.interop.histories.make import as_uuid
 from hermes.interop.json_reading import Reading, Record, Window, first_objects, json_lines, json_object
 from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
@@ -41,7 +41,7 @@ _BOOKKEEPING = frozenset((
     "bridge-session", "last-prompt", "agent-name", "relocated", "api-request", "api-request-blob", "api-request-shape",
     "atis-latch", "tools-used", "cost-state",
 ))  # fmt: skip
-# Of a line that says something, what is kept in memory. Among the rest is the result once more, at times with whole files.
+# Keys of a message's line that are kept in memory. The others repeat results, at times with whole files.
 _NEEDED = frozenset((
     "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
     "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", REASONING, MESSAGE, "compactMetadata",
@@ -71,10 +71,10 @@ def expiring(until: float) -> Iterator[str]:
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Claude Code. Qwen Code's lines look alike, but have Gemini's messages inside."""
     first = first_objects(path)
-    if any("parts" in one.object("message") or "systemPayload" in one for one in first):
+    if any("parts" in record.object("message") or "systemPayload" in record for record in first):
         return False
-    return any(("sessionId" in one and ("parentUuid" in one or one.get("type") in ("summary", *_BOOKKEEPING)))
-               or (one.get("type") == "summary" and "leafUuid" in one) for one in first)  # fmt: skip
+    return any(("sessionId" in record and ("parentUuid" in record or record.get("type") in ("summary", *_BOOKKEEPING)))
+               or (record.get("type") == "summary" and "leafUuid" in record) for record in first)  # fmt: skip
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -103,9 +103,9 @@ class Trail(BaseTrail):
     """A window can begin with each prompt."""
 
     def take(self, record: Record) -> str:
-        told = record.object("compactMetadata")
-        segment = told.object("preservedSegment")
-        named = [*_preserved(told), segment.get("headUuid"), segment.get("tailUuid"), record.get("leafUuid")]
+        compaction = record.object("compactMetadata")
+        segment = compaction.object("preservedSegment")
+        named = [*_preserved(compaction), segment.get("headUuid"), segment.get("tailUuid"), record.get("leafUuid")]
         is_known = self.follows(record.get("uuid"), record.get("parentUuid") or record.get("logicalParentUuid"))
         if not is_known or not all(map(self.knows, named)) or record.get("isSidechain") or SESSION in record:
             return BREAKS
@@ -117,13 +117,13 @@ class Trail(BaseTrail):
         return BEGINS if is_prompt and not is_result(record) and not is_injected(record) else ON
 
 
-def _preserved(told: Record) -> list[str]:
+def _preserved(compaction: Record) -> list[str]:
     """The lines that stay in the context after a compaction, where it lists them."""
-    named = told.get("preservedMessages")
+    named = compaction.get("preservedMessages")
     listed = Record.of(named).get("uuids") or Record.of(named).get("allUuids") or named
     if not isinstance(listed, list):
         return []
-    return [one if isinstance(one, str) else str(Record.of(one).get("uuid")) for one in listed]
+    return [entry if isinstance(entry, str) else str(Record.of(entry).get("uuid")) for entry in listed]
 
 
 def _started_by(path: Path) -> str | None:
@@ -135,11 +135,11 @@ def _started_by(path: Path) -> str | None:
 
 
 class _SessionFileReader:
-    """One file: its lines by uuid, and what it says about the session as a whole."""
+    """One file: its lines by uuid, and the session's own fields."""
 
     def __init__(self, path: Path, reading: Reading, *, is_agent: bool) -> None:
         self._path_of_file, self._is_agent = path, is_agent
-        self._links: dict[str, Any] = {}  # of lines that say nothing, which messages may follow: uuid -> parentUuid
+        self._links: dict[str, Any] = {}  # of lines that are no messages, which messages may follow: uuid -> parentUuid
         self._before: dict[str, str] = {}  # the line of the same conversation that stands before a line
         self._last: dict[bool, str] = {}
         self._session: str | None = None
@@ -165,11 +165,11 @@ class _SessionFileReader:
         self._branch = line.text("gitBranch") or self._branch
         self._origin = line.text(SESSION) or self._origin
         if kind in _SPOKEN or kind in ("system", "attachment"):
-            self._keep(line, number)
+            self._add_line(line, number)
         else:
-            self._take_other(line, kind)
+            self._add_bookkeeping(line, kind)
 
-    def _keep(self, line: Record, number: int) -> None:
+    def _add_line(self, line: Record, number: int) -> None:
         uuid = line.text("uuid") or f"line-{number}"
         if uuid in self._lines:
             return
@@ -178,8 +178,8 @@ class _SessionFileReader:
             self._leaf = None
             self._session = line.text("sessionId") or self._session
         kept = self._lines[uuid] = Record({key: line[key] for key in _NEEDED & line.keys()})
-        if told := line.object("message"):
-            kept["message"] = slim(told)
+        if message := line.object("message"):
+            kept["message"] = slim(message)
         self._places[uuid] = len(self._order)
         self._order.append(uuid)
         if aside in self._last:
@@ -192,15 +192,15 @@ class _SessionFileReader:
         elif is_boundary(line):
             self._boundaries.append((uuid, self._preserved(line.object("compactMetadata"))))
 
-    def _preserved(self, told: Record) -> list[str]:
+    def _preserved(self, compaction: Record) -> list[str]:
         """The lines that stay in the context after a compaction."""
-        names = _preserved(told)
-        if not names and (segment := told.object("preservedSegment")):
+        names = _preserved(compaction)
+        if not names and (segment := compaction.object("preservedSegment")):
             first, last = (self._places.get(str(segment.get(key))) for key in ("headUuid", "tailUuid"))
             names = self._order[first : last + 1] if first is not None and last is not None else []
-        return [one for one in names if one in self._lines]
+        return [uuid for uuid in names if uuid in self._lines]
 
-    def _take_other(self, line: Record, kind: Any) -> None:
+    def _add_bookkeeping(self, line: Record, kind: Any) -> None:
         if isinstance(line.get("uuid"), str):
             self._links.setdefault(line["uuid"], line.get("parentUuid"))
         if kind in ("custom-title", "ai-title"):
@@ -234,12 +234,12 @@ class _SessionFileReader:
         shown = self._path()
         segments = self._segments(shown)
         title = self._title()
-        branches = self._left(shown)
+        branches = self._branches(shown)
         copied = self._copied(name)
         earlier: list[Conversation] = []
         for number, part in enumerate(segments, 1):
             own = [uuid for uuid in part if uuid not in copied]
-            if copied and not any(map(self._says, own)):
+            if copied and not any(map(self._is_spoken, own)):
                 continue  # the session that this one was forked from has all of it
             made = Conversation(
                 SOURCE, name if not earlier else f"{name}.{len(earlier) + 1}", cwd=self._cwd, title=title,
@@ -250,7 +250,7 @@ class _SessionFileReader:
             if self._branch:
                 made.meta["git_branch"] = self._branch
             made.origin = self._origin
-            made.messages = self._made(part)
+            made.messages = self._messages(part)
             if len(own) < len(part):
                 self._fork(made, part, copied, number, is_first=not earlier)
             for boundary, kept in self._boundaries:
@@ -260,7 +260,7 @@ class _SessionFileReader:
             inside = set(part)
             for after, branch in branches:
                 if (after in inside or (after is None and not earlier)) and not copied.keys() >= set(branch):
-                    made.branches.append((self._name_of(after), self._made(branch)))
+                    made.branches.append((self._name_of(after), self._messages(branch)))
             earlier.append(made)
             yield made
         if not self._is_agent:
@@ -276,7 +276,7 @@ class _SessionFileReader:
 
     def _copied(self, name: str) -> dict[str, str]:
         """The lines that were copied from the session that this one was forked from, each with the session that has it."""
-        spoken = [uuid for uuid in self._order if self._says(uuid) and not self._aside(uuid)]
+        spoken = [uuid for uuid in self._order if self._is_spoken(uuid) and not self._is_sidechain(uuid)]
         is_later = isinstance(self._path_of_file, Window) and self._path_of_file.start
         if self._is_agent or not spoken or is_later:  # a fork is seen at its beginning
             return {}
@@ -288,23 +288,23 @@ class _SessionFileReader:
         """Leave copied messages to the session that has them."""
         for owner in dict.fromkeys(copied[uuid] for uuid in part if uuid in copied):
             names = self._stored_names(uuid for uuid in part if copied.get(uuid) == owner)
-            held = [one for one in made.messages if one.get("platform_message_id") in names]
-            made.messages = [one for one in made.messages if one.get("platform_message_id") not in names]
+            shared = [message for message in made.messages if message.get("platform_message_id") in names]
+            made.messages = [message for message in made.messages if message.get("platform_message_id") not in names]
             whole = owner if number == 1 else f"{owner}.{number}"
-            if held:
-                made.carried.append(Carried(whole, None, held))
+            if shared:
+                made.carried.append(Carried(whole, None, shared))
             if is_first:
                 made.parent, made.kind = whole, "branch"
 
     def _inline_agents(self, name: str) -> Iterator[Conversation]:
         """Sub-agents that older versions wrote into the session's own file: each tree of such lines is one."""
-        for _, uuids in left(filter(self._aside, self._order), (), self._parent):
+        for _, uuids in off_path(filter(self._is_sidechain, self._order), (), self._parent):
             made = Conversation(SOURCE, f"{name}-{uuids[0]}", cwd=self._cwd, parent=name, kind="subagent")
-            made.messages = self._made(uuids)
+            made.messages = self._messages(uuids)
             yield made
 
     def _linked(self, parent: Any) -> str | None:
-        """The line that is meant by the name of one that may say nothing itself."""
+        """The line to which a parent link leads, past lines that are no messages."""
         seen: set[str] = set()
         while isinstance(parent, str) and parent in self._links and parent not in seen:
             seen.add(parent)
@@ -313,10 +313,10 @@ class _SessionFileReader:
 
     def _parent(self, uuid: str) -> str | None:
         """The message that a line follows. Where that one is damaged, or was never written, it is the line before it; so
-        is it for a line that follows none: files with several such lines tell one conversation."""
+        is it for a line that follows none: files with several such lines hold one conversation."""
         line = self._lines[uuid]
         parent = self._linked(line.get("parentUuid") or line.get("logicalParentUuid"))
-        if parent is None and (self._is_agent or not self._aside(uuid)):
+        if parent is None and (self._is_agent or not self._is_sidechain(uuid)):
             return self._before.get(uuid)
         if parent is None:
             return None
@@ -327,11 +327,13 @@ class _SessionFileReader:
 
     def _summary_of(self, boundary: str) -> str:
         after = self._order[self._places[boundary] : self._places[boundary] + _SUMMARY_WITHIN]
-        return next((one for one in after if self._lines[one].get("isCompactSummary")), boundary)
+        return next((uuid for uuid in after if self._lines[uuid].get("isCompactSummary")), boundary)
 
     def _path(self) -> list[str]:
-        """The messages from the first to the one the program would go on from."""
-        spoken = [uuid for uuid in self._order if self._says(uuid) and (self._is_agent or not self._aside(uuid))]
+        """The messages from the first to the one from which the program would go on."""
+        spoken = [
+            uuid for uuid in self._order if self._is_spoken(uuid) and (self._is_agent or not self._is_sidechain(uuid))
+        ]
         if not spoken:
             return []
         path = path_to(spoken[-1], self._parent)
@@ -339,7 +341,7 @@ class _SessionFileReader:
             path = path_to(self._leaf, self._parent)
         return self._with_siblings(path)
 
-    def _aside(self, uuid: str) -> bool:
+    def _is_sidechain(self, uuid: str) -> bool:
         return bool(self._lines[uuid].get("isSidechain"))
 
     def _with_siblings(self, path: list[str]) -> list[str]:
@@ -358,20 +360,20 @@ class _SessionFileReader:
         parts: list[list[str]] = [[]]
         for uuid in shown:
             line = self._lines[uuid]
-            if (is_boundary(line) or line.get("isCompactSummary")) and any(map(self._says, parts[-1])):
+            if (is_boundary(line) or line.get("isCompactSummary")) and any(map(self._is_spoken, parts[-1])):
                 parts.append([])
             parts[-1].append(uuid)
-        return [part for part in parts if any(map(self._says, part))] or [[]]
+        return [part for part in parts if any(map(self._is_spoken, part))] or [[]]
 
-    def _says(self, uuid: str) -> bool:
+    def _is_spoken(self, uuid: str) -> bool:
         return self._lines[uuid].get("type") in _SPOKEN
 
-    def _left(self, shown: list[str]) -> list[tuple[str | None, list[str]]]:
-        """Paths that were left by a rewind, each with the shown message after which it begins."""
-        ours = (uuid for uuid in self._order if self._is_agent or not self._aside(uuid))
-        return [group for group in left(ours, set(shown), self._parent) if any(map(self._says, group[1]))]
+    def _branches(self, shown: list[str]) -> list[tuple[str | None, list[str]]]:
+        """Branches that a rewind left, each with the shown message after which it begins."""
+        ours = (uuid for uuid in self._order if self._is_agent or not self._is_sidechain(uuid))
+        return [group for group in off_path(ours, set(shown), self._parent) if any(map(self._is_spoken, group[1]))]
 
-    def _made(self, uuids: list[str]) -> list[Message]:
+    def _messages(self, uuids: list[str]) -> list[Message]:
         return messages_of(self._lines, uuids, self._names)
 
     def _name_of(self, uuid: str | None) -> str | None:

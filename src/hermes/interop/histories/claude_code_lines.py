@@ -1,11 +1,8 @@
-"""The lines of a Claude Code session: which of them are one reply, and the messages that they are.
+"""The lines of a Claude Code session: read as replies and messages, matched with the session that a fork came from, and written.
 
-A session may be forked: `--fork-session` copies the lines, with their uuids, into a new file.
-
-Files of one folder that begin with the same line tell the same conversation up to where they part. The one that went on first
-(or did not go on) has what they share; the other one is a branch of it.
-
-A session as a file that Claude Code resumes.
+`--fork-session` copies the lines, with their uuids, into a new file. Files of one folder that begin with the same line hold the
+same conversation up to where they part. The one that went on first (or did not go on) has what they share; the other one is a
+branch of it.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ _INJECTED = (*_OUTPUT, "<local-command-caveat>", "<bash-stdout>", "<bash-stderr>
 
 
 class ReplyGroups:
-    """Lines of one side of a conversation as they come: which of them are one reply, and which call a result answers."""
+    """Groups the lines of one side of a conversation into replies, and joins results to calls without an id."""
 
     def __init__(self) -> None:
         self._number = self._results = 0
@@ -94,7 +91,7 @@ class _Reply:
 
 
 def messages_of(lines: dict[str, Record], uuids: list[str], reply_names: dict[str, str]) -> list[Message]:
-    """The messages that some lines are; those of one reply have the same name."""
+    """The messages made of these lines; `reply_names` has the reply that a line belongs to."""
     made: list[Message] = []
     replies: dict[str, Message] = {}
     answered_here = _answered_here(lines, uuids)
@@ -108,28 +105,28 @@ def messages_of(lines: dict[str, Record], uuids: list[str], reply_names: dict[st
         elif kind == "user":
             made += _user_line(line, uuid, at, is_local=uuid in answered_here)
         elif kind == "attachment":
-            told = line.object("attachment")
-            prompt = make.joined(make.block_parts(told.get("prompt"))) if told.get("type") == "queued_command" else None
+            note = line.object("attachment")
+            prompt = make.joined(make.block_parts(note.get("prompt"))) if note.get("type") == "queued_command" else None
             if prompt:
                 made.append(make.message("system" if _injected(prompt) else "user", prompt, at, uuid))
         if isinstance(line.get(MESSAGE), int):
-            for one in made[begun:]:
-                one[HERE] = line[MESSAGE]
+            for message in made[begun:]:
+                message[HERE] = line[MESSAGE]
     return made
 
 
 def _answered_here(lines: dict[str, Record], uuids: list[str]) -> set[str]:
     """Commands that the program answered itself (/model, /clear): their output comes next, and no model saw them."""
-    said = [uuid for uuid in uuids if lines[uuid].get("type") == "user"]
+    user_lines = [uuid for uuid in uuids if lines[uuid].get("type") == "user"]
     return {
-        uuid for uuid, after in pairwise(said)
+        uuid for uuid, after in pairwise(user_lines)
         if _COMMAND.match(_words(lines[uuid])) and _words(lines[after]).lstrip().startswith(_OUTPUT)
     }  # fmt: skip
 
 
 def _take_reply(line: Record, name: str, at: float | None, made: list[Message], replies: dict[str, Message]) -> None:
-    """Add what one line says to its reply; the first line of a reply makes it."""
-    told = line.object("message")
+    """Add a line to its reply; the first line of a reply makes it."""
+    message = line.object("message")
     texts = [b["text"] for b in blocks(line) if b.get("type") == "text" and b.text("text")]
     thoughts = [b["thinking"] for b in blocks(line) if b.get("type") == "thinking" and b.text("thinking")]
     thought = "\n\n".join(thoughts) or line.text(REASONING)
@@ -139,10 +136,10 @@ def _take_reply(line: Record, name: str, at: float | None, made: list[Message], 
     ]  # fmt: skip
     reply = replies.get(name)
     if reply is None:
-        usage = told.object("usage")
+        usage = message.object("usage")
         reply = replies[name] = make.message(
             "assistant", None, at, name,
-            model=told.text("model") if told.get("model") != "<synthetic>" else None,
+            model=message.text("model") if message.get("model") != "<synthetic>" else None,
             input_tokens=usage.count("input_tokens"), cache_read_tokens=usage.count("cache_read_input_tokens"),
             cache_write_tokens=usage.count("cache_creation_input_tokens"),
         )  # fmt: skip
@@ -152,11 +149,11 @@ def _take_reply(line: Record, name: str, at: float | None, made: list[Message], 
     if isinstance(cost := line.get("costUSD"), (int, float)):  # older versions; each line of a reply repeats it
         reply["cost_usd"] = max(float(cost), reply.get("cost_usd") or 0.0)
     # the last line of a reply has the final count of what was written, and how it ended
-    if (wrote := told.object("usage").count("output_tokens")) is not None:
+    if (wrote := message.object("usage").count("output_tokens")) is not None:
         reply["output_tokens"] = max(wrote, reply.get("output_tokens") or 0)
-    if told.text("stop_reason") and "finish_reason" not in reply:
+    if message.text("stop_reason") and "finish_reason" not in reply:
         reply["finish_reason"] = {"tool_use": "tool_calls", "end_turn": "stop", "max_tokens": "length"}.get(
-            told["stop_reason"], told["stop_reason"]
+            message["stop_reason"], message["stop_reason"]
         )
     if texts:
         reply["content"] = "\n\n".join(filter(None, (reply["content"], *texts)))
@@ -178,7 +175,7 @@ def _user_line(line: Record, uuid: str, at: float | None, *, is_local: bool) -> 
         if block.get("type") == "tool_result":
             call = str(block.get("tool_use_id"))
             output, failed = make.joined(make.block_parts(block.get("content"))), block.get("is_error") is True
-            made.append(make.answer(output, at, call, call, failed=failed))
+            made.append(make.result(output, at, call, call, failed=failed))
         else:
             parts += make.block_parts([block])
     context = [part for part in parts if _injected(part)]
@@ -186,25 +183,25 @@ def _user_line(line: Record, uuid: str, at: float | None, *, is_local: bool) -> 
         made.append(make.message("system", make.joined(context), at, f"{uuid}-context"))
         parts = [part for part in parts if not _injected(part)]
     if parts:
-        said = make.joined(parts)
-        role = "system" if is_local or _injected(said) else _role(line)
-        made.append(make.message(role, _typed(said), at, uuid))
+        text = make.joined(parts)
+        role = "system" if is_local or _injected(text) else _role(line)
+        made.append(make.message(role, _typed(text), at, uuid))
     return made
 
 
-def slim(told: Record) -> Record:
-    """Of a message, what is kept in memory: the file repeats names and counts in every line."""
-    kept = Record({"content": told.get("content")})
+def slim(message: Record) -> Record:
+    """The parts of a message that are kept in memory: the file repeats names and counts in every line."""
+    kept = Record({"content": message.get("content")})
     for key in ("id", "model", "stop_reason"):
-        if isinstance(told.get(key), str):
-            kept[key] = sys.intern(told[key])
-    if used := told.object("usage"):
+        if isinstance(message.get(key), str):
+            kept[key] = sys.intern(message[key])
+    if used := message.object("usage"):
         kept["usage"] = {key: used[key] for key in _TOKENS if key in used}
     return kept
 
 
 def _role(line: Record) -> str:
-    """Context that the program put in is not the person's words."""
+    """The role of a user's line: context that the program put in is the system's."""
     return "system" if line.get("isMeta") else "user"
 
 
@@ -227,9 +224,9 @@ def _typed(content: Any) -> Any:
 
 
 def blocks(line: Record) -> list[Record]:
-    told = line.object("message")
-    content = told.get("content")
-    return [Record({"type": "text", "text": content})] if isinstance(content, str) else told.objects("content")
+    message = line.object("message")
+    content = message.get("content")
+    return [Record({"type": "text", "text": content})] if isinstance(content, str) else message.objects("content")
 
 
 def is_boundary(line: Record) -> bool:
@@ -265,17 +262,17 @@ def copied(path: Path, first: str, name: str) -> dict[str, str]:
 
 def _owners(path: Path, others: list[Path]) -> dict[str, str]:
     lines = _spoken(path)
-    shared = {one: lines.keys() & _spoken(one).keys() for one in others}
-    before = [one for one in others if shared[one] and _went_on(one, shared[one]) < _went_on(path, shared[one])]
+    shared = {other: lines.keys() & _spoken(other).keys() for other in others}
+    before = [one for one in others if shared[one] and _diverged_at(one, shared[one]) < _diverged_at(path, shared[one])]
     if not before:
         return {}
-    origin = max(before, key=lambda one: (len(shared[one]), one.stem))
-    further = _owners(origin, [one for one in before if one != origin])
+    origin = max(before, key=lambda other: (len(shared[other]), other.stem))
+    further = _owners(origin, [other for other in before if other != origin])
     return {uuid: further.get(uuid, origin.stem) for uuid in shared[origin]}
 
 
-def _went_on(path: Path, shared: set[str]) -> tuple[str, str]:
-    """When a session first said something that the other one lacks; names decide between two that say the same."""
+def _diverged_at(path: Path, shared: set[str]) -> tuple[str, str]:
+    """The time of the first line that the other session lacks, and the name, which decides between equal times."""
     return min((at for uuid, at in _spoken(path).items() if uuid not in shared), default=""), path.stem
 
 
@@ -290,9 +287,9 @@ def _beginnings(folder: Path, changed: int) -> dict[str, list[Path]]:
     for path in sorted(folder.glob("*.jsonl")):
         if _is_named(path):
             spoken = (
-                one
-                for one in first_objects(path, _LOOKED_AT)
-                if one.get("type") in _SPOKEN and not one.get("isSidechain")
+                record
+                for record in first_objects(path, _LOOKED_AT)
+                if record.get("type") in _SPOKEN and not record.get("isSidechain")
             )
             if (first := next(spoken, None)) is not None and first.text("uuid"):
                 found.setdefault(first["uuid"], []).append(path)
@@ -300,7 +297,7 @@ def _beginnings(folder: Path, changed: int) -> dict[str, list[Path]]:
 
 
 def _spoken(path: Path) -> dict[str, str]:
-    """The lines of a session's file that say something, each with its time."""
+    """The messages' lines of a session's file, each with its time."""
     seen = path.stat()
     return _spoken_in(path, seen.st_size, seen.st_mtime_ns)
 
@@ -338,42 +335,42 @@ def _written(session: ExportedSession, name: str, export: Export) -> Iterator[di
     if session.get("title"):
         yield {"type": "custom-title", "customTitle": session["title"], "sessionId": name}
     parent = None
-    for one in session.get("messages") or ():
+    for row in session.get("messages") or ():
         uuid = make.as_uuid(
-            f"{name}/{one['id']}"
+            f"{name}/{row['id']}"
         )  # with the one it came with, the file would be a fork of that session
-        line = {"uuid": uuid, "parentUuid": parent, "timestamp": make.iso(one["timestamp"]), **base, MESSAGE: one["id"]}
-        content = _blocks_of(one, export)
-        if one["role"] == "assistant":
-            if one.get("reasoning"):
-                line[REASONING] = one["reasoning"]
+        line = {"uuid": uuid, "parentUuid": parent, "timestamp": make.iso(row["timestamp"]), **base, MESSAGE: row["id"]}
+        content = _blocks_of(row, export)
+        if row["role"] == "assistant":
+            if row.get("reasoning"):
+                line[REASONING] = row["reasoning"]
                 export.left_out["reasoning of messages"] += 1
-            yield {"type": "assistant", **line, "message": _reply(one, content, session.get("model") or "unknown")}
+            yield {"type": "assistant", **line, "message": _reply(row, content, session.get("model") or "unknown")}
         else:
-            if one["role"] == "tool":
-                content = [{"type": "tool_result", "tool_use_id": one.get("tool_call_id") or uuid, "content": content}]
-            meta = {"isMeta": True} if one["role"] == "system" else {}
+            if row["role"] == "tool":
+                content = [{"type": "tool_result", "tool_use_id": row.get("tool_call_id") or uuid, "content": content}]
+            meta = {"isMeta": True} if row["role"] == "system" else {}
             yield {"type": "user", **line, **meta, "message": {"role": "user", "content": content}}
         parent = uuid
 
 
-def _reply(one: MessageRow, content: Any, model: str) -> dict[str, Any]:
+def _reply(row: MessageRow, content: Any, model: str) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
     blocks += [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
-    for call, tool, given in make.written_calls(one):
-        blocks.append({"type": "tool_use", "id": call, "name": tool, "input": given})
-    cached, wrote = one.get("cache_read_tokens") or 0, one.get("cache_write_tokens") or 0
-    usage = {"input_tokens": one.get("input_tokens") or 0,
-             "output_tokens": one.get("output_tokens") or 0, "cache_read_input_tokens": cached,
+    for call, tool, arguments in make.written_calls(row):
+        blocks.append({"type": "tool_use", "id": call, "name": tool, "input": arguments})
+    cached, wrote = row.get("cache_read_tokens") or 0, row.get("cache_write_tokens") or 0
+    usage = {"input_tokens": row.get("input_tokens") or 0,
+             "output_tokens": row.get("output_tokens") or 0, "cache_read_input_tokens": cached,
              "cache_creation_input_tokens": wrote}  # fmt: skip
-    ended = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(one.get("finish_reason")), "end_turn")
-    stop = "tool_use" if one.get("tool_calls") else ended
-    return {"id": one.get("platform_message_id") or f"msg_{one['id']}", "type": "message", "role": "assistant",
-            "model": one.get("model") or model, "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
+    ended = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(row.get("finish_reason")), "end_turn")
+    stop = "tool_use" if row.get("tool_calls") else ended
+    return {"id": row.get("platform_message_id") or f"msg_{row['id']}", "type": "message", "role": "assistant",
+            "model": row.get("model") or model, "content": blocks, "stop_reason": stop, "usage": usage}  # fmt: skip
 
 
-def _blocks_of(one: MessageRow, export: Export) -> Any:
-    content = one.get("content")
+def _blocks_of(row: MessageRow, export: Export) -> Any:
+    content = row.get("content")
     if not isinstance(content, list):
         return content or ""
     return [

@@ -1,7 +1,7 @@
-"""Cline, and its forks Roo Code and Kilo Code: a folder a task, with the messages as the Anthropic API has them.
+"""Cline, and its forks Roo Code and Kilo Code: one folder per task, with messages in the form of the Anthropic API.
 
 The editor's extensions write tasks/<id>/api_conversation_history.json, Cline's terminal program
-~/.cline/data/sessions/<id>/<id>.messages.json. Both files are written anew each time.
+~/.cline/data/sessions/<id>/<id>.messages.json. Both files are rewritten each time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXTENSIONS = {
     "rooveterinaryinc.roo-cline": "roo",
     "kilocode.kilo-code": "kilo",
 }
-_SAID = re.compile(r"<(task|feedback|user_message|answer|user_input)(?: [^>]*)?>\s*(.*?)\s*</\1>", re.DOTALL)
+_WORDS = re.compile(r"<(task|feedback|user_message|answer|user_input)(?: [^>]*)?>\s*(.*?)\s*</\1>", re.DOTALL)
 _ENVIRONMENT = re.compile(r"<environment_details>.*?(?:</environment_details>|\Z)", re.DOTALL)
 _ANSWERS = {"attempt_completion": "result", "plan_mode_respond": "response", "ask_followup_question": "question"}
 _TOKENS = {"input_tokens": "tokensIn", "output_tokens": "tokensOut", "cache_read_tokens": "cacheReads",
@@ -53,7 +53,7 @@ def sniff(path: Path) -> bool:
     if _is_session(path):
         return True
     first = first_objects(path, 2)
-    if not first or not all(one.get("role") in ("user", "assistant") and "content" in one for one in first):
+    if not first or not all(record.get("role") in ("user", "assistant") and "content" in record for record in first):
         return False
     return path.name == _HISTORY or "<task>" in compact(first[0]["content"])
 
@@ -73,22 +73,22 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The task of one file, in as many parts as it was condensed into."""
     whole = json_object(path) if _is_session(path) else Record()
     made = _session(path, whole) if whole else _task(path)
-    told = whole.objects("messages") if whole else [line for _, line in json_lines(path, reading)]
+    messages = whole.objects("messages") if whole else [line for _, line in json_lines(path, reading)]
     made.keeps_lost = True
     names = set[str]()
-    for number, one in enumerate(told):  # its place is no name: a condensed task lacks messages that it had
-        name = one.text("id") or (f"{one['ts']}-{one.get('role')}" if one.get("ts") else str(number))
+    for number, message in enumerate(messages):  # its place is no name: a condensed task lacks messages that it had
+        name = message.text("id") or (f"{message['ts']}-{message.get('role')}" if message.get("ts") else str(number))
         name = f"{name}-{number}" if name in names else name
         names.add(name)
-        if one.get("isSummary"):
-            made.compact(make.joined(make.block_parts(one.get("content"))), one.time("ts"), name)
+        if message.get("isSummary"):
+            made.compact(make.joined(make.block_parts(message.get("content"))), message.time("ts"), name)
         else:
-            made.messages += _messages(one, name, reading)
+            made.messages += _messages(message, name, reading)
     yield made
 
 
 def _session(path: Path, whole: Record) -> Conversation:
-    """A session of the terminal program; the file `<id>.json` beside it tells the rest."""
+    """A session of the terminal program; the file `<id>.json` beside it has the rest."""
     above = whole.object("origin").text("parentThreadId")
     about = json_object(path.with_name(path.name.removesuffix(_SESSION) + ".json"))
     lead = about or (json_object(path.with_name(f"{above}.json")) if above else Record())
@@ -100,11 +100,11 @@ def _session(path: Path, whole: Record) -> Conversation:
 
 
 def _task(path: Path) -> Conversation:
-    """A task of an extension: Roo Code tells about it beside the messages, Cline in the list of all tasks."""
+    """A task of an extension: Roo Code describes it beside the messages, Cline in the list of all tasks."""
     source = next((_EXTENSIONS[part] for part in path.parts if part in _EXTENSIONS), "cline")
     name = path.parent.name if path.name == _HISTORY else path.stem
-    every = path.parent.parent.parent / "state" / "taskHistory.json"
-    listed = (one for _, one in json_lines(every, Reading(every)) if one.get("id") == name) if every.is_file() else ()
+    tasks = path.parent.parent.parent / "state" / "taskHistory.json"
+    listed = (one for _, one in json_lines(tasks, Reading(tasks)) if one.get("id") == name) if tasks.is_file() else ()
     about = json_object(path.with_name("history_item.json")) or next(iter(listed), Record())
     cost = about.get("totalCost")
     return Conversation(
@@ -115,45 +115,45 @@ def _task(path: Path) -> Conversation:
     )  # fmt: skip
 
 
-def _messages(told: Record, name: str, reading: Reading) -> list[Message]:
-    content, at = told.get("content"), told.time("ts")
+def _messages(message: Record, name: str, reading: Reading) -> list[Message]:
+    content, at = message.get("content"), message.time("ts")
     blocks = [Record({"type": "text", "text": content})] if isinstance(content, str) else Record.all(content)
-    if told.get("role") == "assistant":
-        return _reply(told, blocks, at, name, reading)
-    if told.get("role") != "user":
-        reading.unknown[f"message {told.get('role')}"] += 1
+    if message.get("role") == "assistant":
+        return _reply(message, blocks, at, name, reading)
+    if message.get("role") != "user":
+        reading.unknown[f"message {message.get('role')}"] += 1
         return []
     made = make.Parts()
     for block in blocks:
         if block.get("type") == "tool_result":
             output, failed = make.joined(make.block_parts(block.get("content"))), block.get("is_error") is True
-            made.answer(output, at, f"{name}-{len(made.results)}", str(block.get("tool_use_id")), failed=failed)
+            made.result(output, at, f"{name}-{len(made.results)}", str(block.get("tool_use_id")), failed=failed)
         else:
             parts = [_words(part) if isinstance(part, str) else part for part in make.block_parts([block])]
-            made.said += filter(None, parts)
+            made.content += filter(None, parts)
     return made.messages("user", at, name)
 
 
 def _words(text: str) -> str:
     """A person's words, without the tags around them and what the program adds to each message."""
-    return _SAID.sub(r"\2", _ENVIRONMENT.sub("", text)).strip()
+    return _WORDS.sub(r"\2", _ENVIRONMENT.sub("", text)).strip()
 
 
-def _reply(told: Record, blocks: list[Record], at: float | None, name: str, reading: Reading) -> list[Message]:
+def _reply(message: Record, blocks: list[Record], at: float | None, name: str, reading: Reading) -> list[Message]:
     made = make.Parts()
     for block in blocks:
-        kind, given = block.get("type"), block.object("input")
+        kind, arguments = block.get("type"), block.object("input")
         if kind == "text":
-            made.said.append(block.text("text"))
+            made.content.append(block.text("text"))
         elif kind == "thinking":
             made.thoughts.append(block.text("thinking"))
         elif kind == "tool_use":
             tool = str(block.get("name") or "tool")
             made.call(block.text("id") or f"{name}-{len(made.calls)}", tool, block.get("input"))
-            made.said.append(given.text(_ANSWERS[tool]) if tool in _ANSWERS else None)
+            made.content.append(arguments.text(_ANSWERS[tool]) if tool in _ANSWERS else None)
         else:
             reading.unknown[f"block {kind}"] += 1
-    model, used = told.object("modelInfo"), told.object("metrics")
+    model, used = message.object("modelInfo"), message.object("metrics")
     counted = used.object("tokens").counts(_METRIC_TOKENS, with_cached=True) | used.counts(_METRICS, with_cached=True)
     cost = used.get("cost")
     return made.messages(

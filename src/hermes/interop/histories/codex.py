@@ -1,6 +1,6 @@
 """Codex CLI: `rollout-….jsonl` (or .jsonl.zst) files under ~/.codex/sessions/, each line `{timestamp, type, payload}`.
 
-Turns are written twice, as `response_item` and as `event_msg`: the items are imported, the events only tell tokens, names
+Turns are written twice, as `response_item` and as `event_msg`: the items are imported, the events only have tokens, names
 and turns that were rolled back. A compaction begins a session of its own, continued from the one before.
 """
 
@@ -47,7 +47,7 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is a rollout of Codex."""
     kinds = ("session_meta", "response_item", "event_msg", "turn_context")
-    return any("payload" in one and one.get("type") in kinds for one in first_objects(path, 2))
+    return any("payload" in record and record.get("type") in kinds for record in first_objects(path, 2))
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -83,9 +83,9 @@ class Trail(BaseTrail):
 class _RolloutReader:
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._reading = path, reading
-        self.made = Conversation(SOURCE, _named(path))
+        self.made = Conversation(SOURCE, _thread_id(path))
         self._is_begun = False
-        self._thought: list[str] = []
+        self._thoughts: list[str] = []
         self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
         for number, line in json_lines(path, reading):
@@ -115,20 +115,20 @@ class _RolloutReader:
         kind = str(item.get("type"))
         name = item.text("id") or f"line-{number}"
         if kind == "message":
-            self._said(item, at, name)
+            self._message(item, at, name)
         elif kind == "reasoning":
-            told = [*item.objects("summary"), *item.objects("content")]
-            self._thought += [one["text"] for one in told if one.text("text")]
+            blocks = [*item.objects("summary"), *item.objects("content")]
+            self._thoughts += [block["text"] for block in blocks if block.text("text")]
         elif kind in _CALLS:
-            self._called(item, at, name, kind)
+            self._call(item, at, name, kind)
         elif kind in _RESULTS:
             call = str(item.get("call_id"))
             output = _output(item.get("output", item.get("tools")))
-            self._add(make.answer(output, at, f"{call}-result", call))
+            self._add(make.result(output, at, f"{call}-result", call))
         elif kind not in _KNOWN_ITEMS:
             self._reading.unknown[f"response_item {kind}"] += 1
 
-    def _said(self, item: Record, at: float | None, name: str) -> None:
+    def _message(self, item: Record, at: float | None, name: str) -> None:
         parts: list[Any] = []
         for block in item.objects("content"):
             if block.get("type") in ("input_text", "output_text", "text") and block.text("text"):
@@ -142,7 +142,7 @@ class _RolloutReader:
         if role == "assistant":
             self._add(make.message("assistant", content, at, name, model=self.made.model, reasoning=self._reasoning()))
         elif role == "user" and not _injected(content):
-            self._thought = []  # of a turn that was interrupted
+            self._thoughts = []  # of a turn that was interrupted
             self._user_turns.append(len(self.made.messages))
             if isinstance(content, str) and content.lstrip().startswith(_FROM_EDITOR) and _REQUEST in content:
                 context, _, content = content.partition(_REQUEST)
@@ -153,26 +153,26 @@ class _RolloutReader:
             self._add(make.message("system", content, at, name))
 
     def _reasoning(self) -> str | None:
-        told, self._thought = "\n\n".join(self._thought), []
-        return told or None
+        reasoning, self._thoughts = "\n\n".join(self._thoughts), []
+        return reasoning or None
 
-    def _called(self, item: Record, at: float | None, name: str, kind: str) -> None:
+    def _call(self, item: Record, at: float | None, name: str, kind: str) -> None:
         call = item.text("call_id") or name
         made = make.tool_call(call, item.text("name") or kind.removesuffix("_call"), item.get(_CALLS[kind]))
         last = self.made.messages[-1] if self.made.messages else None
-        if last is not None and last["role"] == "assistant" and not self._thought:
+        if last is not None and last["role"] == "assistant" and not self._thoughts:
             last.setdefault("tool_calls", []).append(made)
         else:
             self._add(make.message("assistant", None, at, f"{call}-call", model=self.made.model, reasoning=self._reasoning(),
                               tool_calls=[made]))  # fmt: skip
         if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
-            self._add(make.answer([make.image_part(item["result"], "image/png")], at, f"{call}-result", call))
+            self._add(make.result([make.image_part(item["result"], "image/png")], at, f"{call}-result", call))
 
     def _event(self, event: Record) -> None:
         kind = event.get("type")
         if kind == "token_count":
             used = event.object("info").object("last_token_usage")
-            last = next((one for one in reversed(self.made.messages) if one["role"] == "assistant"), None)
+            last = next((message for message in reversed(self.made.messages) if message["role"] == "assistant"), None)
             if used and last is not None and "output_tokens" not in last:
                 last.update(used.counts(_TOKENS, with_cached=True))
         elif kind == "thread_name_updated":
@@ -182,9 +182,9 @@ class _RolloutReader:
 
     def _roll_back(self, turns: int) -> None:
         """Hide the last turns of the person."""
-        if taken := self._user_turns[-turns:]:
+        if begins := self._user_turns[-turns:]:
             del self._user_turns[-turns:]
-            self.made.take_back(taken[0])
+            self.made.hide_from(begins[0])
 
     def _compacted(self, number: int, payload: Record, at: float | None) -> None:
         if self.made.messages:
@@ -194,7 +194,7 @@ class _RolloutReader:
             self._add(make.message("user", payload["message"], at, f"summary-{number}"))
 
     def _begin(self, meta: Record) -> None:
-        """The first line of a rollout tells about the session; a later one repeats it."""
+        """Read the session's fields from the first line of a rollout; a later one repeats them."""
         made = self.made
         if self._is_begun:
             return
@@ -209,7 +209,7 @@ class _RolloutReader:
             made.meta["git_branch"] = git.get("branch")
 
 
-def _named(path: Path) -> str:
+def _thread_id(path: Path) -> str:
     """The thread's id as the name of the file has it, for a file whose first line is damaged."""
     found = _THREAD.match(path.name)
     return found[1] if found else path.name.removesuffix(".zst").removesuffix(".jsonl")
@@ -224,11 +224,11 @@ def _output(output: Any) -> Any:
     if isinstance(output, str):
         return output
     if isinstance(output, list):
-        told = [one["text"] for one in Record.all(output) if isinstance(one.get("text"), str)]
-        urls = [one.text("image_url") for one in Record.all(output) if one.get("type") == "input_image"]
+        texts = [block["text"] for block in Record.all(output) if isinstance(block.get("text"), str)]
+        urls = [block.text("image_url") for block in Record.all(output) if block.get("type") == "input_image"]
         if pictures := [{"type": "image_url", "image_url": {"url": url}} for url in urls if url]:
-            return make.joined([*filter(None, told), *pictures])
-        return "\n".join(told) or compact(output)
+            return make.joined([*filter(None, texts), *pictures])
+        return "\n".join(texts) or compact(output)
     if isinstance(output, dict) and isinstance(output.get("content"), str):
         return output["content"]
     return None if output is None else compact(output)
@@ -273,9 +273,9 @@ def _written(session: ExportedSession, name: str, export: Export) -> Iterator[by
     yield _line(began, "session_meta", meta)
     if session.get("model"):
         yield _line(began, "turn_context", {"cwd": meta["cwd"], "model": session["model"]})
-    for one in session.get("messages") or ():
-        for kind, payload in _items(one, export):
-            yield _line(make.iso(one["timestamp"]), kind, payload, **{_MESSAGE: one["id"]})
+    for row in session.get("messages") or ():
+        for kind, payload in _items(row, export):
+            yield _line(make.iso(row["timestamp"]), kind, payload, **{_MESSAGE: row["id"]})
     if session.get("title"):
         yield _line(make.iso(session.get("ended_at") or session["started_at"]), "event_msg",
                     {"type": "thread_name_updated", "thread_name": session["title"]})  # fmt: skip
@@ -285,37 +285,37 @@ def _line(at: str, kind: str, payload: dict[str, Any], **more: Any) -> bytes:
     return encoded({"timestamp": at, "type": kind, "payload": payload, **more}) + b"\n"
 
 
-def _items(one: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
+def _items(row: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any]]]:
     """A message as the items (and the events that repeat them) of a rollout."""
-    said, role = one.get("content"), one["role"]
-    name = {"id": one["platform_message_id"]} if one.get("platform_message_id") else {}
+    content, role = row.get("content"), row["role"]
+    name = {"id": row["platform_message_id"]} if row.get("platform_message_id") else {}
     if role == "tool":
-        words = [words for _, words in make.written_parts(said, export, pictures=False)]
-        output = {"type": "function_call_output", "call_id": one.get("tool_call_id"), "output": "\n\n".join(words)}
+        words = [words for _, words in make.written_parts(content, export, pictures=False)]
+        output = {"type": "function_call_output", "call_id": row.get("tool_call_id"), "output": "\n\n".join(words)}
         yield "response_item", output
         return
-    if one.get("reasoning"):
-        yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": one["reasoning"]}]}
+    if row.get("reasoning"):
+        yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": row["reasoning"]}]}
     spoken = "output_text" if role == "assistant" else "input_text"
     blocks = [
         {"type": spoken, "text": data} if mime is None
         else {"type": "input_image", "image_url": f"data:{mime};base64,{data}"}
-        for mime, data in make.written_parts(said, export)
+        for mime, data in make.written_parts(content, export)
     ]  # fmt: skip
-    if not (blocks or one.get("reasoning") or one.get("tool_calls")):
+    if not (blocks or row.get("reasoning") or row.get("tool_calls")):
         export.left_out["empty messages"] += 1
     said_there = "\n\n".join(block["text"] for block in blocks if "text" in block)
     if blocks:
-        who = "developer" if role == "system" else role
-        yield "response_item", {"type": "message", **name, "role": who, "content": blocks}
+        item_role = "developer" if role == "system" else role
+        yield "response_item", {"type": "message", **name, "role": item_role, "content": blocks}
         if role in ("user", "assistant") and said_there:
             yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": said_there}
-    for call in one.get("tool_calls") or ():
-        asked = Record.of(call.get("function"))
-        yield "response_item", {"type": "function_call", "name": asked.get("name"), "arguments": asked.get("arguments"),
+    for call in row.get("tool_calls") or ():
+        function = Record.of(call.get("function"))
+        yield "response_item", {"type": "function_call", "name": function.get("name"), "arguments": function.get("arguments"),
                                 "call_id": call.get("id")}  # fmt: skip
-    if role == "assistant" and one.get("output_tokens") is not None:
-        used = {"input_tokens": (one.get("input_tokens") or 0) + (one.get("cache_read_tokens") or 0),
-                "cached_input_tokens": one.get("cache_read_tokens") or 0,
-                "output_tokens": one["output_tokens"]}  # fmt: skip
+    if role == "assistant" and row.get("output_tokens") is not None:
+        used = {"input_tokens": (row.get("input_tokens") or 0) + (row.get("cache_read_tokens") or 0),
+                "cached_input_tokens": row.get("cache_read_tokens") or 0,
+                "output_tokens": row["output_tokens"]}  # fmt: skip
         yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}

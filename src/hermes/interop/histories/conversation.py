@@ -1,11 +1,11 @@
-"""Every importer of another program's history makes these: conversations in the shape that `SessionDB.import_session` takes.
+"""Conversations of other programs, which every importer makes, in the shape that `SessionDB.import_session` takes.
 
 An importer reads its program's files and adds messages to a `Conversation`: the path that program shows, and beside it the
 branches that it has left. Each message keeps the id it had there (`platform_message_id`), so that a second import brings in
 only what is new. Kinds of records that an importer does not know are counted in `Reading` and never stop it.
 
-What several importers share is here, too: where editors that are built on VS Code keep their data, and sessions whose entries
-form a tree: each names the one it follows (`parentId`); going back starts another branch.
+Several importers share the functions for sessions whose entries form a tree: each entry names the one it follows (`parentId`);
+going back starts another branch.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class Conversation:
         self.models.append(self.model)
         self.parts.append(make.spoken("user", summary, at, foreign_id, meta={"summary": True}))
 
-    def take_back(self, cut: int) -> None:
+    def hide_from(self, cut: int) -> None:
         """Hide the messages of the last part from this place on, as a rewind does."""
         shown = self.messages
         if shown[cut:]:
             self.branches.append((shown[cut - 1]["platform_message_id"] if cut else None, shown[cut:]))
             del shown[cut:]
 
-    def take_tree(self, parents: dict[str, Any], told: Mapping[str, list[Message]], cuts: Collection[str]) -> list[str]:
+    def show_tree(self, parents: dict[str, Any], made: Mapping[str, list[Message]], cuts: Collection[str]) -> list[str]:
         """Show the messages of the entries up to the last one, in a new part from each of `cuts` on, and hide the branches
         that were left. Returns the shown entries."""
         shown = path_to(next(reversed(parents), None), parents.get)
@@ -92,10 +92,10 @@ class Conversation:
         for name in shown:
             if name in cuts:
                 self.compact(None, None, None)
-            self.messages += told[name]
-            last = ends[name] = told[name][-1]["platform_message_id"] if told[name] else last
-        for fork, branch in left(parents, set(shown), parents.get):
-            if entries := [one for name in branch for one in told[name]]:
+            self.messages += made[name]
+            last = ends[name] = made[name][-1]["platform_message_id"] if made[name] else last
+        for fork, branch in off_path(parents, set(shown), parents.get):
+            if entries := [message for name in branch for message in made[name]]:
                 self.branches.append((ends.get(fork), entries))
         return shown
 
@@ -103,8 +103,8 @@ class Conversation:
         """A conversation for each part, each of them a continuation of the one before."""
         ended = [*self.models, *[self.model] * len(self.parts)]
         parted = [(part, model) for part, model in zip(self.parts, ended, strict=False) if part] or [([], self.model)]
-        held = [{one.get("platform_message_id") for one in part} for part, _ in parted]
-        later = set().union(*held[1:])
+        names = [{message.get("platform_message_id") for message in part} for part, _ in parted]
+        later = set().union(*names[1:])
         branches, before = self.branches, self
         for number, (part, model) in enumerate(parted, 1):
             made = self
@@ -119,7 +119,7 @@ class Conversation:
                 made.end_reason = "compression"
             made.branches = [
                 branch for branch in branches
-                if branch[0] in held[number - 1] or (number == 1 and branch[0] not in later)
+                if branch[0] in names[number - 1] or (number == 1 and branch[0] not in later)
             ]  # fmt: skip
             yield made
 
@@ -131,9 +131,9 @@ class Conversation:
         self._name_tools(tools)
         carried = self._carried()
         rewound, rewinds = self._numbered(carried)
-        every = [*self.messages, *rewound]
+        all_messages = [*self.messages, *rewound]
         title = clean_title(self.title)
-        began = min(at for at in (self.started_at, *(one["timestamp"] for one in every)) if at is not None)
+        began = min(at for at in (self.started_at, *(one["timestamp"] for one in all_messages)) if at is not None)
         out: dict[str, Any] = {
             "id": session_id(self.source, self.foreign_id),
             "source": self.source,
@@ -153,7 +153,7 @@ class Conversation:
             "attached": {},  # a text that only mentions an attachment has none
             ORIGIN: self.origin,
             "keeps_lost": self.keeps_lost or None,
-            **self._totals(every),
+            **self._totals(all_messages),
         }
         if self.parent is not None:
             out["parent_session_id"] = session_id(self.source, self.parent)
@@ -168,46 +168,47 @@ class Conversation:
     def _complete_times(self) -> None:
         """A message without a time has that of the message before it."""
         last = self.started_at
-        for one in (*self.messages, *(one for _, branch in self.branches for one in branch)):
-            if one.get("timestamp") is None:
-                one["timestamp"] = last if last is not None else self._first_time()
-            last = one["timestamp"]
+        for message in (*self.messages, *(message for _, branch in self.branches for message in branch)):
+            if message.get("timestamp") is None:
+                message["timestamp"] = last if last is not None else self._first_time()
+            last = message["timestamp"]
 
     def _name_tools(self, tools: dict[str, str]) -> None:
         """A result that does not name its tool has that of its call."""
-        carried, beside = (one.messages for one in self.carried), (branch for _, branch in self.branches)
-        for one in chain(*carried, self.messages, *beside):
-            tools.update((call["id"], call["function"]["name"]) for call in one.get("tool_calls") or ())
-            if one["role"] == "tool" and "tool_name" not in one and one.get("tool_call_id") in tools:
-                one["tool_name"] = tools[one["tool_call_id"]]
+        carried, branches = (one.messages for one in self.carried), (branch for _, branch in self.branches)
+        for message in chain(*carried, self.messages, *branches):
+            tools.update((call["id"], call["function"]["name"]) for call in message.get("tool_calls") or ())
+            if message["role"] == "tool" and "tool_name" not in message and message.get("tool_call_id") in tools:
+                message["tool_name"] = tools[message["tool_call_id"]]
 
     def _first_time(self) -> float:
         return next((one["timestamp"] for one in self.messages if one.get("timestamp") is not None), 0.0)
 
     def carry(self, earlier: list[Conversation], names: set[str], after: str | None) -> None:
         """Show the messages with these foreign ids that earlier conversations have, after one of its own."""
-        for one in earlier:
-            if held := [message for message in one.messages if message.get("platform_message_id") in names]:
-                self.carried.append(Carried(one.foreign_id, after, held))
+        for conversation in earlier:
+            if shown := [one for one in conversation.messages if one.get("platform_message_id") in names]:
+                self.carried.append(Carried(conversation.foreign_id, after, shown))
 
     def _carried(self) -> list[dict[str, Any]]:
         """The ranges shown of other conversations, with the numbers that the messages have there, or others of their own."""
         found: list[dict[str, Any]] = []
         number = 0
-        for one in self.carried:
-            told = []
-            for each in one.messages:
-                number = max(number + 1, each.get("id") or 0)
-                told.append({**each, "id": number, "timestamp": each.get("timestamp") or self._first_time()})
-            found.append({"owner": session_id(self.source, one.owner), "after": one.after, "messages": told})
+        for carried in self.carried:
+            messages = []
+            for message in carried.messages:
+                number = max(number + 1, message.get("id") or 0)
+                messages.append({**message, "id": number, "timestamp": message.get("timestamp") or self._first_time()})
+            owner = session_id(self.source, carried.owner)
+            found.append({"owner": owner, "after": carried.after, "messages": messages})
         return found
 
     def _numbered(self, carried: list[dict[str, Any]]) -> tuple[list[Message], list[list[int]]]:
         """Give every message a number (in the order shown, branches after their fork) and hide the branches' messages."""
-        number = max((told["id"] for one in carried for told in one["messages"]), default=0)
+        number = max((message["id"] for group in carried for message in group["messages"]), default=0)
         numbers: dict[str, int] = {}
         waiting: dict[str | None, list[list[Message]]] = {}
-        known = {one.get("platform_message_id") for one in self.messages}
+        known = {message.get("platform_message_id") for message in self.messages}
         for after, branch in self.branches:
             waiting.setdefault(after if after in known else None, []).append(branch)
         rewound: list[Message] = []
@@ -218,32 +219,32 @@ class Conversation:
             for branch in waiting.get(after, ()):
                 batch = len(rewinds) + 1
                 rewinds.append([batch, cut])
-                for one in branch:
+                for message in branch:
                     number += 1
-                    one["id"], one["hidden"] = number, batch
-                    rewound.append(one)
+                    message["id"], message["hidden"] = number, batch
+                    rewound.append(message)
 
         hide(None, 0)
-        for one in self.messages:
+        for message in self.messages:
             number += 1
-            one["id"] = number
-            if (name := one.get("platform_message_id")) is not None:
+            message["id"] = number
+            if (name := message.get("platform_message_id")) is not None:
                 numbers[name] = number
                 hide(name, number)
         return rewound, rewinds
 
-    def _totals(self, every: list[Message]) -> dict[str, Any]:
+    def _totals(self, messages: list[Message]) -> dict[str, Any]:
         names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
         found: dict[str, Any] = {
-            name: self.tokens.get(name) or sum(one.get(name) or 0 for one in every) for name in names
+            name: self.tokens.get(name) or sum(message.get(name) or 0 for message in messages) for name in names
         }
-        cost = self.cost if self.cost is not None else sum(one.get("cost_usd") or 0.0 for one in every) or None
+        cost = self.cost if self.cost is not None else sum(one.get("cost_usd") or 0.0 for one in messages) or None
         if cost is not None:
             found |= {"actual_cost_usd": cost, "cost_status": "actual", "cost_source": self.source}
-        # of what the model wrote, how much it thought: told for a message there, kept for the session here
-        thought = sum(one.get("reasoning_tokens") or 0 for one in every)
+        # part of the output tokens: counted by message there, kept for the session here
+        thought = sum(message.get("reasoning_tokens") or 0 for message in messages)
         found["reasoning_tokens"] = self.tokens.get("reasoning_tokens") or thought
-        found["api_call_count"] = sum(one["role"] == "assistant" for one in every)
+        found["api_call_count"] = sum(message["role"] == "assistant" for message in messages)
         return found
 
 
@@ -310,7 +311,7 @@ def path_to(leaf: Any, parent: Callable[[str], Any]) -> list[str]:
     return [*reversed(found)]
 
 
-def left(
+def off_path(
     names: Iterable[str], on_path: Collection[str], parent: Callable[[str], Any]
 ) -> Iterator[tuple[str | None, list[str]]]:
     """Each branch beside a path: the entry of the path that it follows, and its entries."""

@@ -1,4 +1,4 @@
-"""GitHub Copilot CLI: ~/.copilot/session-state/<id>/events.jsonl, a line an event: `{type, data, timestamp}`."""
+"""GitHub Copilot CLI: ~/.copilot/session-state/<id>/events.jsonl, one event per line: `{type, data, timestamp}`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Copilot CLI."""
     kinds = ("session.start", "user.message", "assistant.message")
-    return any(one.get("type") in kinds and isinstance(one.get("data"), dict) for one in first_objects(path))
+    return any(event.get("type") in kinds and isinstance(event.get("data"), dict) for event in first_objects(path))
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -71,7 +71,7 @@ class _EventReader:
         self._open: list[str] = []  # calls that were begun and have no result yet
 
     def take(self, kind: str, data: Record, at: float | None, name: str) -> None:
-        """Add what one event says."""
+        """Add one event."""
         made = self.made
         if kind in ("session.start", "subagent.started"):
             self._begin_session(data)
@@ -111,10 +111,10 @@ class _EventReader:
 
     def _reply(self, data: Record, at: float | None, name: str) -> None:
         made = make.Parts([data.text("content")], [data.text("reasoningText")])
-        for number, asked in enumerate(data.objects("toolRequests")):
-            call = asked.text("toolCallId") or f"{name}-{number}"
+        for number, requested in enumerate(data.objects("toolRequests")):
+            call = requested.text("toolCallId") or f"{name}-{number}"
             self._asked.add(call)
-            made.call(call, asked.get("name"), asked.get("arguments"))
+            made.call(call, requested.get("name"), requested.get("arguments"))
         used = Record(self._used.get(str(data.get("apiCallId")), Record()) | data).counts(_TOKENS, with_cached=True)
         self.made.messages += made.messages("assistant", at, name, model=data.text("model") or self.made.model, **used)
 
@@ -123,15 +123,15 @@ class _EventReader:
         self._open.append(call)
         if call not in self._asked:
             self._asked.add(call)
-            asked = make.tool_call(call, data.get("toolName"), data.get("arguments"))
-            make.add_call(self.made.messages, asked, at, call, model=self.made.model)
+            requested = make.tool_call(call, data.get("toolName"), data.get("arguments"))
+            make.add_call(self.made.messages, requested, at, call, model=self.made.model)
 
     def _end_call(self, data: Record, at: float | None, name: str) -> None:
         call = data.text("toolCallId") or (self._open[0] if self._open else None)
         if call in self._open:
             self._open.remove(call)
         result = data.get("result")
-        told = Record.of(result).text("content") or data.object("error").text("message")
+        text = Record.of(result).text("content") or data.object("error").text("message")
         tool = None if call in self._asked else data.text("toolName")
-        output = told or (compact(result) if result else None)
-        self.made.messages.append(make.answer(output, at, name, call, tool, failed=data.get("success") is False))
+        output = text or (compact(result) if result else None)
+        self.made.messages.append(make.result(output, at, name, call, tool, failed=data.get("success") is False))

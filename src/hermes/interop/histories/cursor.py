@@ -36,8 +36,8 @@ def sniff(path: Path) -> bool:
     """Whether a file is a database of the editor, or a transcript of the command line."""
     if path.suffix == ".jsonl":
         first = first_objects(path)
-        said = [one for one in first if one.get("role") in ("user", "assistant")]
-        return bool(said) and all("content" in one.object("message") and "type" not in one for one in said)
+        messages = [record for record in first if record.get("role") in ("user", "assistant")]
+        return bool(messages) and all("content" in one.object("message") and "type" not in one for one in messages)
     return _TABLE in tables_of(path)
 
 
@@ -110,22 +110,22 @@ class _Editor:
         made.messages = [one for key in shown for one in self._messages(key, bubbles[key])]
         if cut := len(made.messages):  # what was taken back the editor keeps, and shows no longer
             made.messages += [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]
-            made.take_back(cut)
+            made.hide_from(cut)
         return made
 
     def _messages(self, name: str, bubble: Record) -> list[Message]:
-        at, said = _time(bubble), bubble.text("text") or bubble.text("rawText")
+        at, words = _time(bubble), bubble.text("text") or bubble.text("rawText")
         if bubble.get("type") == _USER:
-            return make.spoken("user", said, at, name)
-        made = make.Parts([said], [bubble.object("thinking").text("text")])
-        if (asked := bubble.object("toolFormerData")).text("name"):
-            call, tool = asked.text("toolCallId") or f"{name}-call", asked["name"]
-            arguments = from_json(asked.get("rawArgs")) or from_json(asked.get("params"), asked.get("params"))
+            return make.spoken("user", words, at, name)
+        made = make.Parts([words], [bubble.object("thinking").text("text")])
+        if (called := bubble.object("toolFormerData")).text("name"):
+            call, tool = called.text("toolCallId") or f"{name}-call", called["name"]
+            arguments = from_json(called.get("rawArgs")) or from_json(called.get("params"), called.get("params"))
             made.call(call, tool, arguments)
-            result = asked.get("result")
-            if told := text(result) or asked.text("error") or (compact(result) if result else None):
-                failed = asked.get("status") in ("error", "cancelled", "rejected")
-                made.answer(told, at, f"{name}-result", call, tool, failed=failed)
+            result = called.get("result")
+            if output := text(result) or called.text("error") or (compact(result) if result else None):
+                failed = called.get("status") in ("error", "cancelled", "rejected")
+                made.result(output, at, f"{name}-result", call, tool, failed=failed)
         used = {ours: number for ours, number in bubble.object("tokenCount").counts(_TOKENS).items() if number}
         return made.messages("assistant", at, name, model=bubble.object("modelInfo").text("modelName"), **used)
 
@@ -141,21 +141,21 @@ def _transcript(path: Path, reading: Reading) -> Conversation:
         made.parent, made.kind = path.parent.parent.name, "subagent"
     lines: dict[str, Record] = {}
     calls = ReplyGroups()  # these lines have Claude Code's content, and calls without an id
-    for number, told in json_lines(path, reading):
-        if told.get("role") in ("user", "assistant"):
-            line = lines[f"line-{number}"] = Record({"type": told["role"], "message": {"content": _blocks(told)}})
+    for number, record in json_lines(path, reading):
+        if record.get("role") in ("user", "assistant"):
+            line = lines[f"line-{number}"] = Record({"type": record["role"], "message": {"content": _blocks(record)}})
             calls.take(f"line-{number}", line, line, None, {})
-        elif told.get("type") != "turn_ended":
-            reading.unknown[str(told.get("type"))] += 1
+        elif record.get("type") != "turn_ended":
+            reading.unknown[str(record.get("type"))] += 1
     made.messages = messages_of(lines, list(lines), {})
     return made
 
 
-def _blocks(told: Record) -> list[Record]:
+def _blocks(record: Record) -> list[Record]:
     """The content of a line, a person's words without what Cursor puts around them."""
-    if told["role"] != "user":
-        return blocks(told)
+    if record["role"] != "user":
+        return blocks(record)
     return [
-        Record({**one, "text": make.tagged(one["text"], "user_query")}) if one.text("text") else one
-        for one in blocks(told)
+        Record({**block, "text": make.tagged(block["text"], "user_query")}) if block.text("text") else block
+        for block in blocks(record)
     ]

@@ -84,12 +84,12 @@ def opened(path: Path) -> Iterator[ExportFiles]:
 
 
 def read_conversations(
-    path: Path, reading: Reading, made: Callable[[Record, ExportFiles, Reading], Conversation | None]
+    path: Path, reading: Reading, read_one: Callable[[Record, ExportFiles, Reading], Conversation | None]
 ) -> Iterator[Conversation]:
-    """The conversations of an export, one by one; `made` reads one, and gives None for what is none."""
+    """The conversations of an export, one by one; `read_one` reads one, and returns None for a record without messages."""
     with opened(path) as export:
-        for told in export.conversations(reading):
-            if (conversation := made(told, export, reading)) is not None:
+        for data in export.conversations(reading):
+            if (conversation := read_one(data, export, reading)) is not None:
                 yield conversation
             else:
                 reading.unknown["conversation without messages"] += 1
@@ -99,12 +99,12 @@ def read_conversations(
 _MESSAGES = {"chatgpt": b'"mapping"', "claude-ai": b'"chat_messages"'}
 
 
-def whose(path: Path) -> str | None:
-    """The source of an export, or None: the first conversation that has messages tells it."""
-    return next(filter(None, map(_told_by, _heads(path))), None)
+def export_source(path: Path) -> str | None:
+    """The source of an export, or None, by the first conversation that has messages."""
+    return next(filter(None, map(_source_of, _heads(path))), None)
 
 
-def _told_by(begin: bytes) -> str | None:
+def _source_of(begin: bytes) -> str | None:
     places = {source: place for source, key in _MESSAGES.items() if (place := begin.find(key)) >= 0}
     return min(places, key=lambda source: places[source], default=None)
 

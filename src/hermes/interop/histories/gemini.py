@@ -51,7 +51,7 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The session of one file."""
-    header, told, rewound = _records(path, reading)
+    header, records, rewound = _records(path, reading)
     name = header.text("sessionId") or path.stem
     made = Conversation(SOURCE, name, title=header.text("summary"), started_at=header.time("startTime"))
     folders = header.get("directories")
@@ -59,17 +59,17 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     if path.parent.name != "chats" and path.parent.parent.name == "chats":
         made.parent, made.kind = path.parent.name, "subagent"
     ends: dict[str, str] = {}  # the last message made of a record, or of one before it that says something
-    for record in told:
+    for record in records:
         made.messages += _messages(record, reading)
         if made.messages and (last := made.messages[-1].get("platform_message_id")):
             ends[str(record.get("id"))] = last
     made.branches = [
-        (ends.get(str(after)), [one for record in branch for one in _messages(record, reading)])
+        (ends.get(str(after)), [message for record in branch for message in _messages(record, reading)])
         for after, branch in rewound
     ]
     made.branches = [(after, branch) for after, branch in made.branches if branch]
     # To resume a session, Gemini CLI begins a file of the same id that it leaves with its own context in it.
-    if any(one["role"] != "system" for one in made.messages):
+    if any(message["role"] != "system" for message in made.messages):
         yield made
 
 
@@ -101,8 +101,8 @@ def _records(path: Path, reading: Reading) -> tuple[Record, Records, list[tuple[
         elif isinstance(line.get("$set"), dict) or ("sessionId" in line and "type" not in line):
             patch = dict(line.get("$set") or line)
             # What the model is given from here on: messages left out of it were said all the same.
-            for one in Record.all(patch.pop("messages", None)):
-                take(str(one.get("id")), _as_record(one), is_copy=True)
+            for message in Record.all(patch.pop("messages", None)):
+                take(str(message.get("id")), _as_record(message), is_copy=True)
             first = {name: header[name] for name in _SET_ONCE if header.get(name)}
             header |= {name: value for name, value in patch.items() if value} | first
         elif "type" not in line:
@@ -112,12 +112,12 @@ def _records(path: Path, reading: Reading) -> tuple[Record, Records, list[tuple[
     return header, list(shown.values()), [(after, list(branch.values())) for after, branch in rewound]
 
 
-def _as_record(one: Record) -> Record:
+def _as_record(message: Record) -> Record:
     """A message in the API's form (`role`, `parts`) in the form of the file."""
-    if "parts" not in one:
-        return one
-    kind = "gemini" if one.get("role") == "model" else one.get("role")
-    return Record({"type": kind, "content": one["parts"], **one})
+    if "parts" not in message:
+        return message
+    kind = "gemini" if message.get("role") == "model" else message.get("role")
+    return Record({"type": kind, "content": message["parts"], **message})
 
 
 def _merged(known: Record, record: Record, *, is_copy: bool) -> Record:
@@ -131,10 +131,10 @@ def _merged(known: Record, record: Record, *, is_copy: bool) -> Record:
     made["timestamp"] = known.get("timestamp") or record.get("timestamp")
     if record.get("type") in _BOOKKEEPING and known.get("type") not in _BOOKKEEPING and "type" in known:
         return known  # a note about a message is not the message
-    calls = {str(one.get("id") or number): one for number, one in enumerate(known.objects("toolCalls"))}
-    for number, one in enumerate(record.objects("toolCalls")):
-        name = str(one.get("id") or number)
-        calls[name] = _merged(calls[name], one, is_copy=is_copy) if name in calls else one
+    calls = {str(call.get("id") or number): call for number, call in enumerate(known.objects("toolCalls"))}
+    for number, call in enumerate(record.objects("toolCalls")):
+        name = str(call.get("id") or number)
+        calls[name] = _merged(calls[name], call, is_copy=is_copy) if name in calls else call
     return Record({**made, "toolCalls": list(calls.values())})
 
 
@@ -168,7 +168,7 @@ def _reply(record: Record, at: float | None, name: str | None, reading: Reading)
         made.call(call_id, call.get("name"), call.get("args"))
         if call.get("result") is not None or call.text("resultDisplay"):
             failed, ended = call.get("status") in ("error", "cancelled"), call.time("timestamp") or at
-            made.answer(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
+            made.result(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
     reply = make.message(
         "assistant", content_of(record.get("content"), reading), at, name, model=record.text("model"),
         reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=made.calls or None,
@@ -186,10 +186,10 @@ def output_of(parts: Any) -> str | None:
 
 def _result(call: Record) -> Any:
     """A tool's result: the output inside its function response, else as it is."""
-    told = call.get("result")
-    if (output := output_of(told)) is not None:
+    result = call.get("result")
+    if (output := output_of(result)) is not None:
         return output
-    return told if isinstance(told, str) else call.text("resultDisplay") or compact(told)
+    return result if isinstance(result, str) else call.text("resultDisplay") or compact(result)
 
 
 def content_of(content: Any, reading: Reading) -> Any:
@@ -218,8 +218,8 @@ def _project(path: Path) -> str | None:
         return None
     project = chats.parent
     try:
-        if told := text((project / ".project_root").read_text("utf-8")):
-            return told.strip()
+        if folder_text := text((project / ".project_root").read_text("utf-8")):
+            return folder_text.strip()
     except (OSError, ValueError):
         pass
     if project.parent.name != "tmp":

@@ -1,4 +1,4 @@
-"""Goose: ~/.local/share/goose/sessions/sessions.db, before 1.10 one JSON-lines file a session beside it."""
+"""Goose: ~/.local/share/goose/sessions/sessions.db, before 1.10 one JSON-lines file per session beside it."""
 
 from __future__ import annotations
 
@@ -114,18 +114,18 @@ def _messages(record: Record, name: str, reading: Reading) -> list[Message]:
     for block in record.objects("content"):
         kind = block.get("type")
         if kind == "text":
-            made.said.append(block.text("text"))
+            made.content.append(block.text("text"))
         elif kind == "image" and (shown := make.picture_in(block)):
-            made.said.append(shown)
+            made.content.append(shown)
         elif kind == "thinking":
             made.thoughts.append(block.text("thinking"))
         elif kind in ("toolRequest", "frontendToolRequest"):
-            asked = block.object("toolCall").object("value")
-            made.call(str(block.get("id")), asked.get("name"), asked.get("arguments"))
+            requested = block.object("toolCall").object("value")
+            made.call(str(block.get("id")), requested.get("name"), requested.get("arguments"))
         elif kind == "toolResponse":
-            call, told = str(block.get("id")), block.object("toolResult")
-            is_error = told.get("status") == "error" or told.object("value").get("isError") is True
-            made.answer(_result(told), at, f"{call}-result", call, failed=is_error)
+            call, result = str(block.get("id")), block.object("toolResult")
+            is_error = result.get("status") == "error" or result.object("value").get("isError") is True
+            made.result(_result(result), at, f"{call}-result", call, failed=is_error)
         elif str(kind) not in _BOOKKEEPING:
             reading.unknown[f"content {kind}"] += 1
     return made.messages("assistant" if record.get("role") == "assistant" else "user", at, name)
@@ -136,7 +136,7 @@ def _result(result: Record) -> Any:
         return result.text("error") or compact(result)
     value = result.get("value")
     blocks = Record.of(value).objects("content") or Record.all(value)
-    told = [one.text("text") or one.object("resource").text("text") for one in blocks]
-    if pictures := [shown for one in blocks if one.get("type") == "image" and (shown := make.picture_in(one))]:
-        return make.joined([*told, *pictures])
-    return "\n".join(filter(None, told)) or compact(value)
+    texts = [block.text("text") or block.object("resource").text("text") for block in blocks]
+    if pictures := [shown for block in blocks if block.get("type") == "image" and (shown := make.picture_in(block))]:
+        return make.joined([*texts, *pictures])
+    return "\n".join(filter(None, texts)) or compact(value)

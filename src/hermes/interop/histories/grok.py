@@ -30,8 +30,8 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file holds the updates of a session of Grok Build."""
     return any(
-        str(one.get("method")).endswith("session/update") and "sessionUpdate" in one.object("params").object("update")
-        for one in first_objects(path)
+        str(record.get("method")).endswith("session/update") and "sessionUpdate" in record.object("params").object("update")
+        for record in first_objects(path)
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def _conversation(path: Path) -> Conversation:
 
 
 class _UpdateReader:
-    """The updates of a file as messages: chunks of one reply are joined, a tool call is told by several updates."""
+    """The updates of a file as messages: chunks of one reply are joined, a tool call takes several updates."""
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path, self._reading = path, reading
@@ -70,10 +70,10 @@ class _UpdateReader:
         self._model: str | None = None
         self._turns = 0  # that have ended
         self._turn: tuple[int, str | None] = (0, None)  # the one that the last chunk belongs to
-        self._calls: dict[str, tuple[str, dict[str, Any]]] = {}  # of each open call, its tool and how it is told
+        self._calls: dict[str, tuple[str, dict[str, Any]]] = {}  # of each open call, its tool and the call as stored
         for number, line in json_lines(path, reading):
-            told = line.object("params")
-            about, update = told.object("_meta"), told.object("update")
+            params = line.object("params")
+            about, update = params.object("_meta"), params.object("update")
             at = about.time("agentTimestampMs") or line.time("timestamp")
             # Its numbers begin again when the session is resumed: with the time they are unique.
             event = about.text("eventId")
@@ -133,12 +133,12 @@ class _UpdateReader:
         parts = [_part(one.object("content")) if one.get("type") == "content" else compact(one) for one in blocks]
         raw = update.get("rawOutput")
         output = make.joined([part for part in parts if part]) or (compact(raw) if raw is not None else None)
-        self.made.messages.append(make.answer(output, at, name, call, tool, failed=update["status"] == "failed"))
+        self.made.messages.append(make.result(output, at, name, call, tool, failed=update["status"] == "failed"))
 
     def _end(self, update: Record) -> None:
         """The end of a turn. Its tokens are counted together: the last reply has them."""
         self._turns += 1
-        reply = next((one for one in reversed(self.made.messages) if one["role"] == "assistant"), None)
+        reply = next((message for message in reversed(self.made.messages) if message["role"] == "assistant"), None)
         used = update.object("usage")
         if reply is None or not used or "output_tokens" in reply:
             return
@@ -149,9 +149,9 @@ class _UpdateReader:
         file = Path(str(update.get("checkpoint_file")))
         beside = self._path.parent / "compaction_checkpoints" / file.name
         history = json_object(beside).objects("compacted_history")
-        notes = [one for one in history if one.get("synthetic_reason") == _SUMMARY]
-        told = [block.text("text") for one in notes[-1:] for block in one.objects("content")]
-        self.made.compact(next(filter(None, told), None), at, name)
+        notes = [note for note in history if note.get("synthetic_reason") == _SUMMARY]
+        texts = [block.text("text") for note in notes[-1:] for block in note.objects("content")]
+        self.made.compact(next(filter(None, texts), None), at, name)
 
 
 def _part(content: Record) -> Any:

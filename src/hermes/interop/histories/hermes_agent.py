@@ -54,9 +54,9 @@ def read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[F
                 imported["title"] = session["title"]
             if rewinds := session.get("rewinds"):
                 imported["hidden"] = [batch for batch, _ in rewinds]
-            told = Record.of(from_json(session.get("meta")))
+            stored_meta = Record.of(from_json(session.get("meta")))
             meta = {
-                **told,
+                **stored_meta,
                 **({"model_usage": used[session["id"]]} if session["id"] in used else {}),
                 "imported": imported,
             }
@@ -70,19 +70,19 @@ def _messages(session: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """
     names: dict[str, str] = {}
     lists: dict[str, list[dict[str, Any]]] = {}
-    every = sorted((*session["messages"], *session.get("rewound_messages", ())), key=itemgetter("id"))
-    for one in every:
-        key = _shown_as(one)
-        names.setdefault(key, one.get("platform_message_id") or f"{NAME}-{one['id']}")
-    shown = {_shown_as(one) for one in session["messages"]}
-    last = {_shown_as(one): one["id"] for one in every}
+    all_rows = sorted((*session["messages"], *session.get("rewound_messages", ())), key=itemgetter("id"))
+    for row in all_rows:
+        key = _shown_as(row)
+        names.setdefault(key, row.get("platform_message_id") or f"{NAME}-{row['id']}")
+    shown = {_shown_as(row) for row in session["messages"]}
+    last = {_shown_as(row): row["id"] for row in all_rows}
     for kind in ("messages", "rewound_messages"):
         rows = session.get(kind, ())
         if kind != "messages":
-            rows = [one for one in rows if _shown_as(one) not in shown and last[_shown_as(one)] == one["id"]]
-        lists[kind] = [{**one, "platform_message_id": names[_shown_as(one)]} for one in rows]
-    about = [Record.of(from_json(one.get("meta"))) for one in lists["messages"]]
-    if all(isinstance(one.get("display_order"), (int, float)) for one in about):
+            rows = [row for row in rows if _shown_as(row) not in shown and last[_shown_as(row)] == row["id"]]
+        lists[kind] = [{**row, "platform_message_id": names[_shown_as(row)]} for row in rows]
+    about = [Record.of(from_json(row.get("meta"))) for row in lists["messages"]]
+    if all(isinstance(meta.get("display_order"), (int, float)) for meta in about):
         order = sorted(range(len(about)), key=lambda at: (not about[at].get("summary"), about[at]["display_order"]))
         lists["messages"] = [lists["messages"][at] for at in order]
     return {kind: rows for kind, rows in lists.items() if rows or kind == "messages"}

@@ -1,4 +1,4 @@
-"""Kimi Code: ~/.kimi-code/sessions/<key>/<session>/agents/<agent>/wire.jsonl, a record a line; the state.json above."""
+"""Kimi Code: ~/.kimi-code/sessions/<key>/<session>/agents/<agent>/wire.jsonl, one record per line; the state.json above."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is what an agent of Kimi Code wrote."""
     return any(
-        (one.get("type") == "context.append_message" and isinstance(one.object("message").get("content"), list))
-        or one.get("type") == "context.append_loop_event"
-        for one in first_objects(path, 20)
+        (record.get("type") == "context.append_message" and isinstance(record.object("message").get("content"), list))
+        or record.get("type") == "context.append_loop_event"
+        for record in first_objects(path, 20)
     )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 
 
 def _conversation(path: Path) -> Conversation:
-    """The session as its state.json tells it; a sub-agent's is a child of its parent's."""
+    """The session as its state.json describes it; a sub-agent's is a child of its parent's."""
     is_placed = path.parent.parent.name == "agents"
     folder = path.parents[2] if is_placed else path.parent
     state = json_object(folder / "state.json")
@@ -76,7 +76,7 @@ class _WireReader:
 
     def _take(self, kind: str, line: Record, at: float | None, name: str) -> None:
         if kind == "context.append_message":
-            self._say(line.object("message"), at, name)
+            self._add_message(line.object("message"), at, name)
         elif kind == "context.append_loop_event":
             self._step(line.object("event"), at, name)
         elif kind == "context.apply_compaction" and line.text("summary"):
@@ -89,20 +89,20 @@ class _WireReader:
         else:
             self._reading.unknown[kind] += 1
 
-    def _say(self, told: Record, at: float | None, name: str) -> None:
-        role, content = told.get("role"), self._content(told.get("content"))
-        name = told.text("id") or name
+    def _add_message(self, message: Record, at: float | None, name: str) -> None:
+        role, content = message.get("role"), self._content(message.get("content"))
+        name = message.text("id") or name
         if role == "tool":
-            self._result(told.get("toolCallId"), content, at, name)
+            self._result(message.get("toolCallId"), content, at, name)
         elif role == "assistant":
             reply = self._reply(name, at)
             reply["content"] = content
-            for part in told.objects("content"):
-                self._think(reply, part)
-            for call in told.objects("toolCalls"):
+            for part in message.objects("content"):
+                self._add_thought(reply, part)
+            for call in message.objects("toolCalls"):
                 self._call(reply, call.get("id"), call.get("name"), call.get("arguments"), name)
         elif content:
-            is_injected = told.object("origin").get("kind") == "injection"
+            is_injected = message.object("origin").get("kind") == "injection"
             self.made.messages.append(make.message("system" if is_injected else str(role or "user"), content, at, name))
 
     def _step(self, event: Record, at: float | None, name: str) -> None:
@@ -111,14 +111,14 @@ class _WireReader:
         step = event.text("stepUuid") or event.text("uuid") or name
         if kind == "content.part":
             reply, part = self._reply(step, at), event.object("part")
-            self._think(reply, part)
+            self._add_thought(reply, part)
             if content := self._content([part]):
                 reply["content"] = make.joined([*_parts(reply["content"]), *_parts(content)])
         elif kind == "tool.call":
             self._call(self._reply(step, at), event.get("toolCallId"), event.get("name"), event.get("args"), name)
         elif kind == "tool.result":
-            told = event.object("result")
-            output = told["output"] if isinstance(told.get("output"), str) else self._content(told.get("output"))
+            result = event.object("result")
+            output = result["output"] if isinstance(result.get("output"), str) else self._content(result.get("output"))
             self._result(event.get("toolCallId"), output, at, name)
         elif kind == "step.end" and step in self._steps:
             self._steps[step] |= event.object("usage").counts(_TOKENS)
@@ -134,7 +134,7 @@ class _WireReader:
             self.made.messages.append(self._steps[name])
         return self._steps[name]
 
-    def _think(self, reply: Message, part: Record) -> None:
+    def _add_thought(self, reply: Message, part: Record) -> None:
         if part.get("type") == "think" and part.text("think"):
             reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), part["think"])))
 
@@ -142,14 +142,14 @@ class _WireReader:
         reply.setdefault("tool_calls", []).append(make.tool_call(text(call) or f"{name}-call", tool, arguments))
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
-        self.made.messages.append(make.answer(output, at, name, text(call)))
+        self.made.messages.append(make.result(output, at, name, text(call)))
 
     def _undo(self, turns: int) -> None:
         """Hide the last turns of the person."""
         shown = enumerate(self.made.messages)
-        begins = [place for place, one in shown if one["role"] == "user" and not one.get("meta")][-turns:]
+        begins = [place for place, message in shown if message["role"] == "user" and not message.get("meta")][-turns:]
         if turns and begins:
-            self.made.take_back(begins[0])
+            self.made.hide_from(begins[0])
 
     def _content(self, content: Any) -> Any:
         parts: list[Any] = [content] if text(content) else []

@@ -65,25 +65,25 @@ def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
 
 
 def _response(database: ForeignDatabase, row: Record) -> Iterator[Message]:
-    name, asked = str(row["id"]), row.time("datetime_utc")
-    answered = asked + (row.get("duration_ms") or 0) / 1000 if asked is not None else None
+    name, asked_at = str(row["id"]), row.time("datetime_utc")
+    answered_at = asked_at + (row.get("duration_ms") or 0) / 1000 if asked_at is not None else None
     for number, result in enumerate(map(Record, database.rows("tool_results", {"response_id": row["id"]}, ("id",)))):
         call = result.text("tool_call_id") or f"{name}-{number}"
         output = result.text("output") or result.text("exception")
-        yield make.answer(output, asked, f"{name}-result-{number}", call, result.text("name"))
+        yield make.result(output, asked_at, f"{name}-result-{number}", call, result.text("name"))
     parts: list[Any] = _fragments(database, "prompt_fragments", row["id"])
     parts.append(row.text("prompt"))
     for link in map(Record, database.rows("prompt_attachments", {"response_id": row["id"]}, ("order",))):
-        for held in map(Record, database.rows("attachments", {"id": link.get("attachment_id")})):
-            parts.append(_attachment(held))
-    yield from make.spoken("user", make.joined(parts), asked, f"{name}-prompt")
+        for attachment in map(Record, database.rows("attachments", {"id": link.get("attachment_id")})):
+            parts.append(_attachment(attachment))
+    yield from make.spoken("user", make.joined(parts), asked_at, f"{name}-prompt")
     reply = make.Parts([row.text("response")], [row.text("reasoning")])
-    for number, one in enumerate(map(Record, database.rows("tool_calls", {"response_id": row["id"]}, ("id",)))):
-        given = from_json(one.get("arguments"), one.get("arguments"))
-        reply.call(one.text("tool_call_id") or f"{name}-{number}", one.get("name"), given)
+    for number, call_row in enumerate(map(Record, database.rows("tool_calls", {"response_id": row["id"]}, ("id",)))):
+        arguments = from_json(call_row.get("arguments"), call_row.get("arguments"))
+        reply.call(call_row.text("tool_call_id") or f"{name}-{number}", call_row.get("name"), arguments)
     if row.text("response") or reply.calls:
         model = row.text("resolved_model") or row.text("model")
-        yield from reply.messages("assistant", answered, name, model=model, **row.counts(_TOKENS))
+        yield from reply.messages("assistant", answered_at, name, model=model, **row.counts(_TOKENS))
 
 
 def _system(database: ForeignDatabase, row: Record) -> str | None:
@@ -94,8 +94,8 @@ def _system(database: ForeignDatabase, row: Record) -> str | None:
 def _fragments(database: ForeignDatabase, table: str, response: Any) -> list[Any]:
     """The texts that `llm -f` put before a prompt: they are kept once, in a table of their own."""
     links = list(database.rows(table, {"response_id": response}, ("order",)))
-    held = (row for link in links for row in database.rows("fragments", {"id": link.get("fragment_id")}))
-    return [row["content"] for row in held if text(row.get("content"))]
+    fragments = (row for link in links for row in database.rows("fragments", {"id": link.get("fragment_id")}))
+    return [row["content"] for row in fragments if text(row.get("content"))]
 
 
 def _attachment(row: Record) -> Any:
@@ -125,10 +125,10 @@ def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversati
             if turn is None:
                 continue
             at = turn.time("datetime_utc")
-            for one in waiting:
-                one["timestamp"] = one["timestamp"] or at
-                if one["role"] == "assistant":
-                    one["model"] = turn.text("resolved_model") or turn.text("model")
+            for message in waiting:
+                message["timestamp"] = message["timestamp"] or at
+                if message["role"] == "assistant":
+                    message["model"] = turn.text("resolved_model") or turn.text("model")
             last = waiting[-1] if waiting else {}
             if last.get("role") == "assistant":
                 last |= turn.counts(_TOKENS)
@@ -155,24 +155,24 @@ def _message(database: ForeignDatabase, row: Record, reading: Reading) -> list[M
     name, role = str(row["hash"]), str(row.get("role"))
     made = make.Parts()
     for number, part in enumerate(map(Record, database.rows("parts", {"message_hash": row["hash"]}, ("position",)))):
-        kind, told = str(part.get("type")), Record.of(from_json(part.get("payload")))
+        kind, payload = str(part.get("type")), Record.of(from_json(part.get("payload")))
         if kind == "text":
-            made.said.append(part.text("text"))
+            made.content.append(part.text("text"))
         elif kind == "reasoning":
             made.thoughts.append(part.text("text"))
         elif kind == "tool_call":
-            call = told.text("tool_call_id") or told.text("id") or f"{name}-{number}"
-            made.call(call, part.get("tool_name"), told.get("arguments"))
+            call = payload.text("tool_call_id") or payload.text("id") or f"{name}-{number}"
+            made.call(call, part.get("tool_name"), payload.get("arguments"))
         elif kind == "tool_result":
-            made_by = told.text("tool_call_id") or told.text("id")
-            output = part.text("text") or told.get("output")
+            call_id = payload.text("tool_call_id") or payload.text("id")
+            output = part.text("text") or payload.get("output")
             output = output if isinstance(output, str) else compact(output)
-            made.answer(output, None, f"{name}-{number}", made_by, part.text("tool_name"))
+            made.result(output, None, f"{name}-{number}", call_id, part.text("tool_name"))
         elif kind == "attachment":
-            told = told.object("attachment") or told  # so since 0.36
-            name_there = told.get("attachment_id") or told.get("id")
-            rows = database.rows("attachments", {"id": name_there}) if name_there is not None else ()
-            made.said.append(_attachment(next(map(Record, rows), told)))
+            payload = payload.object("attachment") or payload  # so since 0.36
+            attachment_id = payload.get("attachment_id") or payload.get("id")
+            rows = database.rows("attachments", {"id": attachment_id}) if attachment_id is not None else ()
+            made.content.append(_attachment(next(map(Record, rows), payload)))
         else:
             reading.unknown[f"part {kind}"] += 1
     return made.messages(role if role in ("assistant", "system") else "user", None, name)

@@ -1,4 +1,4 @@
-"""Messages and their parts, made of what other programs tell; and parts of messages as other programs want them."""
+"""Messages and their parts, made of other programs' records; and parts of messages in the form of other programs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def spoken(
     return [message(role, content or None, at, foreign_id, reasoning=thought, tool_calls=calls or None, **fields)]
 
 
-def answer(
+def result(
     content: Any,
     at: float | None,
     foreign_id: str | None,
@@ -48,7 +48,7 @@ def answer(
     *,
     failed: bool = False,
 ) -> Message:
-    """The result of a call; its tool is known from the call, too. `failed`: it is an error, or the call was declined."""
+    """A call's result as a message; its tool is known from the call, too. `failed`: it is an error, or the call was declined."""
     meta = {"failed": True} if failed else None
     return message("tool", content, at, foreign_id, tool_call_id=call, tool_name=tool, meta=meta)
 
@@ -63,15 +63,15 @@ def add_call(messages: list[Message], call: dict[str, Any], at: float | None, fo
 
 def tool_call(call_id: str, name: Any, arguments: Any) -> dict[str, Any]:
     """A tool call as chat endpoints write it; a tool without a name is "tool"."""
-    given = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
-    return {"id": call_id, "type": "function", "function": {"name": str(name or "tool"), "arguments": given}}
+    text = arguments if isinstance(arguments, str) else compact(arguments if arguments is not None else {})
+    return {"id": call_id, "type": "function", "function": {"name": str(name or "tool"), "arguments": text}}
 
 
 @dataclass(slots=True)
 class Parts:
     """A message that a file has in blocks: its words and pictures, its thoughts and calls, and the results beside it."""
 
-    said: list[Any] = field(default_factory=list)
+    content: list[Any] = field(default_factory=list)
     thoughts: list[str | None] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     results: list[Message] = field(default_factory=list)
@@ -80,16 +80,17 @@ class Parts:
         """Add a tool call."""
         self.calls.append(tool_call(call_id, name, arguments))
 
-    def answer(self, content: Any, *about: Any, failed: bool = False) -> None:
-        """Add the result of a call, as `answer` makes it."""
-        self.results.append(answer(content, *about, failed=failed))
+    def result(self, content: Any, *about: Any, failed: bool = False) -> None:
+        """Add the result of a call, as `result` makes it."""
+        self.results.append(result(content, *about, failed=failed))
 
     def messages(self, role: str, at: float | None, foreign_id: str | None, **fields: Any) -> list[Message]:
         """A reply and the results that follow it; or the results that came with a person's message, and the message."""
+        content = joined(self.content)
         if role == "assistant":
-            said = spoken(role, joined(self.said), at, foreign_id, thoughts=self.thoughts, calls=self.calls, **fields)
-            return [*said, *self.results]
-        return [*self.results, *spoken(role, joined(self.said), at, foreign_id, **fields)]
+            reply = spoken(role, content, at, foreign_id, thoughts=self.thoughts, calls=self.calls, **fields)
+            return [*reply, *self.results]
+        return [*self.results, *spoken(role, content, at, foreign_id, **fields)]
 
 
 def image_part(data: str, mime: str) -> dict[str, Any]:
@@ -159,9 +160,9 @@ def only_session(export: Export, program: str) -> Iterator[tuple[ExportedSession
 def written_calls(message: MessageRow) -> Iterator[tuple[Any, Any, Any]]:
     """The id, the tool and the arguments (as an object) of each tool call of a message to write."""
     for call in message.get("tool_calls") or ():
-        asked = Record.of(call.get("function"))
-        words = asked.get("arguments")
-        yield call.get("id"), asked.get("name"), from_json(words or "{}", {"arguments": words})
+        function = Record.of(call.get("function"))
+        arguments = function.get("arguments")
+        yield call.get("id"), function.get("name"), from_json(arguments or "{}", {"arguments": arguments})
 
 
 def written_parts(content: Any, export: Export, *, pictures: bool = True) -> Iterator[tuple[str | None, str]]:

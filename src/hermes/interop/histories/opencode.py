@@ -48,8 +48,8 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     if path.is_dir():
         yield from _tree(path, reading)
     elif whole := json_object(path, "info"):
-        told = [(one.object("info"), one.objects("parts")) for one in whole.objects("messages")]
-        yield _conversation(whole.object("info"), told, reading)
+        messages = [(message.object("info"), message.objects("parts")) for message in whole.objects("messages")]
+        yield _conversation(whole.object("info"), messages, reading)
     else:
         with ForeignDatabase(path) as database:
             yield from _database(database, reading)
@@ -61,7 +61,7 @@ def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversat
         for row in database.rows("part", {"session_id": session["id"]}, ("id",)):
             if (part := _data(row, reading)) is not None:
                 parts.setdefault(row["message_id"], []).append(part)
-        told = [
+        messages = [
             (record, parts.get(row["id"], []))
             for row in database.rows("message", {"session_id": session["id"]}, ("time_created", "id"))
             if (record := _data(row, reading)) is not None
@@ -71,7 +71,7 @@ def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversat
             "parentID": session.get("parent_id"),
             "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
         }
-        yield _conversation(Record(info), told, reading)
+        yield _conversation(Record(info), messages, reading)
 
 
 def _data(row: dict[str, Any], reading: Reading) -> Record | None:
@@ -101,15 +101,15 @@ def _tree(path: Path, reading: Reading) -> Iterator[Conversation]:
         if not info.text("id"):
             reading.damaged(0, f"{file.name}: not a session")
             continue
-        told = sorted(below(path / "message" / info["id"]), key=_created)
-        yield _conversation(info, [(one, below(path / "part" / str(one.get("id")))) for one in told], reading)
+        records = sorted(below(path / "message" / info["id"]), key=_created)
+        yield _conversation(info, [(one, below(path / "part" / str(one.get("id")))) for one in records], reading)
 
 
 def _created(record: Record) -> tuple[float, str]:
     return record.object("time").time("created") or 0.0, str(record.get("id"))
 
 
-def _conversation(info: Record, told: list[tuple[Record, list[Record]]], reading: Reading) -> Conversation:
+def _conversation(info: Record, messages: list[tuple[Record, list[Record]]], reading: Reading) -> Conversation:
     times = info.object("time")
     made = Conversation(
         SOURCE, str(info.get("id")), title=info.text("title"), cwd=info.text("directory"),
@@ -118,7 +118,7 @@ def _conversation(info: Record, told: list[tuple[Record, list[Record]]], reading
     )  # fmt: skip
     reverted = Record.of(from_json(info.get("revert"))).text("messageID")
     cut: int | None = None
-    for record, parts in told:
+    for record, parts in messages:
         entries = _messages(record, parts, reading)
         if reverted is not None and str(record.get("id")) == reverted:  # taken back, but not yet written over
             cut = len(made.messages)
@@ -128,7 +128,7 @@ def _conversation(info: Record, told: list[tuple[Record, list[Record]]], reading
             entries[0]["role"] = "user"  # as every continuation begins: the summary is sent to the model
         made.messages += entries
     if cut is not None:
-        made.take_back(cut)
+        made.hide_from(cut)
     return made
 
 
@@ -140,17 +140,17 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
         if kind == "tool":
             _tool(part, at, made)
         elif kind == "text":
-            made.said.append(None if part.get("synthetic") else part.text("text"))
+            made.content.append(None if part.get("synthetic") else part.text("text"))
         elif kind == "reasoning":
             made.thoughts.append(part.text("text"))
         elif kind == "file":
-            made.said.append(_file(part))
+            made.content.append(_file(part))
         elif kind not in _BOOKKEEPING:
             reading.unknown[f"part {kind}"] += 1
     if record.get("role") == "user":
-        return make.spoken("user", make.joined(made.said), at, name)
-    if (failed := record.object("error")) and make.joined(made.said) is None:
-        made.said.append(failed.object("data").text("message") or failed.text("name"))
+        return make.spoken("user", make.joined(made.content), at, name)
+    if (failed := record.object("error")) and make.joined(made.content) is None:
+        made.content.append(failed.object("data").text("message") or failed.text("name"))
     used = record.object("tokens")
     cache = used.object("cache")
     return made.messages(
@@ -172,18 +172,18 @@ def _tool(part: Record, at: float | None, made: make.Parts) -> None:
             output = make.joined([text(output), *files])
         ended = state.object("time").time("end") or at
         output = output if isinstance(output, (str, list)) else compact(output)
-        made.answer(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error")
+        made.result(output, ended, f"{call}-result", call, name, failed=state.get("status") == "error")
 
 
 def _file(part: Record) -> Any:
     """A file of a message: its text where it is one (as `-f` adds it), else the bytes that the part has, else its name."""
     url, label = part.text("url") or "", part.text("filename")
-    held = _text_of(url) if url.startswith("data:text/") else None
-    if held is None:
-        told = part.object("source").object("text").text("value")
-        held = None if (told or "").startswith("@") else told  # @name: where the prompt mentions the file
-    if held is not None:
-        return f"[file {label or 'text'}]\n{held}"
+    text_in_file = _text_of(url) if url.startswith("data:text/") else None
+    if text_in_file is None:
+        named = part.object("source").object("text").text("value")
+        text_in_file = None if (named or "").startswith("@") else named  # @name: where the prompt mentions the file
+    if text_in_file is not None:
+        return f"[file {label or 'text'}]\n{text_in_file}"
     if url.startswith("data:"):
         return {"type": "image_url", "image_url": {"url": url}}
     return f"[file {label or url}]"
@@ -193,7 +193,7 @@ def _text_of(url: str) -> str | None:
     """The text in a data URL; None where it is none."""
     head, comma, data = url.partition(",")
     try:
-        held = base64.b64decode(data, validate=True) if head.endswith(";base64") else unquote_to_bytes(data)
-        return held.decode() if comma else None
+        content = base64.b64decode(data, validate=True) if head.endswith(";base64") else unquote_to_bytes(data)
+        return content.decode() if comma else None
     except ValueError:
         return None

@@ -1,6 +1,6 @@
-"""Pi, Oh My Pi, and OpenClaw before 2026.7.2: a JSON-lines file a session: a header and entries that form a tree by parentId.
+"""Pi, Oh My Pi, and OpenClaw before 2026.7.2: one JSON-lines file per session, a header and entries that form a tree by parentId.
 
-Sessions are also written as files that Pi resumes.
+Sessions are read, and written as files that Pi resumes.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ def write(export: Export) -> Iterator[bytes]:
         header = {"type": "session", "version": 3, "id": name, "timestamp": make.iso(session["started_at"])}
         yield encoded({**header, "cwd": session.get("cwd") or "/", SESSION: session["id"]}) + b"\n"
         parent = None
-        for one in session["messages"]:
-            link = {"id": f"{one['id']:08x}", "parentId": parent, "timestamp": make.iso(one["timestamp"])}
-            yield encoded({**_entry(one, session.get("model"), export), **link, MESSAGE: one["id"]}) + b"\n"
+        for row in session["messages"]:
+            link = {"id": f"{row['id']:08x}", "parentId": parent, "timestamp": make.iso(row["timestamp"])}
+            yield encoded({**_entry(row, session.get("model"), export), **link, MESSAGE: row["id"]}) + b"\n"
             parent = link["id"]
         if session.get("title"):
             last = {"id": "00000000", "parentId": parent, "timestamp": make.iso(session["started_at"])}
             yield encoded({"type": "session_info", **last, "name": session["title"]}) + b"\n"
 
 
-def _entry(one: MessageRow, model: str | None, export: Export) -> dict[str, Any]:
-    blocks = _blocks(one, export)
-    if one["role"] == "system":
+def _entry(row: MessageRow, model: str | None, export: Export) -> dict[str, Any]:
+    blocks = _blocks(row, export)
+    if row["role"] == "system":
         return {"type": "custom_message", "customType": "hermes", "content": blocks, "display": False}
-    told: dict[str, Any] = {"role": one["role"], "content": blocks, "timestamp": int(one["timestamp"] * 1000)}
-    if one["role"] == "tool":
-        told |= {"role": "toolResult", "toolCallId": one.get("tool_call_id"), "toolName": one.get("tool_name") or "tool",
-                 "isError": False}  # fmt: skip
-    if one["role"] == "assistant":
-        if one.get("reasoning"):
-            blocks.insert(0, {"type": "thinking", "thinking": one["reasoning"]})
-        for call, tool, given in make.written_calls(one):
-            blocks.append({"type": "toolCall", "id": call, "name": tool, "arguments": given})
-        used = {"input": one.get("input_tokens") or 0, "output": one.get("output_tokens") or 0,
-                "cacheRead": one.get("cache_read_tokens") or 0, "cacheWrite": one.get("cache_write_tokens") or 0}  # fmt: skip
-        cost = {**dict.fromkeys(used, 0), "total": one.get("cost_usd") or 0}
+    message: dict[str, Any] = {"role": row["role"], "content": blocks, "timestamp": int(row["timestamp"] * 1000)}
+    if row["role"] == "tool":
+        message |= {"role": "toolResult", "toolCallId": row.get("tool_call_id"), "toolName": row.get("tool_name") or "tool",
+                    "isError": False}  # fmt: skip
+    if row["role"] == "assistant":
+        if row.get("reasoning"):
+            blocks.insert(0, {"type": "thinking", "thinking": row["reasoning"]})
+        for call, tool, arguments in make.written_calls(row):
+            blocks.append({"type": "toolCall", "id": call, "name": tool, "arguments": arguments})
+        used = {"input": row.get("input_tokens") or 0, "output": row.get("output_tokens") or 0,
+                "cacheRead": row.get("cache_read_tokens") or 0, "cacheWrite": row.get("cache_write_tokens") or 0}  # fmt: skip
+        cost = {**dict.fromkeys(used, 0), "total": row.get("cost_usd") or 0}
         usage = {**used, "totalTokens": sum(used.values()), "cost": cost}
-        told |= {"api": "openai-completions", "provider": "hermes", "model": one.get("model") or model or "unknown",
-                 "usage": usage, "stopReason": _ENDS.get(str(one.get("finish_reason")), "stop")}  # fmt: skip
-        if one.get("tool_calls"):
-            told["stopReason"] = "toolUse"
-    return {"type": "message", "message": told}
+        message |= {"api": "openai-completions", "provider": "hermes", "model": row.get("model") or model or "unknown",
+                    "usage": usage, "stopReason": _ENDS.get(str(row.get("finish_reason")), "stop")}  # fmt: skip
+        if row.get("tool_calls"):
+            message["stopReason"] = "toolUse"
+    return {"type": "message", "message": message}
 
 
-def _blocks(one: MessageRow, export: Export) -> list[dict[str, Any]]:
+def _blocks(row: MessageRow, export: Export) -> list[dict[str, Any]]:
     return [
         {"type": "text", "text": data} if mime is None else {"type": "image", "data": data, "mimeType": mime}
-        for mime, data in make.written_parts(one.get("content"), export)
+        for mime, data in make.written_parts(row.get("content"), export)
     ]
 
 
@@ -132,7 +132,7 @@ def _with_blobs(entry: Record, path: Path) -> Record:
 
 def _conversations(path: Path, header: Record, entries: dict[str, Record], reading: Reading) -> Iterator[Conversation]:
     name = header.text("id") or path.stem
-    # A message that follows none (`parentId` is null) begins the conversation anew; the first version had no tree.
+    # A message that follows none (`parentId` is null) starts the conversation again; the first version had no tree.
     parents = {key: entry.get("parentId") for key, entry in entries.items()}
     relink(parents, lambda key: "parentId" in entries[key] and str(entries[key].get("type")) not in _BOOKKEEPING)
     named = (one.text("name") for one in reversed(entries.values()) if one.get("type") == "session_info")
@@ -142,18 +142,18 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
     source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
     first = Conversation(
         source, name, title=title, cwd=header.text("cwd"), model=header.text("modelId"), started_at=header.time("timestamp"),
-        parent=_named(Path(parent)) if parent else None, kind="subagent" if started else "branch",
+        parent=_session_id_in(Path(parent)) if parent else None, kind="subagent" if started else "branch",
         system_prompt=(started or Record()).text("systemPrompt"), origin=header.text(SESSION),
     )  # fmt: skip
-    told = {key: _messages(key, entry, reading) for key, entry in entries.items()}
+    messages = {key: _messages(key, entry, reading) for key, entry in entries.items()}
     cuts = [key for key, entry in entries.items() if entry.get("type") == "compaction"]
-    shown = first.take_tree(parents, told, cuts)
+    shown = first.show_tree(parents, messages, cuts)
     earlier: list[Conversation] = []
     for made in first.split():
         if earlier:
             began = shown.index(made.messages[0]["platform_message_id"])
             summary = next(key for key in reversed(shown[: began + 1]) if key in cuts)
-            made.carry(earlier, set(_kept(entries, shown, summary)), summary if told[summary] else None)
+            made.carry(earlier, set(_kept(entries, shown, summary)), summary if messages[summary] else None)
         earlier.append(made)
         yield made
 
@@ -167,7 +167,7 @@ def _kept(entries: dict[str, Record], shown: list[str], compaction: str) -> list
     return before[before.index(first) :] if first in before else []
 
 
-def _named(path: Path) -> str:
+def _session_id_in(path: Path) -> str:
     """The id of the session in a file: its header has it, and its name `<time>_<id>.jsonl` where the file is gone."""
     first = first_objects(path, 1)
     return (first[0].text("id") if first else None) or path.stem.rpartition("_")[2]
@@ -177,7 +177,7 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
     kind, at = entry.get("type"), entry.time("timestamp")
     here = {HERE: entry[MESSAGE]} if isinstance(entry.get(MESSAGE), int) else {}
     if kind == "message":
-        return [{**one, **here} for one in _message(key, entry.object("message"), at, reading)]
+        return [{**message, **here} for message in _message(key, entry.object("message"), at, reading)]
     if kind == "custom_message":
         return make.spoken("system", _content(entry.get("content")), at, key, **here)
     if kind in ("compaction", "branch_summary"):
@@ -187,33 +187,33 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
     return []
 
 
-def _message(key: str, told: Record, at: float | None, reading: Reading) -> list[Message]:
-    role, at, content = told.get("role"), told.time("timestamp") or at, _content(told.get("content"))
+def _message(key: str, message: Record, at: float | None, reading: Reading) -> list[Message]:
+    role, at, content = message.get("role"), message.time("timestamp") or at, _content(message.get("content"))
     if role == "user":
         return make.spoken("user", content, at, key)
     if role == "toolResult":
-        failed = told.get("isError") is True
-        return [make.answer(content, at, key, told.text("toolCallId"), told.text("toolName"), failed=failed)]
+        failed = message.get("isError") is True
+        return [make.result(content, at, key, message.text("toolCallId"), message.text("toolName"), failed=failed)]
     if role in ("bashExecution", "pythonExecution"):
-        typed = f"$ {told.get('command')}" if role == "bashExecution" else f">>> {told.get('code')}"
-        return [make.message("user", f"{typed}\n{told.get('output') or ''}", at, key)]
+        typed = f"$ {message.get('command')}" if role == "bashExecution" else f">>> {message.get('code')}"
+        return [make.message("user", f"{typed}\n{message.get('output') or ''}", at, key)]
     if role in ("custom", "hookMessage", "developer"):
         return make.spoken("system", content, at, key)
     if role != "assistant":
         reading.unknown[f"message {role}"] += 1
         return []
     made = make.Parts()
-    for block in told.objects("content"):
+    for block in message.objects("content"):
         if block.get("type") == "toolCall":
             made.call(str(block.get("id")), block.get("name"), block.get("arguments"))
         elif block.get("type") == "thinking":
             made.thoughts.append(block.text("thinking"))
-    cost = told.object("usage").object("cost").get("total")
-    ended = told.text("stopReason")
+    cost = message.object("usage").object("cost").get("total")
+    ended = message.text("stopReason")
     thoughts = "\n\n".join(filter(None, made.thoughts))
     return [make.message(
-        "assistant", content or told.text("errorMessage"), at, key, model=told.text("model"), tool_calls=made.calls or None,
-        reasoning=thoughts or None, finish_reason=_FINISHES.get(str(ended), ended), **told.object("usage").counts(_TOKENS),
+        "assistant", content or message.text("errorMessage"), at, key, model=message.text("model"), tool_calls=made.calls or None,
+        reasoning=thoughts or None, finish_reason=_FINISHES.get(str(ended), ended), **message.object("usage").counts(_TOKENS),
         cost_usd=cost if isinstance(cost, (int, float)) else None,
     )]  # fmt: skip
 

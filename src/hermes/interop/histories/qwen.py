@@ -24,8 +24,8 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is a session of Qwen Code."""
     return any(
-        "sessionId" in one and one.get("type") in _KINDS and isinstance(one.object("message").get("parts"), list)
-        for one in first_objects(path, 10)
+        "sessionId" in line and line.get("type") in _KINDS and isinstance(line.object("message").get("parts"), list)
+        for line in first_objects(path, 10)
     )
 
 
@@ -56,8 +56,8 @@ def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> 
     made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
     if branch := last("gitBranch"):
         made.meta["git_branch"] = branch
-    told = {key: _messages(key, entry, reading) for key, entry in entries.items()}
-    made.take_tree(parents, told, [key for key, one in entries.items() if one.get("subtype") == "chat_compression"])
+    messages = {key: _messages(key, entry, reading) for key, entry in entries.items()}
+    made.show_tree(parents, messages, [key for key, one in entries.items() if one.get("subtype") == "chat_compression"])
     yield made
 
 
@@ -77,8 +77,8 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
     if kind == "user":
         return make.spoken("user", content, at, key)
     calls = [
-        make.tool_call(asked.text("id") or f"{key}-{number}", asked.get("name"), asked.get("args"))
-        for number, part in enumerate(Record.all(parts)) if (asked := part.object("functionCall"))
+        make.tool_call(call.text("id") or f"{key}-{number}", call.get("name"), call.get("args"))
+        for number, part in enumerate(Record.all(parts)) if (call := part.object("functionCall"))
     ]  # fmt: skip
     thoughts = [part.text("text") for part in Record.all(parts) if part.get("thought")]
     used = entry.object("usageMetadata").counts(_TOKENS, with_cached=True)
@@ -90,10 +90,10 @@ def _results(key: str, entry: Record, at: float | None) -> list[Message]:
     beside = entry.object("toolCallResult")
     made = []
     for number, part in enumerate(entry.object("message").objects("parts")):
-        if told := part.object("functionResponse"):
-            call = told.text("id") or beside.text("callId")
-            output = output_of([part]) or beside.text("resultDisplay") or compact(told.get("response"))
-            made.append(make.answer(output, at, key if not number else f"{key}-{number}", call, told.text("name")))
+        if response := part.object("functionResponse"):
+            call = response.text("id") or beside.text("callId")
+            output = output_of([part]) or beside.text("resultDisplay") or compact(response.get("response"))
+            made.append(make.result(output, at, key if not number else f"{key}-{number}", call, response.text("name")))
     return made
 
 

@@ -33,7 +33,7 @@ class _Round:
     """One reply of the model."""
 
     at: float | None = None
-    said: str = ""
+    text: str = ""
     thoughts: list[str] = field(default_factory=list)
     calls: list[tuple[str, str, Any, Any]] = field(default_factory=list)  # id, tool, arguments, result
 
@@ -90,20 +90,20 @@ def files(folder: Path) -> Iterator[Path]:
 @reads
 def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     """The chat of one file."""
-    whole, every = _replayed(path, reading)
-    name = whole.text("sessionId") or next(iter(every), path.stem)
+    whole, requests = _replayed(path, reading)
+    name = whole.text("sessionId") or next(iter(requests), path.stem)
     made = Conversation(
         SOURCE, name, title=whole.text("customTitle"), cwd=opened_folder(path.parent.parent),
         started_at=whole.time("creationDate"),
     )  # fmt: skip
     shown = _requests(whole)
-    for key, request in every.items():
-        told = _messages(key, request, reading)
-        if key not in shown:  # undone, or asked anew
+    for key, request in requests.items():
+        messages = _messages(key, request, reading)
+        if key not in shown:  # undone, or asked again
             after = made.messages[-1]["platform_message_id"] if made.messages else None
-            made.branches += [(after, told)] if told else []
+            made.branches += [(after, messages)] if messages else []
         else:
-            made.messages += told
+            made.messages += messages
     yield made
 
 
@@ -119,7 +119,7 @@ def _requests(whole: Record) -> dict[str, Record]:
 def _replayed(path: Path, reading: Reading) -> tuple[Record, dict[str, Record]]:
     """The chat as it is now, and every request that it has had, in order."""
     whole = Record()
-    every: dict[str, Record] = {}
+    requests: dict[str, Record] = {}
     if path.suffix != ".jsonl":
         whole = _object(path)
         return whole, _requests(whole)
@@ -134,8 +134,8 @@ def _replayed(path: Path, reading: Reading) -> tuple[Record, dict[str, Record]]:
                 reading.damaged(number, "changes something that is not there")
         else:
             reading.unknown[f"kind {line.get('kind')}"] += 1
-        every |= _requests(whole)
-    return whole, every
+        requests |= _requests(whole)
+    return whole, requests
 
 
 def _change(whole: Record, keys: list[Any], line: Record) -> None:
@@ -150,48 +150,50 @@ def _change(whole: Record, keys: list[Any], line: Record) -> None:
     elif line["kind"] == 3:
         at.pop(keys[-1], None)
     else:
-        held = at.setdefault(keys[-1], []) if isinstance(at, dict) else at[keys[-1]]
+        target = at.setdefault(keys[-1], []) if isinstance(at, dict) else at[keys[-1]]
         if isinstance(line.get("i"), int):
-            del held[line["i"] :]
-        held += line.get("v") or []
+            del target[line["i"] :]
+        target += line.get("v") or []
 
 
 def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
-    at, asked = request.time("timestamp"), request.get("message")
-    said = text(asked) or Record.of(asked).text("text")
-    parts = [*([said] if said else []), *_attached(request.object("variableData"))]
+    at, message = request.time("timestamp"), request.get("message")
+    words = text(message) or Record.of(message).text("text")
+    parts = [*([words] if words else []), *_attached(request.object("variableData"))]
     made = make.spoken("user", make.joined(parts), at, name)
     metadata = request.object("result").object("metadata")
     model = metadata.text("resolvedModel") or (request.text("modelId") or "").rpartition("/")[2]
     failed = request.object("result").object("errorDetails").text("message")
     rounds = [
-        one
-        for one in _rounds(metadata, request.objects("response"), reading)
-        if one.said.strip() or one.thoughts or one.calls
+        turn
+        for turn in _rounds(metadata, request.objects("response"), reading)
+        if turn.text.strip() or turn.thoughts or turn.calls
     ]
     if failed and not rounds:
-        rounds = [_Round(said=failed)]
-    for number, one in enumerate(rounds):
+        rounds = [_Round(text=failed)]
+    for number, turn in enumerate(rounds):
         is_last = number == len(rounds) - 1  # what is counted is counted for the whole request
-        calls = [(call or f"{name}-{number}-{nth}", *rest) for nth, (call, *rest) in enumerate(one.calls)]
+        calls = [(call or f"{name}-{number}-{nth}", *rest) for nth, (call, *rest) in enumerate(turn.calls)]
         made.append(make.message(
-            "assistant", one.said.strip() or None, one.at or at, f"{name}-{number}", model=model if model != "auto" else None,
-            reasoning="\n\n".join(one.thoughts) or None, finish_reason="error" if failed and is_last else None,
+            "assistant", turn.text.strip() or None, turn.at or at, f"{name}-{number}", model=model if model != "auto" else None,
+            reasoning="\n\n".join(turn.thoughts) or None, finish_reason="error" if failed and is_last else None,
             tool_calls=[make.tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
             input_tokens=metadata.count("promptTokens") if is_last else None,
             output_tokens=metadata.count("outputTokens") if is_last else None,
         ))  # fmt: skip
         made += [
-            make.answer(result, one.at or at, f"{call}-result", call, tool) for call, tool, _, result in calls if result
+            make.result(result, turn.at or at, f"{call}-result", call, tool)
+            for call, tool, _, result in calls
+            if result
         ]
     return made
 
 
 def _attached(data: Record) -> Iterator[Any]:
     """The names of files and pictures that were given to a request."""
-    for one in data.objects("variables"):
-        if one.get("kind") in ("file", "directory", "image"):
-            yield f"[file {one.text('name') or local_path(one.get('value'))}]"
+    for variable in data.objects("variables"):
+        if variable.get("kind") in ("file", "directory", "image"):
+            yield f"[file {variable.text('name') or local_path(variable.get('value'))}]"
 
 
 def _rounds(metadata: Record, response: list[Record], reading: Reading) -> list[_Round]:
@@ -199,14 +201,14 @@ def _rounds(metadata: Record, response: list[Record], reading: Reading) -> list[
     shown = _shown(response, reading)
     results = metadata.object("toolCallResults")
     found = []
-    for one in metadata.objects("toolCallRounds"):
-        thoughts = _texts(one.object("thinking").get("text"))
-        made = _Round(one.time("timestamp"), one.text("response") or "", thoughts)
-        for asked in one.objects("toolCalls"):
-            call, tool = asked.text("id") or "", str(asked.get("name") or "tool")
-            made.calls.append((call, tool, asked.get("arguments"), _result(results.get(call))))
+    for record in metadata.objects("toolCallRounds"):
+        thoughts = _texts(record.object("thinking").get("text"))
+        made = _Round(record.time("timestamp"), record.text("response") or "", thoughts)
+        for tool_call in record.objects("toolCalls"):
+            call, tool = tool_call.text("id") or "", str(tool_call.get("name") or "tool")
+            made.calls.append((call, tool, tool_call.get("arguments"), _result(results.get(call))))
         found.append(made)
-    if found and shown and not shown[-1].calls and (found[-1].calls or not any(one.said for one in found)):
+    if found and shown and not shown[-1].calls and (found[-1].calls or not any(record.text for record in found)):
         found.append(shown[-1])  # the last words of a request that was stopped
     return found or shown
 
@@ -224,7 +226,7 @@ def _shown(response: list[Record], reading: Reading) -> list[_Round]:
         if kind in (*_TEXTS, "thinking") and rounds[-1].calls:
             rounds.append(_Round())
         if kind in _TEXTS:
-            rounds[-1].said += words
+            rounds[-1].text += words
         elif kind == "thinking":
             rounds[-1].thoughts += _texts(value)
         elif kind == "toolInvocationSerialized":
@@ -236,22 +238,22 @@ def _shown(response: list[Record], reading: Reading) -> list[_Round]:
 
 def _texts(value: Any) -> list[str]:
     """A text, or those of a list."""
-    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, str) and one.strip()]
+    return [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, str) and item.strip()]
 
 
 def _invocation(part: Record) -> tuple[str, str, Any, Any]:
-    told = part.get("pastTenseMessage")
-    arguments, result = part.object("toolSpecificData"), text(told) or Record.of(told).text("value")
+    message = part.get("pastTenseMessage")
+    arguments, result = part.object("toolSpecificData"), text(message) or Record.of(message).text("value")
     return part.text("toolCallId") or "", str(part.get("toolId") or "tool"), arguments, result
 
 
 def _result(result: Any) -> Any:
     """The result of a tool: texts, or trees of texts."""
     parts: list[Any] = []
-    for one in Record.of(result).objects("content"):
-        value = one.get("value")
-        if told := value if isinstance(value, str) else _leaves(Record.of(value).get("node")):
-            parts.append(told)
+    for part in Record.of(result).objects("content"):
+        value = part.get("value")
+        if words := value if isinstance(value, str) else _leaves(Record.of(value).get("node")):
+            parts.append(words)
     return make.joined(parts)
 
 
@@ -259,7 +261,7 @@ def _leaves(node: Any) -> str:
     """The texts of a tree, a line break where the tree has one."""
     words, waiting = "", [node]
     while waiting:
-        one = Record.of(waiting.pop())
-        words += ("\n" if one.get("lineBreakBefore") else "") + (one.text("text") or "")
-        waiting += reversed(one.objects("children"))
+        branch = Record.of(waiting.pop())
+        words += ("\n" if branch.get("lineBreakBefore") else "") + (branch.text("text") or "")
+        waiting += reversed(branch.objects("children"))
     return words

@@ -1,4 +1,4 @@
-"""Zed: threads.db, a row a conversation; what was said in it is one JSON document, compressed with zstd."""
+"""Zed: threads.db, one row per conversation; its messages are one JSON document, compressed with zstd."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     )  # fmt: skip
     used = whole.object("cumulative_token_usage")
     made.tokens = used.counts(_TOKENS)
-    asked, replies = "thread", 0
-    for one in whole["messages"] if isinstance(whole.get("messages"), list) else ():
-        kind, value = next(iter(_newer(one).items()), ("nothing", None))
-        told = Record.of(value)
-        if kind == "User" and told:
-            asked, replies = told.text("id") or f"{asked}+", 0
-            content = make.joined([_user_part(part, reading) for part in told.objects("content")])
-            made.messages += make.spoken("user", content, None, asked)
-        elif kind == "Agent" and told:
+    question, replies = "thread", 0
+    for stored in whole["messages"] if isinstance(whole.get("messages"), list) else ():
+        kind, value = next(iter(_newer(stored).items()), ("nothing", None))
+        message = Record.of(value)
+        if kind == "User" and message:
+            question, replies = message.text("id") or f"{question}+", 0
+            content = make.joined([_user_part(part, reading) for part in message.objects("content")])
+            made.messages += make.spoken("user", content, None, question)
+        elif kind == "Agent" and message:
             replies += 1
-            made.messages += _reply(told, f"{asked}-{replies}", reading)
+            made.messages += _reply(message, f"{question}-{replies}", reading)
         elif kind not in ("Resume", "System"):  # a button that lets the model go on; the program's own words
             reading.unknown[f"message {kind}"] += 1
     for later in made.messages[1:]:
@@ -106,7 +106,7 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     made, results = make.Parts(), agent.object("tool_results")
     for part in agent.objects("content"):
         if part.text("Text"):
-            made.said.append(part["Text"])
+            made.content.append(part["Text"])
         elif thought := part.object("Thinking").text("text"):
             made.thoughts.append(thought)
         elif used := part.object("ToolUse"):
@@ -116,26 +116,26 @@ def _reply(agent: Record, name: str, reading: Reading) -> list[Message]:
     for call in results:
         result = results.object(call)
         tool, failed = result.text("tool_name"), result.get("is_error") is True
-        made.answer(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed)
+        made.result(_output(result.get("content")), None, f"{call}-result", call, tool, failed=failed)
     return made.messages("assistant", None, name)
 
 
-def _newer(one: Any) -> dict[str, Any]:
+def _newer(raw: Any) -> dict[str, Any]:
     """A message in the form of 0.3.0: older ones have a role and segments."""
-    if not isinstance(one, dict) or "role" not in one:
-        return one if isinstance(one, dict) else {str(one): None}
+    if not isinstance(raw, dict) or "role" not in raw:
+        return raw if isinstance(raw, dict) else {str(raw): None}
     parts: list[dict[str, Any]] = []
-    one = Record(one)
-    for part in one.objects("segments"):
+    raw = Record(raw)
+    for part in raw.objects("segments"):
         parts.append({"Thinking": part} if part.get("type") == "thinking" else {"Text": part.get("text")})
-    if one["role"] != "assistant":
-        content = parts or [{"Text": one.get("context")}]
-        return {"User" if one["role"] == "user" else "System": {"id": f"message-{one.get('id')}", "content": content}}
-    parts += [{"ToolUse": used} for used in one.objects("tool_uses")]
+    if raw["role"] != "assistant":
+        content = parts or [{"Text": raw.get("context")}]
+        return {"User" if raw["role"] == "user" else "System": {"id": f"message-{raw.get('id')}", "content": content}}
+    parts += [{"ToolUse": used} for used in raw.objects("tool_uses")]
     return {
         "Agent": {
             "content": parts,
-            "tool_results": {str(r.get("tool_use_id")): r for r in one.objects("tool_results")},
+            "tool_results": {str(r.get("tool_use_id")): r for r in raw.objects("tool_results")},
         }
     }
 
@@ -143,8 +143,8 @@ def _newer(one: Any) -> dict[str, Any]:
 def _output(content: Any) -> Any:
     """The result of a tool: a text, a picture, or several of them."""
     parts = content if isinstance(content, list) else [content]
-    told = [
+    texts = [
         part if isinstance(part, str) else Record.of(part).get("Text") or _picture(Record.of(part)) or compact(part)
         for part in parts
     ]
-    return make.joined(told)
+    return make.joined(texts)
