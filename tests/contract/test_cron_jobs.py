@@ -55,7 +55,7 @@ def test_the_prompt_is_stored_together_with_the_run_s_note_of_it(db: Any) -> Non
     (claimed,) = claim_due(store)
     db.create_session("s", "cron")
     number = store.store_prompt(claimed.run.id, "s", "hello")
-    assert store.under_way()[0].message_id == number and db.get_messages("s")[0]["id"] == number
+    assert store.running()[0].message_id == number and db.get_messages("s")[0]["id"] == number
 
 
 def test_a_time_during_the_run_before_is_skipped(db: Any) -> None:

@@ -20,10 +20,10 @@ def store_url(config: Config) -> str | None:
 
     ConfigError when config.yaml refers to a variable that is not set: no other store must be used instead.
     """
-    given = os.environ.get("HERMES_STORE_URL")
-    if not given:
+    url = os.environ.get("HERMES_STORE_URL")
+    if not url:
         config.require_set("store")
-    return given or config.store.url
+    return url or config.store.url
 
 
 def store_file(config: Config) -> Path | None:

@@ -190,7 +190,7 @@ class MessageCalls(OpenStore):
         if include_ancestors:
             ask = partial(lineage.with_ancestors, columns=message_reading.ROW, visible_to=visible_to)
         rows = [message_reading.decode(row) for row in self._of(session_id, visible_to, ask)]
-        return message_reading.asked_once(rows) if include_ancestors else rows
+        return message_reading.without_repeats(rows) if include_ancestors else rows
 
     def get_undone_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
         """The messages that the last rewind hid and `unrewind` would show again, in order."""
@@ -226,7 +226,7 @@ class MessageCalls(OpenStore):
         for row, turn in zip(rows, turns, strict=True) if kinds else ():
             if row[0] in kinds:
                 turn["content"] = self._attachments.inlined(turn["content"], kinds[row[0]])
-        return message_reading.asked_once(turns) if include_ancestors else turns
+        return message_reading.without_repeats(turns) if include_ancestors else turns
 
     def resolve_attachments(self, message: Any) -> Any:
         """A message (or its content) of this store with its payloads in place of the references, ready to be sent.
@@ -326,18 +326,18 @@ class MessageCalls(OpenStore):
     ) -> list[FileChangeRow]:
         """The file changes that tool calls made, newest first: all, of files with one of these names, or of a session.
 
-        A name is the last component of a path; `path` is as the tool call told it, so a relative one is below `cwd` of its
+        A name is the last component of a path; `path` is as the tool call names it, so a relative one is below `cwd` of its
         session. Calls that failed are left out. `lines` has the hashes of the added lines (file_edits.py).
         """
         from hermes.store.search.scope import Filters, scope_of
 
-        given = None if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
+        basenames = None if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
 
-        def asked(tx: Tx) -> list[FileChangeRow]:
+        def query(tx: Tx) -> list[FileChangeRow]:
             scope = scope_of(tx, Filters(session_ids=None if session_id is None else [session_id]), visible_to)
-            return file_changes.changes(self._engine, tx, given, session_id, visible_to, scope)
+            return file_changes.changes(self._engine, tx, basenames, session_id, visible_to, scope)
 
-        return self._read(asked)
+        return self._read(query)
 
     def change_reasons(self, message_ids: Sequence[int], *, visible_to: User | None = None) -> dict[int, ChangeReason]:
         """By message, the user's `request` that led to it and the agent's `words` beside it; none that may not be seen."""

@@ -83,9 +83,9 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         files = carried if isinstance(carried, Mapping) else {}
         done = Ingested()
         if not known or policy != "keep":
-            told = ingest.prepared(data, self._attachments, self._mask)
+            prepared = ingest.prepared(data, self._attachments, self._mask)
             with self._writing(session_id) as tx:
-                done = ingest.ingest(self._engine, tx, told, policy, ids)
+                done = ingest.ingest(self._engine, tx, prepared, policy, ids)
                 self._transcripts.mark(tx, done.touched)
         if done.is_new:
             self._transcripts.rewritten(*sorted({session_id, *done.touched}))
@@ -229,7 +229,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         return self.rebuild() if done is None else done
 
     def rebuild(self) -> list[str]:
-        """Make the database anew from all rows that can be read and what only the transcripts have; returns what was done."""
+        """Rebuild the database from all readable rows and what only the transcripts have; returns what was done."""
         from hermes.store.transcripts.rebuild import rebuild_store
 
         if self._engine.shared:

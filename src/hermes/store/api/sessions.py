@@ -19,7 +19,7 @@ from hermes.store.records.visibility import User
 from hermes.store.search.query_trees import text_test
 from hermes.store.transcripts.lines import event
 
-# What a transcript's line tells of a change: its name, and the columns of the session.
+# The transcript line of each change: its name, and the columns of the session.
 _REOPEN = ("reopen", "ended_at", "end_reason")
 _TITLE = ("title", "title", "title_base", "title_no")
 

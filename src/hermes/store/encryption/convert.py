@@ -1,6 +1,6 @@
 """Moves a store between plain and encrypted. An encrypted one has everything in its database.
 
-The key file is written first and removed last, and a database tells by itself whether it is encrypted: the one rename that
+The key file is written first and removed last, and a database itself shows whether it is encrypted: the one rename that
 puts the other copy in its place is the move. What lies in files beside a plain store goes into the copy before that rename, or
 comes out of the database before it, and is removed where it no longer belongs after it. Killed at any moment, the store opens
 as before or as after, and the same call again finishes. No other process may have the database open meanwhile: the move holds
@@ -108,7 +108,7 @@ def _alone(database: Path) -> Iterator[Connection]:
         while True:
             try:
                 connection.execute("PRAGMA locking_mode=exclusive")
-                # "delete" is answered when nobody else has it open.
+                # "delete" is answered when no other process has it open.
                 if connection.execute("PRAGMA journal_mode=delete").fetchone()[0] == "delete":
                     connection.execute("BEGIN EXCLUSIVE")
                     connection.execute("COMMIT")
@@ -204,8 +204,8 @@ def _redundant(database: Path, connection: Connection) -> Iterator[Path]:
     own = {file_name(codec.restored(row[0])) for row in connection.execute("SELECT id FROM sessions")}
     for path in _below(database):
         stored = attachments in path.parents and DIGEST.search(path.name) is not None
-        told = path.parent == sessions and path.name in {*own, "sessions.json"}
-        if stored or told or (path.is_file() and path.parent == drafts):
+        is_transcript = path.parent == sessions and path.name in {*own, "sessions.json"}
+        if stored or is_transcript or (path.is_file() and path.parent == drafts):
             yield path
     for end in ("history", "cron/*/*.md") if database.name == "state.db" else ():
         yield from database.parent.glob(end)

@@ -39,7 +39,7 @@ def references(text: str | None) -> Lifted:
     return tuple((digest, "", 0) for digest in dict.fromkeys(_REFERENCE.findall(text)))
 
 
-def as_told(listed: Any) -> Lifted:
+def parse_listed(listed: Any) -> Lifted:
     """The attachments of a message as a transcript or an export lists them."""
     out = []
     for one in listed if isinstance(listed, list) else ():
@@ -50,7 +50,7 @@ def as_told(listed: Any) -> Lifted:
 
 
 def listed(lifted: Lifted) -> list[AttachmentEntry]:
-    """The inverse of as_told()."""
+    """The inverse of parse_listed()."""
     return [{"hash": digest, "mime": mime, "bytes": size} for digest, mime, size in lifted]
 
 
@@ -210,8 +210,8 @@ class Attachments:
         """
         lifted: list[tuple[str, str, int]] = []
         content = self._lifted(content, lifted, 0)
-        told = {digest: mime for digest, mime, _ in lifted if mime}  # one with a type overrides a mere mention
-        return content, tuple({digest: (digest, told.get(digest, ""), size) for digest, _, size in lifted}.values())
+        mimes = {digest: mime for digest, mime, _ in lifted if mime}  # one with a type overrides a mere mention
+        return content, tuple({digest: (digest, mimes.get(digest, ""), size) for digest, _, size in lifted}.values())
 
     def _lifted(self, value: Any, lifted: list[tuple[str, str, int]], depth: int) -> Any:
         if isinstance(value, str):

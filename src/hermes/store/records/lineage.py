@@ -405,7 +405,7 @@ def are_free(tx: Tx, owner: str, ids: Sequence[Any]) -> bool:
 
 @contextmanager
 def references_kept(tx: Tx, owners: set[str], touched: set[str]) -> Iterator[Moved]:
-    """While messages of these sessions move, the sessions that refer to them still show the same ones.
+    """Keep the references to these sessions right while their messages move: sessions that show them still show the same ones.
 
     Those whose references changed are added to `touched`. A range is every message between two ids, so ranges are rewritten
     afterwards; the dict maps ids to their new places.
@@ -471,7 +471,7 @@ def await_again(tx: Tx, child: str, parent: str) -> None:
 
 
 def find_children(tx: Tx, parent: str, touched: set[str]) -> None:
-    """A session was imported: the sessions that recorded it as their parent are its children again."""
+    """Restore the parent of the sessions that recorded this imported session as theirs."""
     for (key,) in tx.rows("SELECT key FROM state_meta WHERE value = ? AND key LIKE ?", (parent, AWAITED + "%")):
         child = str(codec.restored(key)).removeprefix(AWAITED)
         if tx.run(

@@ -174,12 +174,12 @@ _PARENTHESIS = re.compile(f"[{_OPENING}{_CLOSING}]")
 _MARK = re.compile(f"[{_MARKS}]")
 
 # What a character does: nothing special, a mark without partner, a grouping parenthesis, a parenthesis that
-# may become one since it stands at a border, a part of a quoted stretch.
+# may become one since it is at a border, a part of a quoted stretch.
 _PLAIN, _LOOSE, _GROUP, _BORDER, _QUOTED = range(5)
 
 
 class _Less(msgspec.Struct, frozen=True):
-    """A word with a minus before it: to be left out, if something stands before it, else the word as it was typed."""
+    """A word with a minus before it: to be left out, if something precedes it, else the word as it was typed."""
 
     dropped: Leaf
     typed: Leaf

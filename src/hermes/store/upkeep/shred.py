@@ -4,10 +4,9 @@ Deleting takes the rows away; this also takes what refers to them in files besid
 whatever holds deleted text. Each step can be repeated. What is under way is noted in `state_meta` by the transaction that
 makes the conversation invisible, and the note goes last: shredding the same id again after a crash does the rest.
 
-The history file of the terminal's prompt is rewritten without the texts that are to be forgotten.
-
-prompt_toolkit writes an entry as an empty line, a comment with the time, and the lines of the text, each after a `+`. Terminals
-add entries, and the file is changed, in place and under a lock of it.
+The history file of the terminal's prompt is rewritten without the texts that are to be forgotten. prompt_toolkit writes an
+entry as an empty line, a comment with the time, and the lines of the text, each after a `+`. Terminals add entries, and the
+file is changed, in place and under a lock of it.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def append_history(path: Path, data: bytes) -> None:
 
 
 def _entries(lines: list[str]) -> Iterator[tuple[list[str], str | None]]:
-    """The lines in groups: an entry with what stands before it, and its text; None after the last one."""
+    """The lines in groups: an entry with what precedes it, and its text; None after the last one."""
     group: list[str] = []
     for number, line in enumerate(lines):
         group.append(line)
@@ -257,13 +256,13 @@ def _remove_files(db: OpenStore, plan: Plan) -> list[str]:
         for path in (one for digest in hashes for one in attachments.path(digest).parent.glob(f".{digest}.*.part")):
             path.unlink(missing_ok=True)  # of a process that was killed while it wrote it
     left = [path(part) for part in gone for path in (transcripts.files.path, drafts.path)]
-    told = [f"{path} can't be removed; remove it" for path in (*left, *map(attachments.path, hashes)) if path.exists()]
+    lines = [f"{path} can't be removed; remove it" for path in (*left, *map(attachments.path, hashes)) if path.exists()]
     index = transcripts.files.folder / "sessions.json"
     try:
         _forget_titles(index, gone)
     except (OSError, ValueError) as error:
-        told.append(f"{index} can't be rewritten ({error}); remove it, a gateway makes it again")
-    return told
+        lines.append(f"{index} can't be rewritten ({error}); remove it, a gateway makes it again")
+    return lines
 
 
 def _forget_titles(index: Path, session_ids: Sequence[str]) -> None:

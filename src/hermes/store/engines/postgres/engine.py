@@ -125,14 +125,14 @@ class PostgresEngine:
         connection.where = self.where
         connection.prepare_threshold = None
         connection.begin(_SERVER, self._timeout)
-        connection.since, connection.process, path = connection.said or (0.0, 0, "")
+        connection.since, connection.process, path = connection.begin_row or (0.0, 0, "")
         self._ahead = connection.since - time.time()
         connection.beginning = self._beginnings.indexing
         prepares = connection.process == connection.info.backend_pid  # a pooler gives each client a made-up number
         if not prepares:
             connection.process = 0
-            asked = search_path(self._conninfo)
-            if asked is not None and asked != path.replace(" ", ""):
+            requested = search_path(self._conninfo)
+            if requested is not None and requested != path.replace(" ", ""):
                 raise StoreError(f"{self.where} {NO_OPTIONS}")
         connection.prepare_threshold = PREPARED_AFTER if prepares else None
 
@@ -225,7 +225,7 @@ class PostgresEngine:
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
         with self.read() as tx:
-            return tx.asked(sql, params)
+            return tx.select(sql, params)
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
@@ -247,8 +247,8 @@ class PostgresEngine:
         with self._translated(), self._begun(begin) as connection:
             self._local.tx = tx = PostgresTx(connection, ahead=self._ahead, key=key)
             try:
-                if connection.said is not None:
-                    tx.begun(*connection.said)  # refuses: a newer program has upgraded the store
+                if connection.begin_row is not None:
+                    tx.begun(*connection.begin_row)  # refuses: a newer program has upgraded the store
                 with self._translated(connection):
                     if exclusive:
                         for session_id in sorted(set(lock)):

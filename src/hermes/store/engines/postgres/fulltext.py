@@ -113,8 +113,8 @@ class PostgresFullText:
                 connection.execute(HELD_TOGETHER)
                 self._add_to_list(tx, found)
                 tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
-                said = connection.execute(f"SELECT {COUNTED}".encode())
-            (now,) = said.fetchone() or (removals,)
+                result = connection.execute(f"SELECT {COUNTED}".encode())
+            (now,) = result.fetchone() or (removals,)
             self._known.agree(now)
             if now == removals:
                 self._known.learn(found, removals)
@@ -316,16 +316,16 @@ class PostgresFullText:
                 f" AND words @@ ?::tsquery AND message_id + 0 >= ? ORDER BY place DESC OFFSET 0) p {exact}"
                 " ORDER BY place DESC OFFSET 0"
             )
-            asked: list[Any] = [where.within(loose), oldest, *params]
+            values: list[Any] = [where.within(loose), oldest, *params]
         else:
             sets = lexemes.in_parts(tree, where)
             if sets is None:
                 return []
-            chosen, asked = sets[0], [*sets[1]]
+            chosen, values = sets[0], [*sets[1]]
         rows: list[Candidate] = tx.rows(
             f"SELECT m.id, {_SIZE}, m.session_id, {SPEAKER} FROM ({chosen}) w(place) JOIN messages m ON m.id = w.place"
             f" {_join(scope)} WHERE {scope.where} AND w.place >= ? ORDER BY w.place DESC LIMIT ?",
-            (*asked, *scope.params, oldest, cap),
+            (*values, *scope.params, oldest, cap),
         )
         return rows
 

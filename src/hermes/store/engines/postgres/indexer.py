@@ -92,7 +92,7 @@ class Indexer:
                 self.index(self._some())
 
     def imported(self, count: int) -> None:
-        """So many messages were indexed with their transaction: their words are in the pending list, which every search reads."""
+        """Count messages indexed with their transaction: their words are in the pending list, which every search reads."""
         self._untidy += count
         if count and self._untidy >= self.pace.untidy:
             self.wake()

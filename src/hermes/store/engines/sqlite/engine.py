@@ -489,7 +489,7 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
 
 _opened: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
 _paused: list[SqliteEngine] = []
-_left_behind: list[SqliteEngine] = []  # of the parent: closing one here would disturb nothing but also help nobody
+_left_behind: list[SqliteEngine] = []  # of the parent: closing one here would be harmless and useless
 
 
 def _before_fork() -> None:

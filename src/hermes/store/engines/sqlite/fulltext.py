@@ -348,11 +348,11 @@ class Words:
         # Two pieces select enough; whether the word contains the whole part is checked afterwards.
         pieces = dict.fromkeys((part[:3], part[-3:]))
         match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
-        fits, given = ("substr(w.word, ?) = ?", (-len(part), part)) if at_end else ("instr(w.word, ?)", (part,))
+        test, values = ("substr(w.word, ?) = ?", (-len(part), part)) if at_end else ("instr(w.word, ?)", (part,))
         rows = tx.rows(
             "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
-            f" WHERE messages_fts_trigram MATCH ? AND {fits} LIMIT ?",
-            (match, *given, cap),
+            f" WHERE messages_fts_trigram MATCH ? AND {test} LIMIT ?",
+            (match, *values, cap),
         )
         return [row[0] for row in rows]
 

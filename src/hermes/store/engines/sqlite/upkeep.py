@@ -56,7 +56,7 @@ class Maintenance:
             self._wake()
 
     def index_soon(self) -> None:
-        """Messages wait to be indexed."""
+        """Signal that messages wait to be indexed."""
         if not self._unindexed:
             self._unindexed = True
             self._wake()
@@ -109,7 +109,7 @@ class Maintenance:
 
 def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     """Index the next few messages, and remove a piece of an old index; how many pieces of work were done."""
-    from hermes.store.records.file_changes import note_stored  # it stands above the engines
+    from hermes.store.records.file_changes import note_stored  # it is above the engines
 
     with engine.write(durable=False) as tx:  # index entries can always be made again
         swept = migrate.has_old_index(tx.connection) and migrate.sweep(tx.connection)

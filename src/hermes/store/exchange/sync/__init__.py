@@ -6,7 +6,7 @@ when it was first sent, so copies of a store, restored backups and the same hist
 
 - `document.py`: what stores tell each other of a session and its forks, and how two such documents become one
 - `tables.py`: where a store keeps its documents
-- `collect.py`: how a session stands here, and what was changed since, put into the documents
+- `collect.py`: the state of a session here, and the changes since, put into the documents
 - `apply.py`: a merged document, put into the rows
 - `replica.py`: all of it for an open store
 """
