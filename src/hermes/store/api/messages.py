@@ -82,7 +82,7 @@ class MessageCalls(OpenStore):
         """
         end = time.monotonic() + self._patience * 2 / 3  # the last try may take all of it
         used: dict[str, Any] = {}
-        self._transcripts.look_first(session_id)
+        self._transcripts.check_newer(session_id)
         while True:
             try:
                 with self._writing(session_id, exclusive=bool(ready.lifted), storing=True) as tx:
@@ -189,14 +189,14 @@ class MessageCalls(OpenStore):
         ask: Callable[[Tx, str], list[Any]] = message_reading.shown_rows
         if include_ancestors:
             ask = partial(lineage.with_ancestors, columns=message_reading.ROW, visible_to=visible_to)
-        rows = [message_reading.decode(row) for row in self._of(session_id, visible_to, ask)]
+        rows = [message_reading.decode(row) for row in self._visible_rows(session_id, visible_to, ask)]
         return message_reading.without_repeats(rows) if include_ancestors else rows
 
     def get_undone_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
         """The messages that the last rewind hid and `unrewind` would show again, in order."""
-        return [message_reading.decode(row) for row in self._of(session_id, visible_to, lineage.undone)]
+        return [message_reading.decode(row) for row in self._visible_rows(session_id, visible_to, lineage.undone)]
 
-    def _of(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
+    def _visible_rows(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
         """The rows that `ask` finds for a session; [] for one that may not be seen."""
         return self._read(lambda tx: ask(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else [])
 
@@ -250,12 +250,12 @@ class MessageCalls(OpenStore):
             if sessions.get(tx, session_id, None) is None:
                 return False
             event = events.record(tx, session_id, kind, self._masked(text) or "")
-        self._transcripts.happened(session_id, events.line_of(event))
+        self._transcripts.event_stored(session_id, events.line_of(event))
         return True
 
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """The session's events (not its messages), oldest first: `at`, `after` (a message's id), `kind`, `text`."""
-        return self._of(session_id, visible_to, events.of_session)
+        return self._visible_rows(session_id, visible_to, events.of_session)
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
@@ -358,7 +358,7 @@ class MessageCalls(OpenStore):
 
         here = [encoder.name for encoder in encoders.installed()]
         with self._engine.read() as tx:
-            counts = vectors.counts(tx) if vectors.are_kept(tx) else None
+            counts = vectors.counts(tx) if vectors.is_switched_on(tx) else None
             total = int(tx.value("SELECT count(*) FROM messages"))
         out: list[MeaningStatus] = []
         for name in dict.fromkeys([*here, *(counts or ())]):

@@ -22,7 +22,7 @@ from hermes.store.engines.base import Tx
 from hermes.store.exchange import ingest
 from hermes.store.exchange.ingest import Ingested
 from hermes.store.records import codec, message_reading
-from hermes.store.records.attachments import Attachments, Read, note
+from hermes.store.records.attachments import Attachments, Read, note_absent
 from hermes.store.records.rows import ExportedSession, Finding
 from hermes.store.records.titles import MAX_TITLE
 from hermes.store.records.usage import checked
@@ -104,7 +104,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         if not wanted or (again and not taken):
             return
         here = [digest for digest in wanted if self._attachments.has(digest)]
-        self._write(note, here, [digest for digest in wanted if digest not in here])
+        self._write(note_absent, here, [digest for digest in wanted if digest not in here])
 
     def import_sessions(
         self,

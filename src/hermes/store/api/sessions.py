@@ -91,7 +91,7 @@ class SessionCalls(OpenStore):
         with self._writing(session_id) as tx:
             done = sessions.set_prompt(tx, session_id, text)
         if done:
-            self._transcripts.happened(session_id, event("prompt", set={"system_prompt": text}))
+            self._transcripts.event_stored(session_id, event("prompt", set={"system_prompt": text}))
 
     def update_token_counts(
         self,

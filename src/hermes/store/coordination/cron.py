@@ -79,7 +79,7 @@ class CronDB:
         self.db, self.clock = db, clock
         self._store = Transactions(db)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether a job was ever added."""
         with self._store.read() as tx:
             return tx.has_table("cron_runs")
@@ -122,20 +122,20 @@ class CronDB:
         """Resume a paused job, whose next run is at this time; False when it is not paused."""
         return self._change("paused_at = NULL, next_at = ? WHERE id = ? AND paused_at IS NOT NULL", next_at, job_id)
 
-    def want(self, job_id: str) -> bool:
+    def run_soon(self, job_id: str) -> bool:
         """Run a job as soon as possible, also while it is paused."""
         return self._change("wanted_at = ? WHERE id = ?", self.clock(), job_id)
 
     def remove(self, job_id: str) -> bool:
         """Remove a job and its log; its sessions stay. A run under way comes to its end."""
-        if not self.is_there():
+        if not self.exists():
             return False
         with self._store.write() as tx:
             tx.run("DELETE FROM cron_runs WHERE job_id = ? AND status <> ?", (job_id, RUNNING))
             return bool(tx.run("DELETE FROM cron_jobs WHERE id = ?", (job_id,)))
 
     def _change(self, change: str, *values: Any) -> bool:
-        if not self.is_there():
+        if not self.exists():
             return False
         with self._store.write() as tx:
             return bool(tx.run(f"UPDATE cron_jobs SET {change}", values))

@@ -152,7 +152,7 @@ def _public(path: Path) -> dict[str, Any] | None:
 def _unlock(database: Path, public: dict[str, Any]) -> Vault:
     kind, wrapped, mark = public["way"], public["wrapped"], public.get("salt") or public.get("entry")
     alike = (one.way for one in _unlocked.values() if mark in one.way.about.values())
-    way = next(alike, None) or _way_to(database, kind, public)
+    way = next(alike, None) or _configured_way(database, kind, public)
     cipher = aead(way.secret)
     from cryptography.exceptions import InvalidTag
 
@@ -163,7 +163,7 @@ def _unlock(database: Path, public: dict[str, Any]) -> Vault:
         raise StoreLocked(f"{database} is encrypted, and this is not its {named.get(kind, kind)}") from None
 
 
-def _way_to(database: Path, kind: str, about: Mapping[str, Any]) -> Way:
+def _configured_way(database: Path, kind: str, about: Mapping[str, Any]) -> Way:
     """Read the passphrase or key that unwraps the data key, from its configured place."""
     if kind == "passphrase":
         return by_passphrase(_read_passphrase(database), about["salt"])

@@ -285,7 +285,7 @@ def _store(into: Ingest, session_id: str, data: Record, ids: dict[int, int]) -> 
         for _, owner, first, last, after, rewound_, born in refs
     ])  # fmt: skip
     if data["events"]:
-        session_events.bring_in(tx, session_id, data["events"], new)
+        session_events.add_missing(tx, session_id, data["events"], new)
     into.finish(session_id)
 
 
@@ -357,7 +357,7 @@ class _Follow:
         self.done.added = len(names - self.stored.keys())
         rewound = [one for one in self.data["rewound_messages"] if one.get("platform_message_id")]
         for one in (*shown, *(one for one in rewound if one["platform_message_id"] not in self.stored)):
-            self._take(one)
+            self._apply_message(one)
         undone = [row.id for name, row in self.stored.items() if row.hidden is None and name not in names]
         compacted = {one["platform_message_id"] for one in rewound if one.get("hidden") == COMPACTED}
         for row in (row for name, row in self.stored.items() if row.id in undone and name in compacted):
@@ -381,7 +381,7 @@ class _Follow:
             self.into.finish(self.id, more if self.is_partial and not self.done.hides else None)
         return self.done
 
-    def _take(self, message: Record) -> None:
+    def _apply_message(self, message: Record) -> None:
         """Store a message, or what was changed in it."""
         name = message["platform_message_id"]
         encoded, row = ready(message), self.stored.get(name)

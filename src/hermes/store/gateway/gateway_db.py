@@ -71,10 +71,10 @@ class GatewayDB:
     def __init__(self, db: SessionDB, *, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
         self._store = Transactions(db)
-        if not db.read_only and not self.is_there():
+        if not db.read_only and not self.exists():
             self._store.make_tables(STATEMENTS)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether a gateway has ever used this store."""
         with self._store.read() as tx:
             return tx.has_table("gateway_aliases")
@@ -258,7 +258,7 @@ class GatewayDB:
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
-        if not self.is_there():
+        if not self.exists():
             return {}
         found: dict[str, dict[str, int]] = {}
         with self._store.read() as tx:
@@ -329,7 +329,7 @@ class GatewayDB:
     def statuses(self) -> list[PlatformStatus]:
         """The state of all platforms."""
         with self._store.read() as tx:
-            return tx.dicts("SELECT * FROM gateway_status ORDER BY platform") if self.is_there() else []
+            return tx.dicts("SELECT * FROM gateway_status ORDER BY platform") if self.exists() else []
 
     def get_alias(self, digest: str) -> str | None:
         """The session of the conversation with this digest."""

@@ -71,7 +71,7 @@ GONE, _DAMAGED = "is gone", "is damaged: its bytes are not those that were store
 ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: messages were imported without these bytes
 
 
-def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
+def note_absent(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
     """Record which bytes were never imported, so that `check` can distinguish these from lost ones; `here` are none of them."""
     for digest in here:
         drop_meta(tx, ABSENT + digest)
@@ -79,7 +79,7 @@ def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
         note_meta(tx, ABSENT + digest)
 
 
-def noted(tx: Tx) -> set[str]:
+def absent_hashes(tx: Tx) -> set[str]:
     """The hashes of attachments that were never imported."""
     return set(meta_names(tx, ABSENT))
 
@@ -163,7 +163,7 @@ class Attachments:
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
         """A message that refers to these is being stored: make sure that the bytes stay."""
-        note(tx, [digest for digest, _, _ in lifted], [])
+        note_absent(tx, [digest for digest, _, _ in lifted], [])
 
     def forget(self, digests: Iterable[str]) -> None:
         """Remove files that no message refers to any more."""

@@ -41,7 +41,7 @@ def of_session(tx: Tx, session_id: str) -> list[SessionEvent]:
             for at, after, kind, text in rows]  # fmt: skip
 
 
-def bring_in(tx: Tx, session_id: str, entries: Iterable[Any], ids: Mapping[int, int]) -> None:
+def add_missing(tx: Tx, session_id: str, entries: Iterable[Any], ids: Mapping[int, int]) -> None:
     """Add events of a transcript or an export that are missing here; `ids` has the new ids of messages."""
     known = {event["at"] for event in of_session(tx, session_id)}
     fresh = [event for event in map(_checked, entries) if event is not None and event["at"] not in known]
@@ -63,7 +63,7 @@ def line_of(event: SessionEvent) -> Entry:
     return {"type": "event", "event": event["kind"], "at": event["at"], "after": event["after"], "text": event["text"]}
 
 
-def woven(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
+def interleaved(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
     """(False, message) and (True, event) in chronological order.
 
     An event follows the message it came after; where that message is not shown, it is placed by its time.

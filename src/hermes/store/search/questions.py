@@ -85,7 +85,7 @@ def _reranking(hits: Hits, question: str, words: Sequence[QuestionWord]) -> Rera
     """A question as the installed models understand it; None where this store has no vectors."""
     from hermes.store.search.meaning import vectors
 
-    if hits.by == "words" or not vectors.are_kept(hits.tx):
+    if hits.by == "words" or not vectors.is_switched_on(hits.tx):
         return None
 
     holders = {word.leaves[0].text: [holder[0] for holder in word.holders] for word in words}

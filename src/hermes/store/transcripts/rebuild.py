@@ -165,7 +165,7 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
     loose = [into.add(session_id, ready(one)) for one in session.loose if _identity(one) not in there]
     into.index()
     if session.events:
-        events.bring_in(tx, session_id, session.events, ids)
+        events.add_missing(tx, session_id, session.events, ids)
     return _Merged(session, ids, len(lacking) + len(loose), is_new, counts)
 
 

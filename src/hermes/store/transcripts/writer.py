@@ -103,7 +103,7 @@ class TranscriptWriter:
             return  # the transcripts stay as they are for a rebuild
         self.complete(marked)
 
-    def look_first(self, session_id: str) -> None:
+    def check_newer(self, session_id: str) -> None:
         """Check, before this process stores its first message in a session, whether its transcript is newer than the database."""
         if self.which != "off" and session_id not in self.files.sizes and not self._engine.shared:
             self._is_newer([self.files.path(session_id)])
@@ -163,7 +163,7 @@ class TranscriptWriter:
         usage = [event("usage", set=used)] if used else []
         self._append(session_id, lambda: [_entry(message_id, ready), *usage])
 
-    def happened(self, session_id: str, entry: Entry) -> None:
+    def event_stored(self, session_id: str, entry: Entry) -> None:
         """Write the line for a stored event."""
         self._append(session_id, lambda: [entry])
 
@@ -251,7 +251,7 @@ class TranscriptWriter:
             if not self._keeps(session_id):
                 return
             lacks_lines = session_id in self._behind or not self.files.exists(session_id)
-            if not lacks_lines and self._engine.shared:  # no mark tells what a killed process of this host left out
+            if not lacks_lines and self._engine.shared:  # no mark shows what a killed process of this host left out
                 lacks_lines = session_id not in self.files.sizes
             with suppress(BlockingIOError):  # a process hangs that has locked it: this line is written all the same
                 if lacks_lines and self._write(session_id) is not False:

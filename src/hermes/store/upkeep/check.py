@@ -25,7 +25,7 @@ from hermes.store.engines.sqlite.connection import Connection, code, codes, hold
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
-from hermes.store.records.attachments import GONE, Attachments, noted
+from hermes.store.records.attachments import GONE, Attachments, absent_hashes
 from hermes.store.records.rows import Finding
 from hermes.store.search.meaning import vectors
 from hermes.store.transcripts import replay
@@ -53,7 +53,7 @@ def check(
         if not DAMAGED.isdisjoint(one["kind"] for one in found):
             return found
         with engine.read() as tx:
-            found += [*_orphans(tx), *_counters(tx), *_noted(tx)]
+            found += [*_orphans(tx), *_counters(tx), *_recorded(tx)]
             is_empty = tx.row("SELECT 1 FROM sessions LIMIT 1") is None
         found += _confirmed(engine, lambda: _half_deleted(engine))
         found += _attachments(engine, attachments, progress)
@@ -98,7 +98,7 @@ def _half_deleted(engine: Engine) -> list[Finding]:
     return [finding("half-deleted", f"session {one}", "its deletion was interrupted") for one in ids]
 
 
-def _noted(tx: Tx) -> Iterator[Finding]:
+def _recorded(tx: Tx) -> Iterator[Finding]:
     """Findings from notes of the store itself: shreddings that were cut short, lost newer messages."""
     if get_meta(tx, LOST) is not None:
         yield finding("lost", "the database", _LOST)
@@ -129,7 +129,7 @@ def _attachments(engine: Engine, attachments: Attachments, progress: Progress | 
     Attachments that an import lacked are recorded and are no finding.
     """
     with engine.read() as tx:
-        absent = noted(tx)
+        absent = absent_hashes(tx)
         rows = tx.rows("SELECT hash, max(bytes), min(message_id) FROM attachments GROUP BY hash ORDER BY hash")
     found = []
     for number, (digest, size, message_id) in enumerate(rows):
@@ -158,7 +158,7 @@ def _transcripts(engine: Engine, transcripts: TranscriptWriter, progress: Progre
     found = _differing(engine, transcripts, ids, progress)
     if found:
         found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found]))
-    differing = [*((f"session {one}", how) for one, how in found), *_left_over(engine, transcripts)]
+    differing = [*((f"session {one}", how) for one, how in found), *_stray_files(engine, transcripts)]
     return [finding("transcript", where, detail) for where, detail in differing]
 
 
@@ -194,7 +194,7 @@ def _difference(tx: Tx, transcripts: TranscriptWriter, session_id: str, had_one:
     return f"its transcript differs: {', '.join(found)}" if found else None
 
 
-def _left_over(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[str, str]]:
+def _stray_files(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[str, str]]:
     """The files of transcripts whose session the database does not have, each with the reason."""
     paths = sorted(transcripts.files.folder.glob("*.jsonl"))  # before the names: files follow their sessions
     with engine.read() as tx:
@@ -385,7 +385,7 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
             tx = SqliteTx(connection)
             health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
             health.pending = SqliteFullText().pending(tx)
-            if vectors.are_kept(tx):
+            if vectors.is_switched_on(tx):
                 health.vectors = vectors.counts(tx)
                 health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
         return health

@@ -111,7 +111,7 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
     engine = db._engine
     with engine.read() as tx:
         parts = _parts(tx, session_id)
-        if not parts and not _noted(tx, session_id).parts:
+        if not parts and not _saved_plan(tx, session_id).parts:
             return None
         _refuse(tx, parts)
         typed = set(_typed(tx, parts))
@@ -133,7 +133,7 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
     if not unfinished:
         with engine.write() as tx:
             drop_meta(tx, retention.SHREDDING + plan.parts[-1])
-    copies = _put_aside(db.path, db._transcripts.files.folder, plan.parts)
+    copies = _repair_copies(db.path, db._transcripts.files.folder, plan.parts)
     return {
         "parts": plan.parts,
         "messages": plan.messages,
@@ -151,7 +151,7 @@ def _parts(tx: Tx, session_id: str) -> list[str]:
     return lineage.parts(tx, session_id) if there else []
 
 
-def _noted(tx: Tx, session_id: str) -> Plan:
+def _saved_plan(tx: Tx, session_id: str) -> Plan:
     """The plan that an earlier try has left for this session; an empty one when it was finished, or there was none."""
     names = meta_names(tx, retention.SHREDDING)
     plans = (Plan(**codec.from_json(get_meta(tx, retention.SHREDDING + one))) for one in names)
@@ -201,7 +201,7 @@ def _texts(content: Any) -> Iterator[str]:
 
 def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     """Make the conversation invisible and note what is to do; the children it had. Refused: nothing was changed."""
-    parts, earlier = _parts(tx, session_id), _noted(tx, session_id)
+    parts, earlier = _parts(tx, session_id), _saved_plan(tx, session_id)
     _refuse(tx, parts)
     plan = _planned(tx, parts, earlier)
     children: list[str] = []
@@ -282,7 +282,7 @@ def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
 # ------------------------------------------------------------------------------------------ copies
 
 
-def _put_aside(database: Path, transcripts: Path, session_ids: Iterable[str]) -> list[str]:
+def _repair_copies(database: Path, transcripts: Path, session_ids: Iterable[str]) -> list[str]:
     """The copies that a repair put aside and that may hold one of these sessions."""
     aside = {*database.parent.glob(f"{escape(database.name)}.before-repair-*")}
     for one in session_ids:

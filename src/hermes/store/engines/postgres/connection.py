@@ -47,7 +47,7 @@ _KINDS: tuple[tuple[str, type[HermesError], str], ...] = (
      "goes through a pooler that mixes up prepared statements; nothing was stored: give the server's own address"),
     ("53400|F0000", errors.StoreError, "is not configured correctly"),
 )  # fmt: skip
-# What a tenant's views say to unsupported statements.
+# The errors of a tenant's views for unsupported statements.
 OWNERS_ONLY = {"42501", "55000", "42P01", "42809"}
 _LOST = {"57P01", "57P02", "57P03", "57P04", "08000", "25P03"}
 
@@ -183,7 +183,7 @@ class PooledConnection(psycopg.Connection[Any]):
         reader.set_pgresult(result)
         self.begin_row = reader.load_row(0, tuple) if result.ntuples else None
 
-    def tell(self, statement: bytes) -> str:
+    def command(self, statement: bytes) -> str:
         """Send a COMMIT or the like; returns the answer."""
         return (self._sent(statement, self.timeout).command_status or b"").decode()
 

@@ -218,7 +218,7 @@ def _connected(url: str) -> Iterator[Run]:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class Separation:
     """The state of row separation."""
 
     tenants: list[Tenant]
@@ -226,7 +226,7 @@ class Apart:
     remarks: list[str]  # further remarks, a line each
 
 
-def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()) -> Apart:
+def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()) -> Separation:
     """Separate rows for every role but the store's owner, in one transaction: add the tenants `more`, remove the roles `without`.
 
     May be called again, after an upgrade for example. Roles that no longer exist on the server are removed.
@@ -253,7 +253,7 @@ def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()
         for role in roles:
             grant(run, place, role)
         remarks = [f"the role {role} is not on the server any more; removed as a tenant" for (role,) in sorted({*gone})]
-        return Apart(_tenants(run), schema_of(place), remarks)
+        return Separation(_tenants(run), schema_of(place), remarks)
 
 
 def switch_off(url: str) -> None:

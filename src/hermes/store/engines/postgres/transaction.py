@@ -47,7 +47,7 @@ class PostgresTx:
         """`ahead` is how many seconds the server's clock is ahead of ours."""
         self.connection = connection
         self.ahead = ahead
-        self.key = key  # of a writing transaction: tells after a lost connection whether it was committed
+        self.key = key  # of a writing transaction: shows after a lost connection whether it was committed
         self.keyed = False  # whether it has stored the key, and knows that no newer program has upgraded the store
         self._cursor = connection.cursor(binary=True)
         self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
@@ -237,9 +237,9 @@ def was_stored(connection: PooledConnection, tx: PostgresTx, begin: bytes) -> bo
     """Whether a transaction was committed, and confirmed by the replicas that have to; None as long as that is unknown."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # it waits for words that will not come any more
         connection.execute(_END, (tx.connection.process, tx.connection.since))
-    connection.tell(begin)
+    connection.command(begin)
     (stored,) = connection.execute(_DECIDE, (tx.key,)).fetchone() or (None,)
-    connection.tell(b"COMMIT")
+    connection.command(b"COMMIT")
     return None if connection.unconfirmed else stored
 
 

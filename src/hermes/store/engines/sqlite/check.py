@@ -264,7 +264,7 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> tuple[int, Later]:
                 if table == "state_meta" and row.get("key") in _OURS_ONLY:
                     continue
                 if table == "sessions" and not isinstance(row["id"], str):
-                    continue  # without its id, nothing can be said of it; its transcript tells it
+                    continue  # without its id, it can't be named; its transcript has it
                 row = {name: value for name, value in row.items() if name in known}
                 if is_whole:
                     count += _stored(tx, table, row)

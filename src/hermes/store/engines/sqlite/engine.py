@@ -237,7 +237,7 @@ class SqliteEngine:
         self, *, lock: Sequence[str] = (), exclusive: bool = True, storing: bool = False, durable: bool = True
     ) -> Iterator[SqliteTx]:
         """One writer at a time. If `durable`, the change is on the disk when the block is left."""
-        with self._alone() as connection:
+        with self._exclusively() as connection:
             self._begin(connection)
             try:
                 yield SqliteTx(connection)
@@ -260,7 +260,7 @@ class SqliteEngine:
             time.sleep(random.uniform(*RETRY_SECONDS))
 
     @contextmanager
-    def _alone(self) -> Iterator[Connection]:
+    def _exclusively(self) -> Iterator[Connection]:
         """The writing connection outside a transaction, while no other process of ours writes or checkpoints."""
         self._require_writable()
         with self._translated(), self._mutex:
@@ -329,7 +329,7 @@ class SqliteEngine:
 
     def checkpoint(self, *, truncate: bool = False) -> bool:
         """Move the WAL into the database, as far as no reader needs it, or (`truncate`) empty it; whether that was done."""
-        with self._alone() as connection:
+        with self._exclusively() as connection:
             row = connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if truncate else 'PASSIVE'})").fetchone()
             return row is not None and int(row[0]) == 0
 

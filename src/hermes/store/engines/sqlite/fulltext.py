@@ -333,7 +333,7 @@ class Words:
         rows = tx.rows(f"SELECT id, word FROM words WHERE word > ? ORDER BY word LIMIT {LOOKED_AT}", (word,))
         return [(row[0], row[1]) for row in rows]
 
-    def take_out(self, tx: Any, words: Sequence[tuple[int, str]]) -> None:
+    def remove(self, tx: Any, words: Sequence[tuple[int, str]]) -> None:
         """Remove these from the list, in a write transaction in which no message has them."""
         tx.run_many(
             "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)", words

@@ -161,7 +161,7 @@ def _forget_words(engine: SqliteEngine, *, whole: bool) -> None:
         if unused:
             with engine.write() as tx:
                 if gone := fulltext.unused(tx, unused):
-                    fulltext.words.take_out(tx, gone)
+                    fulltext.words.remove(tx, gone)
     for table in ("messages_fts", "messages_fts_trigram") if whole else ():
         # A negative number starts a full merge, step by step: others write in between.
         pages, more = -FORGET_PAGES, True
@@ -178,7 +178,7 @@ def reclaim(engine: SqliteEngine, *, full: bool = False) -> bool:
     """Give free space back to the disk, where there is much of it, or all (`full`); whether anything was done."""
     engine._require_writable()
     _forget_words(engine, whole=full)
-    with engine._alone() as connection:
+    with engine._exclusively() as connection:
         pages, free, mode = (pragma(connection, name) for name in ("page_count", "freelist_count", "auto_vacuum"))
         if not full and free * 8 < pages:
             return False

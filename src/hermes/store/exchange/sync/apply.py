@@ -58,7 +58,7 @@ class Applied:
     attachments: set[str] = field(default_factory=set)
 
 
-def take(
+def apply_document(
     engine: Engine, tx: Tx, state: TreeState, theirs: Document, bodies: Mapping[str, Any], expired_before: float
 ) -> Applied:
     """Merge a document of another store into this one's, and the rows with it. `state` is up to date."""
@@ -285,7 +285,7 @@ class _Work:
         if entry["events"]:
             ids = {one: row.id for one, row in self.rows.items()}
             entries = [{**event, "after": ids.get(event["after"], 0)} for _, event in sorted(entry["events"].items())]
-            events.bring_in(self.tx, session_id, entries, {})
+            events.add_missing(self.tx, session_id, entries, {})
 
     def _title(self, session_id: str, title: str | None) -> None:
         """Set a title; of two sessions with the same, the one that got it later gets the next number."""

@@ -413,7 +413,7 @@ class _Comparison:
         for event in now["events"]:
             entry["events"].setdefault(f"{event['at']!r}", event)
         if now["life"] != was["life"] or (session_id not in self.state.local and not first):
-            self._lives(session_id, now["life"])
+            self._set_life(session_id, now["life"])
         self.state.local[session_id] = now
 
     def _fields(self, entry: Any, was: dict[str, Any], now: dict[str, Any], clock: int, store: str) -> None:
@@ -440,7 +440,7 @@ class _Comparison:
             if more:
                 slots[self.store] = [self.clock, slots.get(self.store, [0, 0])[1] + more]
 
-    def _lives(self, session_id: str, life: Any) -> None:
+    def _set_life(self, session_id: str, life: Any) -> None:
         entry = self.document["sessions"][session_id]
         before = entry["life"][1] if "life" in entry else 0
         clocks = [self.document["messages"][one]["c"] for one in self.placement.order.get(session_id, ())]
@@ -466,7 +466,7 @@ class _Comparison:
             return
         trashed = actions[1][0] if len(actions) > 1 and actions[1][1] == "trash" else None
         at = actions[0][0] if actions and actions[0][1] == "delete" else time.time()
-        self._lives(session_id, [DELETED, at if trashed is None else trashed])
+        self._set_life(session_id, [DELETED, at if trashed is None else trashed])
 
     def _seal(self, session_id: str) -> None:
         """Seal a session that was compressed here: what other stores say after this point belongs to a fork."""

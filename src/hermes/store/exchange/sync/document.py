@@ -1,4 +1,4 @@
-"""Documents, by which stores tell each other of a session, and how two of them become one.
+"""Documents, which stores exchange about a session, and how two of them become one.
 
 A document holds one session, the messages that were ever stored in it, and its forks: where two stores went on with it
 independently. Merging is commutative, associative and idempotent, so stores that have seen the same documents, in any order

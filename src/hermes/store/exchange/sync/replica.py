@@ -16,7 +16,7 @@ from hermes.store.exchange.sync import document as documents
 from hermes.store.exchange.sync.apply import Applied, Counts, NotYet
 from hermes.store.exchange.sync.document import SHREDDED, Placement
 from hermes.store.records import lineage
-from hermes.store.records.attachments import note
+from hermes.store.records.attachments import note_absent
 from hermes.store.upkeep import retention
 
 _AT_ONCE = 25  # sessions in one transaction
@@ -92,14 +92,14 @@ class Replica:
         with self._db._writing(*dict.fromkeys(known)) as tx:
             state = collect.bring_up_to_date(tx, tree, self.store)
             before = time.time() - self._grace * retention.DAY
-            done = apply.take(self._engine, tx, state, theirs, bodies, before)
+            done = apply.apply_document(self._engine, tx, state, theirs, bodies, before)
             for session_id in done.to_shred:
                 note_meta(tx, _TO_SHRED + session_id)
             self._db._transcripts.mark(tx, done.sessions)
             tables.see(tx, name)
-        return self._follow(done), done.attachments
+        return self._finish(done), done.attachments
 
-    def _follow(self, done: Applied) -> Counts:
+    def _finish(self, done: Applied) -> Counts:
         """Update transcripts, and remove expired sessions, after applying a document."""
         self._db._transcripts.rewritten(*sorted(done.sessions))
         counts = done.counts
@@ -157,7 +157,7 @@ class Replica:
         wanted = sorted(set(digests))
         here = [one for one in wanted if self._db._attachments.has(one)]
         with self._engine.write(exclusive=False) as tx:
-            note(tx, here, [one for one in wanted if one not in here])
+            note_absent(tx, here, [one for one in wanted if one not in here])
 
     def shredded_attachments(self, tree: str, earlier: Iterable[bytes]) -> list[str]:
         """The attachments that earlier versions of a shredded session's document show, and no message here."""

@@ -188,7 +188,7 @@ def _first_words(text: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _made(kind: Callable[..., Encoder], *where: Path) -> Encoder:
+def _instance(kind: Callable[..., Encoder], *where: Path) -> Encoder:
     """The one instance of a model, or of a model in a folder: it is loaded once for all stores of a process."""
     return kind(*where)
 
@@ -198,7 +198,7 @@ def installed(home: Path | None = None) -> list[Encoder]:
     folder = (get_hermes_home() if home is None else home) / "models"
     found: list[Encoder] = []
     if Arctic.is_installed(folder):
-        found.append(_made(Arctic, folder))
+        found.append(_instance(Arctic, folder))
     if Multilingual.is_installed():
-        found.append(_made(Multilingual))
+        found.append(_instance(Multilingual))
     return found

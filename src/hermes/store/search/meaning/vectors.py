@@ -91,7 +91,7 @@ class MessageWithoutVector(msgspec.Struct, frozen=True):
         return text[: 2 * CHARACTERS].strip()
 
 
-def are_kept(tx: Tx) -> bool:
+def is_switched_on(tx: Tx) -> bool:
     """Whether search by meaning was switched on for this store. (The key may remain where the table was dropped with SQL.)"""
     return get_meta(tx, META) is not None and tx.has_table("message_vectors")
 
@@ -99,7 +99,7 @@ def are_kept(tx: Tx) -> bool:
 def prepare(engine: Engine) -> None:
     """Switch it on: create the table and its triggers, if they do not exist. Not inside a transaction."""
     with engine.read() as tx:
-        if are_kept(tx):
+        if is_switched_on(tx):
             return
     engine.make_tables((*TABLES, *TRIGGERS[engine.name]))
     with engine.write() as tx:
@@ -201,7 +201,7 @@ class VectorIndexer:
             if self._appends % OFF_CHECKS != 1:
                 return
             with self._engine.read() as tx:
-                self._on = are_kept(tx)
+                self._on = is_switched_on(tx)
             if not self._on:
                 return
         self.start()
