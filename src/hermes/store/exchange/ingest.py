@@ -46,7 +46,7 @@ class OutOfPlace(InvalidInput):
     """A part of a session does not follow what is here: the session has to be brought in as a whole."""
 
 
-def ready(data: Record) -> EncodedMessage:
+def as_row(data: Record) -> EncodedMessage:
     """A message that was masked and lifted before, in the shape of its row."""
     return encode_message(data, mask=None, lift=None)
 
@@ -71,7 +71,7 @@ class Ingest:
         self.attachments.update(digest for digest, _, _ in message.lifted)
         return number
 
-    def keep(self, owner: str, message: Record, *, redacted: bool = False) -> int:
+    def keep_for_others(self, owner: str, message: Record, *, redacted: bool = False) -> int:
         """Store a message that is there for others than its owner; an owner that is not here gets a tombstone."""
         at: Any = message.get("timestamp")
         number: Any = message.get("id")
@@ -82,7 +82,7 @@ class Ingest:
         else:
             self.tx.reserve(number)
         self.touched.add(owner)
-        return self.add(owner, ready(message), number, REDACTED if redacted else KEPT)
+        return self.add(owner, as_row(message), number, REDACTED if redacted else KEPT)
 
     def arrange(
         self, session_id: str, own: Sequence[tuple[Record | None, StoredRow | None]], moved: Moved
@@ -101,7 +101,7 @@ class Ingest:
         ids = [0]
         for wanted_id, (one, row) in zip(wanted, own, strict=True):
             if row is None:
-                number = self.add(session_id, ready(one or {}), wanted_id if keeps_ids else None)
+                number = self.add(session_id, as_row(one or {}), wanted_id if keeps_ids else None)
             elif row.id < ids[-1]:
                 number = self._move(row, session_id)
                 moved[row.id] = (number, session_id)
@@ -119,7 +119,7 @@ class Ingest:
     def _move(self, row: StoredRow, session_id: str) -> int:
         """Give a message a higher id: it comes after one that has a higher id than it."""
         (was,) = replay.with_attachments(self.tx, row.owner, [replay.message(self.tx, row.id)])
-        number = self.add(session_id, ready(was), None, row.shown)
+        number = self.add(session_id, as_row(was), None, row.shown)
         messages.delete(self.engine, self.tx, [row.id])
         return number
 
@@ -133,7 +133,7 @@ class Ingest:
 
     def replace(self, number: int, keeper: str, message: Record) -> int:
         """Change a message; `keeper` gets the row with the earlier version, whose id is returned."""
-        encoded = ready(message)
+        encoded = as_row(message)
         version = messages.replace(self.engine, self.tx, number, encoded, keeper)
         self.attachments.update(digest for digest, _, _ in encoded.lifted)
         return version
@@ -261,7 +261,7 @@ def _store(into: Ingest, session_id: str, data: Record, ids: dict[int, int]) -> 
         own.sort(key=itemgetter("id"))  # rewound messages at their place
     kept = StoredMessages(tx, session_id, kept=True)
     with lineage.references_kept(tx, {session_id}, into.touched) as moved:
-        new_ids = into.arrange(session_id, [(one, kept.take(one, one.get("id"))) for one in own], moved)
+        new_ids = into.arrange(session_id, [(one, kept.claim(one, one.get("id"))) for one in own], moved)
     here = {one["id"]: new for one, new in zip(own, new_ids, strict=True) if usable_id(one.get("id"))}
     ids.update(here)
     places: dict[int, Place] = {}
@@ -270,8 +270,8 @@ def _store(into: Ingest, session_id: str, data: Record, ids: dict[int, int]) -> 
         owner, old = one["session_id"], one["id"]
         if owner not in stored:
             stored[owner] = StoredMessages(tx, owner)
-        row = stored[owner].take(one, ids.get(old, old))
-        number = row.id if row is not None else into.keep(owner, one, redacted=one.get("hidden") == REDACTED)
+        row = stored[owner].claim(one, ids.get(old, old))
+        number = row.id if row is not None else into.keep_for_others(owner, one, redacted=one.get("hidden") == REDACTED)
         places[old] = (number, owner)
     new = {**here, **{old: number for old, (number, _) in places.items()}}
     ids.update(new)
@@ -384,7 +384,7 @@ class _Follow:
     def _apply_message(self, message: Record) -> None:
         """Store a message, or what was changed in it."""
         name = message["platform_message_id"]
-        encoded, row = ready(message), self.stored.get(name)
+        encoded, row = as_row(message), self.stored.get(name)
         if row is None:
             self.done.stored.append(self.into.add(self.id, encoded))
             self.stored[name] = StoredRow(self.done.stored[-1], self.id, None)

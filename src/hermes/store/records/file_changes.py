@@ -30,19 +30,19 @@ _PUT = "INSERT INTO file_changes(message_id, call, path, name, kind, lines) VALU
 # ---------------------------------------------------------------------------------------------- noting
 
 
-def note(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> None:
+def note(tx: Tx, session_id: str, message_id: int, encoded: EncodedMessage) -> None:
     """Record the file changes of a message that was just stored."""
-    if ready.changes:
-        _put(tx, message_id, ready.changes)
-    elif ready.failed:
+    if encoded.changes:
+        _put(tx, message_id, encoded.changes)
+    elif encoded.failed:
         sql = (
             f"SELECT id, tool_calls FROM messages WHERE {_OF_SESSION} AND id < ? AND id >= ? AND tool_calls IS NOT NULL"
             " ORDER BY id DESC"
         )
         for made, calls in tx.rows(sql, (session_id, message_id, message_id - _NEAR)):
             ids = [call_id for call_id, _, _ in calls_in(codec.restored(calls))]
-            if ready.values["tool_call_id"] in ids:
-                call = ids.index(ready.values["tool_call_id"])
+            if encoded.values["tool_call_id"] in ids:
+                call = ids.index(encoded.values["tool_call_id"])
                 tx.run("DELETE FROM file_changes WHERE message_id = ? AND call = ?", (made, call))
                 return
 

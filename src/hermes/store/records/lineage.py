@@ -360,7 +360,7 @@ class StoredMessages:
         self._taken: set[int] = set()
         self._any = tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (owner,)) is not None
 
-    def take(self, message: Mapping[str, Any], preferred: Any) -> StoredRow | None:
+    def claim(self, message: Mapping[str, Any], preferred: Any) -> StoredRow | None:
         """Find the row of this message: under its expected id, else under the id of an equal message.
 
         An earlier version of a message differs only in the text: it equals no message.

@@ -17,7 +17,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.home import has_key_file
 from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta
-from hermes.store.exchange.ingest import Ingest, ready
+from hermes.store.exchange.ingest import Ingest, as_row
 from hermes.store.records import codec, events, file_changes, messages
 from hermes.store.records.lineage import StoredRow, references_kept
 from hermes.store.transcripts import replay
@@ -148,7 +148,7 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         rows = [replay.message(tx, one) for one in stored.keys() - unwritten]
         for now in replay.with_attachments(tx, session_id, rows):
             if session.messages[now["id"]] != replay.as_read(now):
-                messages.set_values(tx, now["id"], ready(session.messages[now["id"]]))  # a lost edit, or damage
+                messages.set_values(tx, now["id"], as_row(session.messages[now["id"]]))  # a lost edit, or damage
                 engine.fulltext.reindex(tx, [now["id"]])
         messages.remove_own(engine, tx, session_id, removed)
     into, ids = Ingest(engine, tx), dict[int, int]()
@@ -161,8 +161,8 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         ids = dict(zip(order, final, strict=True))
     elif lacking:
         tx.reserve(max(lacking))
-        ids = {one: into.add(session_id, ready(session.messages[one]), one) for one in sorted(lacking)}
-    loose = [into.add(session_id, ready(one)) for one in session.loose if _identity(one) not in there]
+        ids = {one: into.add(session_id, as_row(session.messages[one]), one) for one in sorted(lacking)}
+    loose = [into.add(session_id, as_row(one)) for one in session.loose if _identity(one) not in there]
     into.index()
     if session.events:
         events.add_missing(tx, session_id, session.events, ids)

@@ -157,11 +157,11 @@ class TranscriptWriter:
                 self._note_lost()
 
     def message_stored(
-        self, session_id: str, message_id: int, ready: EncodedMessage, used: Mapping[str, Any] | None = None
+        self, session_id: str, message_id: int, encoded: EncodedMessage, used: Mapping[str, Any] | None = None
     ) -> None:
         """Write the line for a stored message; `used` are the usage columns of its session that changed with it."""
         usage = [event("usage", set=used)] if used else []
-        self._append(session_id, lambda: [_entry(message_id, ready), *usage])
+        self._append(session_id, lambda: [_entry(message_id, encoded), *usage])
 
     def event_stored(self, session_id: str, entry: Entry) -> None:
         """Write the line for a stored event."""
@@ -315,10 +315,10 @@ class TranscriptWriter:
                 )
 
 
-def _entry(message_id: int, ready: EncodedMessage) -> Entry:
+def _entry(message_id: int, encoded: EncodedMessage) -> Entry:
     """A stored message as its transcript line, without reading it back."""
-    named = {**ready.values, "id": message_id, "session_id": "", "content": ready.text}
-    row = (*(named[name] for name in message_reading.SHOWN), ready.form, None)
+    named = {**encoded.values, "id": message_id, "session_id": "", "content": encoded.text}
+    row = (*(named[name] for name in message_reading.SHOWN), encoded.form, None)
     return replay.message_entry(
-        message_reading.decode(row), listed(tuple(sorted(ready.lifted))) if ready.lifted else ()
+        message_reading.decode(row), listed(tuple(sorted(encoded.lifted))) if encoded.lifted else ()
     )

@@ -23,7 +23,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import NothingThere, Progress
+from hermes.store.engines.base import Progress, StoreMissing
 from hermes.store.engines.postgres import migrate, transaction
 from hermes.store.engines.postgres.connection import (
     NO_OPTIONS,
@@ -162,7 +162,7 @@ class PostgresEngine:
             self._views = state.schema
             self._beginnings = transaction.beginnings(self._durability, self._views, self._patience)
         if self.read_only and state.version == 0:
-            raise NothingThere(f"{self.where} holds no session store; there is nothing to read")
+            raise StoreMissing(f"{self.where} holds no session store; there is nothing to read")
         if not self.read_only and state.version == 0:
             migrate.make_store(connection, self.where)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
-from hermes.store.engines.base import NothingThere, Progress, from_os
+from hermes.store.engines.base import Progress, StoreMissing, from_os
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, upkeep
 from hermes.store.engines.sqlite.connection import (
@@ -105,8 +105,8 @@ class SqliteEngine:
                     if before in (None, identity(self.path)):
                         break
                     raise StoreBusy(f"another process has just replaced {self.path}; try again")
-                except (NotADatabase, NothingThere, StoreBusy, *driver.Error) as error:  # type: ignore[misc]
-                    is_new = isinstance(error, NothingThere) and self._queue.path.exists()
+                except (NotADatabase, StoreMissing, StoreBusy, *driver.Error) as error:  # type: ignore[misc]
+                    is_new = isinstance(error, StoreMissing) and self._queue.path.exists()
                     if not left or not (is_new or is_busy(error) or before != identity(self.path)):
                         raise
                 self._main.close()
@@ -152,7 +152,7 @@ class SqliteEngine:
             self._set_up_writer(state)
             return False
         if state.kind == "empty":
-            raise NothingThere(
+            raise StoreMissing(
                 f"{self.path} is empty: there is nothing to read; if it held sessions, `hermes sessions rebuild` restores them"
                 " from their transcripts"
             )

@@ -182,7 +182,7 @@ class _Work:
             red = record.get("red") or self.bodies[origin].get("red")
             if red:
                 body = {name: body[name] for name in ("role", "timestamp")}
-            number = self.into.keep(tree.removeprefix(collect.KEPT_OF), body, redacted=bool(red))
+            number = self.into.keep_for_others(tree.removeprefix(collect.KEPT_OF), body, redacted=bool(red))
             tables.remember(self.tx, tree, origin, number)
 
     def _keep_ancestors(self, here: Sequence[str]) -> None:
@@ -191,7 +191,7 @@ class _Work:
         wanted = [one for one in own if one not in self.rows and self._stored(one)]
         for origin in sorted(wanted, key=self.placement.by_time):
             if self.placement.home[origin] not in here:
-                number = self.into.keep(self.merged["id"], self.bodies[origin])
+                number = self.into.keep_for_others(self.merged["id"], self.bodies[origin])
                 self._at(origin, StoredRow(number, self.merged["id"], KEPT))
 
     def _require_carried(self) -> None:

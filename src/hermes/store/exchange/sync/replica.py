@@ -68,17 +68,17 @@ class Replica:
 
     # ------------------------------------------------------------------------------------------ in
 
-    def seen(self) -> set[str]:
+    def merged(self) -> set[str]:
         """The versions of documents that were merged here."""
         with self._engine.read() as tx:
-            return tables.seen(tx)
+            return tables.merged_versions(tx)
 
-    def see(self, name: str) -> None:
+    def mark_merged(self, name: str) -> None:
         """Record that this version needs not be merged: it was made here."""
         with self._engine.write(exclusive=False) as tx:
-            tables.see(tx, name)
+            tables.mark_merged(tx, name)
 
-    def take(self, name: str, data: bytes) -> tuple[Counts, set[str]]:
+    def merge(self, name: str, data: bytes) -> tuple[Counts, set[str]]:
         """Merge a document of another store; what it changed here, and the attachments its messages show.
 
         NotYet when a session of it is in use, or shows messages that have not arrived. `name` is noted as seen.
@@ -96,7 +96,7 @@ class Replica:
             for session_id in done.to_shred:
                 note_meta(tx, _TO_SHRED + session_id)
             self._db._transcripts.mark(tx, done.sessions)
-            tables.see(tx, name)
+            tables.mark_merged(tx, name)
         return self._finish(done), done.attachments
 
     def _finish(self, done: Applied) -> Counts:

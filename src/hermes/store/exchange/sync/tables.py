@@ -131,12 +131,12 @@ def forget_missing(tx: Tx, tree: str) -> None:
 # ------------------------------------------------------------------------------------------ what was seen
 
 
-def seen(tx: Tx) -> set[str]:
+def merged_versions(tx: Tx) -> set[str]:
     """The versions of documents that were merged here."""
     return set(tx.column("SELECT name FROM sync_seen"))
 
 
-def see(tx: Tx, name: str) -> None:
+def mark_merged(tx: Tx, name: str) -> None:
     """Record that this version of a document was merged here."""
     tx.run("INSERT INTO sync_seen(name) VALUES(?) ON CONFLICT DO NOTHING", (name,))
 
