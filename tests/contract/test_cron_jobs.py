@@ -24,9 +24,9 @@ def made(db: Any, **more: Any) -> CronDB:
 
 def test_there_are_no_tables_before_the_first_job(db: Any) -> None:
     store = CronDB(db)
-    assert (store.is_there(), store.jobs(), store.due(), store.log(), store.remove("j1")) == (False, [], [], [], False)
+    assert (store.exists(), store.jobs(), store.due(), store.log(), store.remove("j1")) == (False, [], [], [], False)
     made(db)
-    assert store.is_there() and store.jobs()[0].prompt == "say \0 \ud800 hello"
+    assert store.exists() and store.jobs()[0].prompt == "say \0 \ud800 hello"
 
 
 def test_of_many_that_look_one_has_the_run(make_db: Any) -> None:
@@ -55,13 +55,13 @@ def test_the_prompt_is_stored_together_with_the_run_s_note_of_it(db: Any) -> Non
     (claimed,) = claim_due(store)
     db.create_session("s", "cron")
     number = store.store_prompt(claimed.run.id, "s", "hello")
-    assert store.under_way()[0].message_id == number and db.get_messages("s")[0]["id"] == number
+    assert store.running()[0].message_id == number and db.get_messages("s")[0]["id"] == number
 
 
 def test_a_time_during_the_run_before_is_skipped(db: Any) -> None:
     store = made(db)
     assert len(list(claim_due(store))) == 1
-    store.want("j1")
+    store.run_soon("j1")
     assert list(claim_due(store)) == []
     assert sorted((run.status, run.text) for run in store.log()) == [
         ("running", None), ("skipped", "the run before was still under way")
@@ -71,7 +71,7 @@ def test_a_time_during_the_run_before_is_skipped(db: Any) -> None:
 def test_a_paused_job_is_not_due_and_a_wish_counts_all_the_same(db: Any) -> None:
     store = made(db)
     assert store.pause("j1") and not store.pause("j1") and store.due() == []
-    assert store.want("j1") and [job.id for job in store.due()] == ["j1"]
+    assert store.run_soon("j1") and [job.id for job in store.due()] == ["j1"]
     assert store.resume("j1", store.clock() + 60) and not store.resume("j1", 0)
 
 
@@ -87,7 +87,7 @@ def test_a_secret_in_a_prompt_is_masked(db: Any) -> None:
 def test_the_log_is_kept_short(db: Any) -> None:
     store = made(db)
     for number in range(KEPT_RUNS + 5):
-        store.want("j1")
+        store.run_soon("j1")
         (job,) = store.due()
         store.claim(job, f"r{number}", next_at=None, session_id=None, skip="no")
     assert len(store.log(limit=1000)) == KEPT_RUNS

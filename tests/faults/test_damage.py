@@ -21,7 +21,7 @@ from .damage import HARMS, harm, pages_of
 from .workers import message, word
 
 SESSIONS, MESSAGES = 5, 30
-TYPED = {"StoreCorrupt", "NotADatabase", "NothingThere"}
+TYPED = {"StoreCorrupt", "NotADatabase", "StoreMissing"}
 QUERIES = [word("s1", 0), word("s2", 17), "words", "line4*"]
 NOT_ALONE = ("header", "cut", "swapped", "sessions", "session_refs", "system", "sqlite_schema", "messages internal")
 ALONE = [name for name in HARMS if not name.startswith(NOT_ALONE)]  # where the messages themselves can still be reached

@@ -342,20 +342,20 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionDB]:
 
 def test_what_a_dead_one_held_is_free_and_what_it_writes_is_refused(db: SessionDB) -> None:
     store, dead, living = GatewayDB(db), "here:1:0a:gateway", "there:1:0b:gateway"
-    taken = store.write(connections.take, "plain", dead, 0.05)
+    taken = store.write(connections.acquire, "plain", dead, 0.05)
     assert taken is not None and taken[1] is None
     event = store.receive(IncomingEvent("key", "plain", "e", "{}")).id
     store.post("plain", "{}", "Run it?", "id-q1")
     db.create_session("s", "plain")
     held = db.hold_session("s", "here:1:0001:plain", 60.0)
     assert held is not None
-    until(lambda: store.read(connections.held) == {})
-    again = store.write(connections.take, "plain", living, 60.0)
+    until(lambda: store.read(connections.connected) == {})
+    again = store.write(connections.acquire, "plain", living, 60.0)
     assert again == (taken[0] + 1, dead)
-    assert store.write(connections.take, "plain", dead, 60.0) is None
+    assert store.write(connections.acquire, "plain", dead, 60.0) is None
     assert store.write(connections.free_leases_of, dead) == 1
     assert not db.is_live("s")
-    assert store.read(connections.held) == {"plain": living}
+    assert store.read(connections.connected) == {"plain": living}
     events, parts = store.unfinished("plain")
     assert [one.id for one in events] == [event] and parts == []  # nobody waits for the answer to its question
     with pytest.raises(Fenced), db.fenced(connections.connection_lease("plain"), taken[0]):

@@ -179,7 +179,7 @@ def test_what_is_edited_in_the_very_moment_it_is_taken_up_is_not_stored_as_it_wa
                 store.append_user_message(number, "key", "s", "old", SourceEvent("e1", texts))
         assert db.get_messages("s") == []
         message, _ = store.append_user_message(number, "key", "s", "new", SourceEvent("e1", ("new", "new")))
-        known = store.read(inbox.find_said, "plain", "e1")
+        known = store.read(inbox.find_event, "plain", "e1")
         assert known is not None and known.message_ids == [message]
         assert store.write(inbox.revise, number, None) is False, "it is a message by now"
         later = received(store, "plain", "e2", "key", '{"text": "gone"}')

@@ -182,7 +182,7 @@ def test_runs_of_one_session_know_the_ones_before(lab: PlainLab, model: Echo, he
     with running(lab, model, clock=clock, **HOME):
         until(lambda: log(hermes_home) == [("done", None)], "no run")
         with SessionDB(hermes_home / "state.db") as db:
-            CronDB(db).want("job1")
+            CronDB(db).run_soon("job1")
         until(lambda: log(hermes_home) == [("done", None)] * 2, "no second run")
     (said,) = sessions(hermes_home)
     assert [role for role, _ in said] == ["user", "assistant"] * 2

@@ -146,7 +146,7 @@ def list_(as_json: bool) -> int:
 @click.argument("job", shell_complete=complete_job)
 def run(job: str) -> int:
     with _opened_job(job) as (store, found):
-        store.want(found.id)
+        store.run_soon(found.id)
         if _gateway_runs(store.db):
             click.echo(f"The gateway runs it in a moment; `hermes cron log {found.id}` shows the result.")
             return 0

@@ -132,14 +132,14 @@ class Holding:
             await asyncio.sleep(self._pause)
 
     async def _look(self) -> None:
-        holders = await asyncio.to_thread(self._store.read, connections.held)
+        holders = await asyncio.to_thread(self._store.read, connections.connected)
         for name in self._names:
             holder = holders.get(name, self._holder)
             if name not in self._held and (holder == self._holder or is_gone(holder)):
                 await self._take(name)
 
     async def _take(self, name: str) -> None:
-        taken = await asyncio.to_thread(self._store.write, connections.take, name, self._holder, self._ttl)
+        taken = await asyncio.to_thread(self._store.write, connections.acquire, name, self._holder, self._ttl)
         if taken is None:
             return
         token, dead = taken

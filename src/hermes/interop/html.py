@@ -20,7 +20,7 @@ from hermes.interop.formats import Export
 from hermes.interop.json_reading import encoded
 from hermes.interop.markdown import calls_of
 from hermes.store.records.attachments import Read, references
-from hermes.store.records.events import described, woven
+from hermes.store.records.events import described, interleaved
 from hermes.store.text.index_text import plain_content
 from hermes.texts import shortened, unfinished
 from hermes.times import clock
@@ -60,7 +60,7 @@ def write(export: Export) -> Iterator[bytes]:
         yield b"</ol>\n</nav>\n"
     for session in export.sessions:
         yield _out(_session_head(session, zone, names))
-        for is_event, item in woven(session.get("messages") or [], session.get("events") or []):
+        for is_event, item in interleaved(session.get("messages") or [], session.get("events") or []):
             yield _out(_event(item, zone) if is_event else _message(item, zone, export.attachments))
         yield b"</section>\n"
     yield b"</main>\n</body>\n</html>\n"

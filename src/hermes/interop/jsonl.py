@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from hermes.interop.formats import Export, Found, Problem
 from hermes.interop.json_reading import Damaged, encoded, is_spread, json_values, top_keys
-from hermes.store.records.attachments import Read, as_told, references
+from hermes.store.records.attachments import Read, parse_listed, references
 
 ATTACHMENTS = "attachments"
 _HEAD = 1 << 20  # bytes of a line that show whether it is a session
@@ -35,7 +35,7 @@ def write(export: Export) -> Iterator[bytes]:
 
 
 def _listed(attached: dict[str, Any]) -> list[str]:
-    return [digest for one in attached.values() for digest, _, _ in as_told(one)]
+    return [digest for one in attached.values() for digest, _, _ in parse_listed(one)]
 
 
 def _bytes_of(digests: Iterable[str], read: Read | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hermes.interop.formats import Export
 from hermes.interop.json_reading import encoded
-from hermes.store.records.events import described, woven
+from hermes.store.records.events import described, interleaved
 from hermes.store.text.index_text import plain_content
 from hermes.texts import one_line, unfinished
 from hermes.times import clock
@@ -49,7 +49,7 @@ def write(export: Export) -> Iterator[bytes]:
         text = "" if first else "\n---\n\n"
         first = False
         yield (text + _head(session, zone)).encode("utf-8", "replace")
-        for is_event, item in woven(session.get("messages") or [], session.get("events") or []):
+        for is_event, item in interleaved(session.get("messages") or [], session.get("events") or []):
             yield (_event(item, zone) if is_event else _message(item, zone)).encode("utf-8", "replace")
 
 

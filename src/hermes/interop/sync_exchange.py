@@ -90,14 +90,14 @@ class _Exchange:
 
     def receive(self, offers: dict[str, set[str]]) -> None:
         """Merge the documents not seen yet. A document that needs another one first waits for the next round."""
-        known = {f"{key}.{version}" for key, (_, version) in self.replica.versions().items()} | self.replica.seen()
+        known = {f"{key}.{version}" for key, (_, version) in self.replica.versions().items()} | self.replica.merged()
         todo = sorted((key, one) for key, some in offers.items() for one in some if f"{key}.{one}" not in known)
         of, done, files = len(todo), 0, set[str]()
         while todo:
             waiting: list[tuple[str, str]] = []
             for key, version in todo:
                 try:
-                    counts, shown = self.replica.take(f"{key}.{version}", self.place.fetch(key, version))
+                    counts, shown = self.replica.merge(f"{key}.{version}", self.place.fetch(key, version))
                     self.result.here.add(counts)
                     files |= shown
                 except NotYet:
@@ -137,14 +137,14 @@ class _Exchange:
                     self.result.files += 1
             try:
                 self.place.give(key, version, data)
-                self.replica.see(f"{key}.{version}")
+                self.replica.mark_merged(f"{key}.{version}")
                 self.result.sent += 1
             except NotYet:
                 self.result.here.waiting += 1
             except InvalidInput as error:
                 self.result.problems.append(f"session {tree}: {error}")
             self.step("sending", number, len(todo))
-        seen = self.replica.seen()
+        seen = self.replica.merged()
         for key, (tree, version) in versions:
             outdated = {old for old in offers.get(key, ()) if old != version and f"{key}.{old}" in seen}
             dropped = self.place.drop(key, outdated) if outdated else []
@@ -180,7 +180,7 @@ class StorePlace(ExchangePlace):
 
     def give(self, key: str, version: str, data: bytes) -> None:
         """Merge a document there."""
-        counts, files = self._replica.take(f"{key}.{version}", data)
+        counts, files = self._replica.merge(f"{key}.{version}", data)
         self.counts.add(counts)
         if files:
             self._replica.settle_attachments(files)

@@ -70,13 +70,13 @@ def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
         run_id = f"{new_session_id()}{secrets.token_hex(2)}"
         store.claim(job, run_id, next_at=following, session_id=job.session_id or run_id, skip=skip)
     jobs = {job.id: job for job in store.jobs()}
-    for known in store.under_way():
+    for known in store.running():
         if only not in (None, known.job_id):
             continue
         token = store.db.acquire_lease(lease_of(known.id), holder_name(SOURCE), LEASE_SECONDS)
         if token is None:  # a live process does it
             continue
-        run = next((one for one in store.under_way() if one.id == known.id), None)  # as it is now that it is ours
+        run = next((one for one in store.running() if one.id == known.id), None)  # as it is now that it is ours
         if run is not None and run.job_id in jobs:
             yield Claimed(jobs[run.job_id], run, token)
             continue

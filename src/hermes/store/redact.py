@@ -131,7 +131,7 @@ def _arguments(text: str) -> Iterator[Span]:
             if rules.is_given(text[start:end]):
                 yield start, end, "password"
     for option in rules.ANY_PASSWORD.finditer(text):  # of any program
-        yield from _told_value(text, option.end(), rules.BARE_LINE)
+        yield from _sentence_value(text, option.end(), rules.BARE_LINE)
 
 
 def _argument(text: str, at: int, bare: Pattern[str]) -> tuple[int, int] | None:
@@ -158,11 +158,11 @@ def _cookies(text: str) -> Iterator[Span]:
 def _sentences(text: str, low: bytes) -> Iterator[Span]:
     """Passwords told in a sentence: my password is …, das Passwort lautet …"""
     for m in (m for word, pattern in rules.TOLD if word in low for m in pattern.finditer(low)):
-        yield from _told_value(text, m.end(), rules.SAID)
+        yield from _sentence_value(text, m.end(), rules.SAID)
 
 
-def _told_value(text: str, at: int, bare: Pattern[str]) -> Iterator[Span]:
-    """The value in a place where a password is told, unless it is a word of a sentence, an example or a placeholder."""
+def _sentence_value(text: str, at: int, bare: Pattern[str]) -> Iterator[Span]:
+    """The value in a place where a sentence names a password, unless it is a word of a sentence, an example or a placeholder."""
     start, end = _argument(text, at, bare) or (at, at)
     value = text[start:end]
     if start > at:  # in quotes

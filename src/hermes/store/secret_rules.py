@@ -1,4 +1,4 @@
-"""The rules of `redact`: what secrets look like, and how they are told from names, examples and placeholders.
+"""The rules of `redact`: what secrets look like, and how they differ from names, examples and placeholders.
 
 The shapes of providers' tokens are facts, collected from their documentation and from the rules of public secret scanners.
 Patterns begin with a literal wherever they can: it is searched for at C speed.

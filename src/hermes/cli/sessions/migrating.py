@@ -89,7 +89,7 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]],
         print("row-level security is off")
         return
     apart = security.switch_on(url, tenants, removed)
-    for line in apart.said:
+    for line in apart.remarks:
         note(one_line(line))
     print(f"row-level security is on; {counted(len(apart.tenants), 'tenant')}")
     for role, source, user_id in apart.tenants:

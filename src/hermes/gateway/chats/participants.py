@@ -265,7 +265,7 @@ class Participant:
         if services.db.chosen_model(key) is not None:  # so was the model
             services.db.choose_model(key, None)
         if session_id is None:
-            services.store.write(routes.let_go, key)
+            services.store.write(routes.release, key)
             self.route.session_id = None
         else:
             part = services.store.bind(key, session_id, notice=taken_from(services, session_id, self.sender))

@@ -163,14 +163,14 @@ class Resets:
                     return
                 with person.agent.fenced():  # if this process slept for long, another may be using the session by now
                     db.end_session(old, reason)
-                    services.store.write(routes.let_go, key, previous=old, reason=reason)
+                    services.store.write(routes.release, key, previous=old, reason=reason)
             except Fenced as error:
                 _log.warning("%s was not reset: %s", key, error)
                 return
             finally:
                 person.let_go()
         else:
-            services.store.write(routes.let_go, key, previous=old, reason=reason)
+            services.store.write(routes.release, key, previous=old, reason=reason)
         services.agents.drop(key)
         if old is not None and ending:
             services.ended(old, reason)

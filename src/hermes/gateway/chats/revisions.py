@@ -44,7 +44,7 @@ class Revisions:
         store = self._store
         if store.read(inbox.is_noted, platform, revision.id):
             return
-        while (known := store.read(inbox.find_said, platform, revision.revises)) is None:
+        while (known := store.read(inbox.find_event, platform, revision.revises)) is None:
             if event is not None or store.write(inbox.keep_deletion, platform, revision.revises):
                 return
         if event is not None and not self._is_author(known, platform, event):
@@ -55,7 +55,7 @@ class Revisions:
             if self._waits(known, event):
                 store.write(inbox.note, platform, revision.id)
                 return
-            known = store.read(inbox.find_said, platform, revision.revises)  # its answer began a moment ago
+            known = store.read(inbox.find_event, platform, revision.revises)  # its answer began a moment ago
         ids = known.message_ids if known is not None else []
         for message_id in ids:
             self._in_record(message_id, event)

@@ -120,7 +120,7 @@ class Replies:
             return
         while True:
             try:
-                found = self._store.take_up(item.inbox_id, talk.key, self._user(item))
+                found = self._store.read_work_item(item.inbox_id, talk.key, self._user(item))
                 if found.event is not None:  # else it was answered before
                     item.follow(found.event)
                     self._answer(talk, item, found)
@@ -185,7 +185,7 @@ class Replies:
                     text = say("background", person.language, asked=asked, reply=text, session=person.session_id)
                 self._finish(reply, text)
                 if aside:  # nothing more comes under this key
-                    self._store.write(routes.let_go, talk.key)
+                    self._store.write(routes.release, talk.key)
                     services.agents.drop(talk.key)
                 services.index.touched()
         finally:

@@ -59,8 +59,8 @@ def _explained(error: Exception, call: FunctionType, args: Sequence[Any], kwargs
 
         return from_os(error, Path(str(error.filename or getattr(args[0], "path", "the store"))))
     names = {**collections.abc.__dict__, **call.__globals__}
-    given = {**dict(zip(call.__code__.co_varnames, args, strict=False)), **kwargs}
-    for name, value in given.items():
+    arguments = {**dict(zip(call.__code__.co_varnames, args, strict=False)), **kwargs}
+    for name, value in arguments.items():
         kind = call.__annotations__.get(name)
         if kind is not None and not _fits(value, eval(kind, names)):  # an annotation of ours
             return InvalidInput(f"{name} of {call.__name__} can't be {_shown(value)}")
@@ -70,7 +70,7 @@ def _explained(error: Exception, call: FunctionType, args: Sequence[Any], kwargs
 
 
 def _is_callers(error: Exception) -> bool:
-    """Whether an error comes out of a function or an iterable that the caller gave, and not of a library."""
+    """Whether an error comes from a function or an iterable of the caller, and not from a library."""
     trace = error.__traceback__
     while trace is not None:
         name, file = str(trace.tb_frame.f_globals.get("__name__")), trace.tb_frame.f_code.co_filename

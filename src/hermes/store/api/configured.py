@@ -12,7 +12,7 @@ from hermes.errors import HermesError, StoreClosed
 from hermes.home import default_database, get_hermes_home, settled
 from hermes.store.api.session_db import SessionDB
 from hermes.store.engines import file_of
-from hermes.store.engines.base import NothingThere
+from hermes.store.engines.base import StoreMissing
 
 
 def store_url(config: Config) -> str | None:
@@ -20,10 +20,10 @@ def store_url(config: Config) -> str | None:
 
     ConfigError when config.yaml refers to a variable that is not set: no other store must be used instead.
     """
-    given = os.environ.get("HERMES_STORE_URL")
-    if not given:
+    url = os.environ.get("HERMES_STORE_URL")
+    if not url:
         config.require_set("store")
-    return given or config.store.url
+    return url or config.store.url
 
 
 def store_file(config: Config) -> Path | None:
@@ -50,7 +50,7 @@ def open_configured(config: Config, *, read_only: bool = False, path: Path | Non
     missing = path is None and file is not None and not file.exists()
     try:
         return _open(config, file, read_only=read_only and not missing)
-    except NothingThere:
+    except StoreMissing:
         return _open(config, file, read_only=False)
 
 
@@ -62,7 +62,7 @@ def open_existing(config: Config) -> SessionDB | None:
         return None
     try:
         return _open(config, file, read_only=True)
-    except NothingThere:
+    except StoreMissing:
         return None
 
 

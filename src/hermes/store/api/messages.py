@@ -82,7 +82,7 @@ class MessageCalls(OpenStore):
         """
         end = time.monotonic() + self._patience * 2 / 3  # the last try may take all of it
         used: dict[str, Any] = {}
-        self._transcripts.look_first(session_id)
+        self._transcripts.check_newer(session_id)
         while True:
             try:
                 with self._writing(session_id, exclusive=bool(ready.lifted), storing=True) as tx:
@@ -189,14 +189,14 @@ class MessageCalls(OpenStore):
         ask: Callable[[Tx, str], list[Any]] = message_reading.shown_rows
         if include_ancestors:
             ask = partial(lineage.with_ancestors, columns=message_reading.ROW, visible_to=visible_to)
-        rows = [message_reading.decode(row) for row in self._of(session_id, visible_to, ask)]
-        return message_reading.asked_once(rows) if include_ancestors else rows
+        rows = [message_reading.decode(row) for row in self._visible_rows(session_id, visible_to, ask)]
+        return message_reading.without_repeats(rows) if include_ancestors else rows
 
     def get_undone_messages(self, session_id: str, *, visible_to: User | None = None) -> list[MessageRow]:
         """The messages that the last rewind hid and `unrewind` would show again, in order."""
-        return [message_reading.decode(row) for row in self._of(session_id, visible_to, lineage.undone)]
+        return [message_reading.decode(row) for row in self._visible_rows(session_id, visible_to, lineage.undone)]
 
-    def _of(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
+    def _visible_rows(self, session_id: str, visible_to: User | None, ask: Callable[[Tx, str], list[R]]) -> list[R]:
         """The rows that `ask` finds for a session; [] for one that may not be seen."""
         return self._read(lambda tx: ask(tx, session_id) if sessions.is_shown(tx, session_id, visible_to) else [])
 
@@ -226,7 +226,7 @@ class MessageCalls(OpenStore):
         for row, turn in zip(rows, turns, strict=True) if kinds else ():
             if row[0] in kinds:
                 turn["content"] = self._attachments.inlined(turn["content"], kinds[row[0]])
-        return message_reading.asked_once(turns) if include_ancestors else turns
+        return message_reading.without_repeats(turns) if include_ancestors else turns
 
     def resolve_attachments(self, message: Any) -> Any:
         """A message (or its content) of this store with its payloads in place of the references, ready to be sent.
@@ -250,12 +250,12 @@ class MessageCalls(OpenStore):
             if sessions.get(tx, session_id, None) is None:
                 return False
             event = events.record(tx, session_id, kind, self._masked(text) or "")
-        self._transcripts.happened(session_id, events.line_of(event))
+        self._transcripts.event_stored(session_id, events.line_of(event))
         return True
 
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """The session's events (not its messages), oldest first: `at`, `after` (a message's id), `kind`, `text`."""
-        return self._of(session_id, visible_to, events.of_session)
+        return self._visible_rows(session_id, visible_to, events.of_session)
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
@@ -326,18 +326,18 @@ class MessageCalls(OpenStore):
     ) -> list[FileChangeRow]:
         """The file changes that tool calls made, newest first: all, of files with one of these names, or of a session.
 
-        A name is the last component of a path; `path` is as the tool call told it, so a relative one is below `cwd` of its
+        A name is the last component of a path; `path` is as the tool call names it, so a relative one is below `cwd` of its
         session. Calls that failed are left out. `lines` has the hashes of the added lines (file_edits.py).
         """
         from hermes.store.search.scope import Filters, scope_of
 
-        given = None if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
+        basenames = None if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
 
-        def asked(tx: Tx) -> list[FileChangeRow]:
+        def query(tx: Tx) -> list[FileChangeRow]:
             scope = scope_of(tx, Filters(session_ids=None if session_id is None else [session_id]), visible_to)
-            return file_changes.changes(self._engine, tx, given, session_id, visible_to, scope)
+            return file_changes.changes(self._engine, tx, basenames, session_id, visible_to, scope)
 
-        return self._read(asked)
+        return self._read(query)
 
     def change_reasons(self, message_ids: Sequence[int], *, visible_to: User | None = None) -> dict[int, ChangeReason]:
         """By message, the user's `request` that led to it and the agent's `words` beside it; none that may not be seen."""
@@ -358,7 +358,7 @@ class MessageCalls(OpenStore):
 
         here = [encoder.name for encoder in encoders.installed()]
         with self._engine.read() as tx:
-            counts = vectors.counts(tx) if vectors.are_kept(tx) else None
+            counts = vectors.counts(tx) if vectors.is_switched_on(tx) else None
             total = int(tx.value("SELECT count(*) FROM messages"))
         out: list[MeaningStatus] = []
         for name in dict.fromkeys([*here, *(counts or ())]):

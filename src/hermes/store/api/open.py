@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MEMORY = ":memory:"  # SQLite's name for it: a store in its own temporary folder, deleted on close
 AWAY = 5.0  # seconds: a server that could not be reached for so long has been waited for
-END = ("end", "ended_at", "end_reason")  # a line of a transcript: its name, and the columns of the session it tells
+END = ("end", "ended_at", "end_reason")  # a line of a transcript: its name, and the columns of the session in it
 P = ParamSpec("P")
 R = TypeVar("R")
 Text = TypeVar("Text", str, str | None)
@@ -198,7 +198,7 @@ class OpenStore:
     def sql(self, query: str, params: Sequence[str | bytes | float | bool | None] = ()) -> list[dict[str, Any]]:
         """Rows of a SELECT over the tables of docs/format.md, each a dict keyed by column name; `?` stands for a parameter.
 
-        It reads: whatever would change something is InvalidInput. No other library needs to open the file.
+        It only reads: a statement that would change something is InvalidInput. No other library needs to open the file.
         """
         if not isinstance(query, str) or not query.strip():
             raise InvalidInput("sql() takes a SELECT as text")

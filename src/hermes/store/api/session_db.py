@@ -22,7 +22,7 @@ from hermes.store.engines.base import Tx
 from hermes.store.exchange import ingest
 from hermes.store.exchange.ingest import Ingested
 from hermes.store.records import codec, message_reading
-from hermes.store.records.attachments import Attachments, Read, note
+from hermes.store.records.attachments import Attachments, Read, note_absent
 from hermes.store.records.rows import ExportedSession, Finding
 from hermes.store.records.titles import MAX_TITLE
 from hermes.store.records.usage import checked
@@ -83,9 +83,9 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         files = carried if isinstance(carried, Mapping) else {}
         done = Ingested()
         if not known or policy != "keep":
-            told = ingest.prepared(data, self._attachments, self._mask)
+            prepared = ingest.prepared(data, self._attachments, self._mask)
             with self._writing(session_id) as tx:
-                done = ingest.ingest(self._engine, tx, told, policy, ids)
+                done = ingest.ingest(self._engine, tx, prepared, policy, ids)
                 self._transcripts.mark(tx, done.touched)
         if done.is_new:
             self._transcripts.rewritten(*sorted({session_id, *done.touched}))
@@ -104,7 +104,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         if not wanted or (again and not taken):
             return
         here = [digest for digest in wanted if self._attachments.has(digest)]
-        self._write(note, here, [digest for digest in wanted if digest not in here])
+        self._write(note_absent, here, [digest for digest in wanted if digest not in here])
 
     def import_sessions(
         self,
@@ -229,7 +229,7 @@ class SessionDB(SessionCalls, MessageCalls, UpkeepCalls):
         return self.rebuild() if done is None else done
 
     def rebuild(self) -> list[str]:
-        """Make the database anew from all rows that can be read and what only the transcripts have; returns what was done."""
+        """Rebuild the database from all readable rows and what only the transcripts have; returns what was done."""
         from hermes.store.transcripts.rebuild import rebuild_store
 
         if self._engine.shared:

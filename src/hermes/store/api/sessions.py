@@ -19,7 +19,7 @@ from hermes.store.records.visibility import User
 from hermes.store.search.query_trees import text_test
 from hermes.store.transcripts.lines import event
 
-# What a transcript's line tells of a change: its name, and the columns of the session.
+# The transcript line of each change: its name, and the columns of the session.
 _REOPEN = ("reopen", "ended_at", "end_reason")
 _TITLE = ("title", "title", "title_base", "title_no")
 
@@ -91,7 +91,7 @@ class SessionCalls(OpenStore):
         with self._writing(session_id) as tx:
             done = sessions.set_prompt(tx, session_id, text)
         if done:
-            self._transcripts.happened(session_id, event("prompt", set={"system_prompt": text}))
+            self._transcripts.event_stored(session_id, event("prompt", set={"system_prompt": text}))
 
     def update_token_counts(
         self,

@@ -43,7 +43,7 @@ class UpkeepCalls(OpenStore):
 
         What it owned is afterwards in no table, index, free page, log, transcript, draft or attachment; entries of the
         prompt's `history` file (default: `history` beside the database) that are texts of its user are removed. The audit
-        log tells when and how many messages, not what. A conversation that a process holds is SessionBusy, one of which
+        log records when and how many messages, not what. A conversation that a process holds is SessionBusy, one of which
         another session shows messages is InvalidInput; nothing is deleted then. After a crash, the same call does the rest.
         """
         from hermes.store.upkeep import shred

@@ -32,7 +32,7 @@ KEPT_RUNS = 200  # of a job, in its log
 
 @dataclass(slots=True, frozen=True)
 class Job:
-    """A prompt and when it is asked. `session_id`: every run continues this session; None: each has its own."""
+    """A prompt and when it runs. `session_id`: every run continues this session; None: each has its own."""
 
     id: str
     schedule: str
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(slots=True, frozen=True)
 class Run:
-    """One run of a job. `text` tells why it failed or was skipped; `message_id` is the prompt, once it is stored."""
+    """One run of a job. `text` says why it failed or was skipped; `message_id` is the prompt, once it is stored."""
 
     id: str
     job_id: str
@@ -68,7 +68,7 @@ _RUN = ", ".join(field.name for field in fields(Run))
 
 
 def lease_of(run_id: str) -> str:
-    """The lease of who works on a run."""
+    """The lease of the process that works on a run."""
     return f"job:cron:{run_id}"
 
 
@@ -79,8 +79,8 @@ class CronDB:
         self.db, self.clock = db, clock
         self._store = Transactions(db)
 
-    def is_there(self) -> bool:
-        """Whether there ever was a job."""
+    def exists(self) -> bool:
+        """Whether a job was ever added."""
         with self._store.read() as tx:
             return tx.has_table("cron_runs")
 
@@ -90,7 +90,7 @@ class CronDB:
         self, job_id: str, schedule: str, timezone: str, prompt: str, *, deliver: str, session_id: str | None,
         model: str | None, missed: str, next_at: float,
     ) -> Job:  # fmt: skip
-        """Keep a job; the job."""
+        """Store a job and return it."""
         self._store.make_tables(TABLES)
         text = self._store.masked(prompt) or ""
         job = Job(
@@ -106,7 +106,7 @@ class CronDB:
         return self._jobs("ORDER BY created_at, id")
 
     def find(self, words: str) -> Job | None:
-        """The job with this id, or the only one whose id begins so."""
+        """The job with this id, or the only one whose id has this prefix."""
         jobs = self.jobs()
         exact = [job for job in jobs if job.id == words]
         found = exact or [job for job in jobs if words and job.id.startswith(words)]
@@ -115,27 +115,27 @@ class CronDB:
         return found[0] if found else None
 
     def pause(self, job_id: str) -> bool:
-        """Run it no more until `resume`; False when it is paused already."""
+        """Pause a job until `resume`; False when it is paused already."""
         return self._change("paused_at = ?, wanted_at = NULL WHERE id = ? AND paused_at IS NULL", self.clock(), job_id)
 
     def resume(self, job_id: str, next_at: float) -> bool:
-        """Run it again, at this time for the first time; False when it is not paused."""
+        """Resume a paused job, whose next run is at this time; False when it is not paused."""
         return self._change("paused_at = NULL, next_at = ? WHERE id = ? AND paused_at IS NOT NULL", next_at, job_id)
 
-    def want(self, job_id: str) -> bool:
-        """Have it run as soon as possible, also while it is paused."""
+    def run_soon(self, job_id: str) -> bool:
+        """Run a job as soon as possible, also while it is paused."""
         return self._change("wanted_at = ? WHERE id = ?", self.clock(), job_id)
 
     def remove(self, job_id: str) -> bool:
         """Remove a job and its log; its sessions stay. A run under way comes to its end."""
-        if not self.is_there():
+        if not self.exists():
             return False
         with self._store.write() as tx:
             tx.run("DELETE FROM cron_runs WHERE job_id = ? AND status <> ?", (job_id, RUNNING))
             return bool(tx.run("DELETE FROM cron_jobs WHERE id = ?", (job_id,)))
 
     def _change(self, change: str, *values: Any) -> bool:
-        if not self.is_there():
+        if not self.exists():
             return False
         with self._store.write() as tx:
             return bool(tx.run(f"UPDATE cron_jobs SET {change}", values))
@@ -151,7 +151,7 @@ class CronDB:
         due = "WHERE wanted_at IS NOT NULL OR (paused_at IS NULL AND next_at <= ?) ORDER BY next_at, id"
         return self._jobs(due, self.clock())
 
-    def under_way(self) -> list[Run]:
+    def running(self) -> list[Run]:
         """Runs that have begun and not ended, of all processes."""
         return self._runs("WHERE status = ? ORDER BY started_at, id", RUNNING)
 
@@ -200,7 +200,7 @@ class CronDB:
     def store_prompt(
         self, run_id: str, session_id: str, content: Any, with_it: Callable[[Tx], None] = lambda tx: None
     ) -> int:
-        """Store the prompt as the user's message, that this run has, and what `with_it` does. The message's id."""
+        """Store the prompt of this run as the user's message, with `with_it` in the same transaction; the message's id."""
 
         def also(tx: Tx, message_id: int) -> None:
             with_it(tx)

@@ -70,7 +70,7 @@ class Drafts:
             self.forget(session_id)
 
     def exists(self, session_id: str) -> bool:
-        """Whether a session has a draft, of whatever process."""
+        """Whether a session has a draft, of any process."""
         return self._read(session_id) is not None
 
     def is_abandoned(self, session_id: str) -> bool:
@@ -123,7 +123,7 @@ class Drafts:
                     yield path.read_bytes()
 
     def save(self, session_id: str, data: bytes) -> None:
-        """Put this in place of a session's draft; it survives the death of the process."""
+        """Replace a session's draft; it survives the death of the process."""
         path = self.path(session_id)
         if self.inside:
             with self._engine.write(exclusive=False, durable=False) as tx:

@@ -54,26 +54,26 @@ def acquire(
     if not checked_text(name, "the name of a lease") or checked_ttl(ttl) <= 0:
         raise InvalidInput("a lease needs a name and a time to live above zero")
     checked_text(holder, "the holder of a lease"), checked_text(reason, "the reason of a lease")
-    token = _taken(tx, name, holder, ttl, reason, last=last)
+    token = _take(tx, name, holder, ttl, reason, last=last)
     other = held(tx, name) if token is None else None
     if other is not None and (is_gone(other[0]) or (other[1] == OPEN and reason not in (OPEN, None))):
-        token = _taken(tx, name, holder, ttl, reason, other[2], last)
+        token = _take(tx, name, holder, ttl, reason, other[2], last)
     return token
 
 
-def _taken(
+def _take(
     tx: Tx, name: str, holder: str, ttl: float, reason: str | None, over: int = -1, last: int | None = None
 ) -> int | None:
     """Take a lease that is free, expired, the holder's own or that of the token `over`, if its token is still `last`."""
     now = tx.now()
-    taken = tx.rows(
+    rows = tx.rows(
         "INSERT INTO leases(name, holder, reason, token, expires_at) VALUES(?, ?, ?, 1, ?) ON CONFLICT(name) DO UPDATE SET"
         " holder = excluded.holder, reason = excluded.reason, token = leases.token + 1, expires_at = excluded.expires_at"
         " WHERE (leases.holder IS NULL OR leases.expires_at <= ? OR leases.holder = excluded.holder OR leases.token = ?)"
         " AND leases.token = coalesce(?, leases.token) RETURNING token",
         (name, holder, reason, now + ttl, now, over, last),
     )
-    return int(taken[0][0]) if taken else None
+    return int(rows[0][0]) if rows else None
 
 
 def held(tx: Tx, name: str) -> tuple[str, str | None, int] | None:
@@ -84,7 +84,7 @@ def held(tx: Tx, name: str) -> tuple[str, str | None, int] | None:
 
 
 def last_token(tx: Tx, name: str) -> int:
-    """The token of the last acquisition of a lease, by whatever holder; 0 if it was never taken."""
+    """The token of the last acquisition of a lease, by any holder; 0 if it was never taken."""
     return int(tx.value("SELECT token FROM leases WHERE name = ?", (name,)) or 0)
 
 
@@ -211,9 +211,9 @@ def is_gone(holder: str) -> bool:
 
 # ---------------------------------------------------------------------------------------------- handoffs
 #
-# A session is moved from one platform to another: NULL → pending → running → completed or failed. The claimer holds the lease
-# `job:handoff:<id>`: when it dies, the handoff can be claimed again after the lease has expired. What nobody claims within two
-# minutes is over: the process that requested it is gone.
+# A session is moved from one platform to another: NULL → pending → running → completed or failed. The claimer holds the
+# lease `job:handoff:<id>`: when it dies, the handoff can be claimed again after the lease has expired. What is not claimed
+# within two minutes is over: the process that requested it is gone.
 
 HANDOFF_SECONDS = 120.0
 REQUEST_SECONDS = 120.0  # how long a request, or a claim that ran out, waits for a claimer; the terminal waits 60 s

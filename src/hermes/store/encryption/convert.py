@@ -1,6 +1,6 @@
 """Moves a store between plain and encrypted. An encrypted one has everything in its database.
 
-The key file is written first and removed last, and a database tells by itself whether it is encrypted: the one rename that
+The key file is written first and removed last, and a database itself shows whether it is encrypted: the one rename that
 puts the other copy in its place is the move. What lies in files beside a plain store goes into the copy before that rename, or
 comes out of the database before it, and is removed where it no longer belongs after it. Killed at any moment, the store opens
 as before or as after, and the same call again finishes. No other process may have the database open meanwhile: the move holds
@@ -37,14 +37,14 @@ def encrypt(database: Path, make_way: Callable[[], keys.Way]) -> list[Path]:
     keys.aead(bytes(32))  # a missing library is an error before anything is done
     database = settled(database)
     _open_once(database, "all")
-    with _alone(database) as connection:
+    with _exclusively(database) as connection:
         _refuse(database, connection)
         redundant, copies = list(_redundant(database, connection)), _copies(database)
         vault = keys.vault_of(database) or keys.save(database, keys.new_vault(make_way()))
         if driver.is_plain(database):
-            _replace(database, connection, vault.key, lambda copy: _take_in(database, copy))
+            _replace(database, connection, vault.key, lambda copy: _move_inside(database, copy))
         else:
-            _take_in(database, connection)
+            _move_inside(database, connection)
         for path in redundant:
             _erase(path)
         for path in _below(database):
@@ -58,12 +58,12 @@ def decrypt(database: Path, transcripts: str = "all") -> None:
     database = settled(database)
     vault = _vault(database)
     _open_once(database, transcripts)
-    with _alone(database) as connection:
+    with _exclusively(database) as connection:
         if not driver.is_plain(database):
-            _write_out(database, connection)
+            _move_outside(database, connection)
             if transcripts != "off":
                 make_private(companion(database, "sessions"))  # where the next opening writes them
-            _replace(database, connection, None, lambda copy: _leave_outside(copy, transcripts))
+            _replace(database, connection, None, lambda copy: _drop_inside(copy, transcripts))
         keys.remove(database)
         sync_folder(database.parent)
     keys.drop_entry(vault.way)
@@ -98,7 +98,7 @@ def _open_once(database: Path, transcripts: str) -> None:
 
 
 @contextmanager
-def _alone(database: Path) -> Iterator[Connection]:
+def _exclusively(database: Path) -> Iterator[Connection]:
     """The database, held so that no other connection can open it: this fails while another has it open."""
     connection = driver.connect(database, key=driver.key_of(database), cipher=True)
     try:
@@ -108,7 +108,7 @@ def _alone(database: Path) -> Iterator[Connection]:
         while True:
             try:
                 connection.execute("PRAGMA locking_mode=exclusive")
-                # "delete" is answered when nobody else has it open.
+                # "delete" is answered when no other process has it open.
                 if connection.execute("PRAGMA journal_mode=delete").fetchone()[0] == "delete":
                     connection.execute("BEGIN EXCLUSIVE")
                     connection.execute("COMMIT")
@@ -168,7 +168,7 @@ def _refuse(database: Path, connection: Connection) -> None:
 # ----------------------------------------------------------------------------------------- files beside it
 
 
-def _take_in(database: Path, copy: Connection) -> None:
+def _move_inside(database: Path, copy: Connection) -> None:
     """Put attachments and drafts into the tables of an encrypted database, which has no transcripts."""
     for statement in schema.INSIDE:
         copy.execute(statement)
@@ -180,8 +180,8 @@ def _take_in(database: Path, copy: Connection) -> None:
     copy.execute("UPDATE sessions SET transcript = NULL")
 
 
-def _write_out(database: Path, connection: Connection) -> None:
-    """The inverse of _take_in(): the attachments and drafts in their files."""
+def _move_outside(database: Path, connection: Connection) -> None:
+    """The inverse of _move_inside(): the attachments and drafts in their files."""
     files, drafts = Attachments(companion(database, "attachments")), companion(database, "drafts")
     for (data,) in connection.execute("SELECT data FROM attachment_data"):
         files.keep(data)
@@ -190,7 +190,7 @@ def _write_out(database: Path, connection: Connection) -> None:
         write_whole(drafts / name, data)
 
 
-def _leave_outside(copy: Connection, transcripts: str) -> None:
+def _drop_inside(copy: Connection, transcripts: str) -> None:
     """Drop the tables of an encrypted database; the next opening writes the transcripts that are wanted."""
     for table in ("attachment_data", "drafts"):
         copy.execute(f"DROP TABLE {table}")
@@ -204,8 +204,8 @@ def _redundant(database: Path, connection: Connection) -> Iterator[Path]:
     own = {file_name(codec.restored(row[0])) for row in connection.execute("SELECT id FROM sessions")}
     for path in _below(database):
         stored = attachments in path.parents and DIGEST.search(path.name) is not None
-        told = path.parent == sessions and path.name in {*own, "sessions.json"}
-        if stored or told or (path.is_file() and path.parent == drafts):
+        is_transcript = path.parent == sessions and path.name in {*own, "sessions.json"}
+        if stored or is_transcript or (path.is_file() and path.parent == drafts):
             yield path
     for end in ("history", "cron/*/*.md") if database.name == "state.db" else ():
         yield from database.parent.glob(end)

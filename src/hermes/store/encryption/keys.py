@@ -43,7 +43,7 @@ class DataKey:
 
     @property
     def id(self) -> str:
-        """The name of the key, which tells nothing about it."""
+        """The name of the key, which reveals nothing about it."""
         return hmac.digest(self.secret, b"hermes id", "sha256")[:8].hex()
 
     def for_database(self) -> str:
@@ -90,7 +90,7 @@ def vault_of(database: Path) -> Vault | None:
 
 
 def share(database: Path, other: Path) -> None:
-    """Another file, about to be made, is encrypted like this database is."""
+    """Give a file that is about to be made the key of this database."""
     if key_file(database).exists():
         write_whole(key_file(other), key_file(database).read_bytes())
     else:
@@ -152,7 +152,7 @@ def _public(path: Path) -> dict[str, Any] | None:
 def _unlock(database: Path, public: dict[str, Any]) -> Vault:
     kind, wrapped, mark = public["way"], public["wrapped"], public.get("salt") or public.get("entry")
     alike = (one.way for one in _unlocked.values() if mark in one.way.about.values())
-    way = next(alike, None) or _way_to(database, kind, public)
+    way = next(alike, None) or _configured_way(database, kind, public)
     cipher = aead(way.secret)
     from cryptography.exceptions import InvalidTag
 
@@ -163,10 +163,10 @@ def _unlock(database: Path, public: dict[str, Any]) -> Vault:
         raise StoreLocked(f"{database} is encrypted, and this is not its {named.get(kind, kind)}") from None
 
 
-def _way_to(database: Path, kind: str, about: Mapping[str, Any]) -> Way:
+def _configured_way(database: Path, kind: str, about: Mapping[str, Any]) -> Way:
     """Read the passphrase or key that unwraps the data key, from its configured place."""
     if kind == "passphrase":
-        return by_passphrase(_asked_passphrase(database), about["salt"])
+        return by_passphrase(_read_passphrase(database), about["salt"])
     if kind == "file":
         return by_file(Path(_named(KEY_FILE, "key_file") or about["file"]), about["salt"])
     return by_keyring(entry=str(about.get("entry")))
@@ -249,7 +249,7 @@ def _named(variable: str, setting: str) -> str | None:
     return os.environ.get(variable) or getattr(load_config().store, setting)
 
 
-def _asked_passphrase(database: Path) -> str:
+def _read_passphrase(database: Path) -> str:
     if place := _named(PASSPHRASE_FILE, "passphrase_file"):
         return read_passphrase(Path(place))
     if all(one is not None and one.isatty() for one in (sys.stdin, sys.stderr)):

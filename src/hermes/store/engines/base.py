@@ -79,7 +79,7 @@ def finding(kind: str, where: str, detail: str) -> Finding:
     return {"kind": kind, "where": where, "detail": detail}
 
 
-class NothingThere(StoreError):
+class StoreMissing(StoreError):
     """A store that does not exist was opened for reading."""
 
 

@@ -33,7 +33,7 @@ READ = 200  # messages read at once
 AT_ONCE = 500  # of those that match, compared with the scope of a search
 COLUMNS = "id, content, content_rest, content_format, tool_name, tool_calls"
 _ALPHANUMERIC = "abcdefghijklmnopqrstuvwxyz0123456789"
-_LONGEST = 1_000  # characters of a word that are compared; a longer one (base64, for example) is told by its beginning
+_LONGEST = 1_000  # characters of a word that are compared; of a longer one (base64, for example) only its beginning
 Columns = tuple[str, str, str]
 
 

@@ -30,7 +30,7 @@ from hermes.store.transcripts.replay import SessionState
 
 PARTIAL = "partial"  # the key of a session that comes with some of its messages only; True: the others have to be here
 FILES = "attachments"  # by hash, the bytes of attachments (or their base64), where an export carries them
-Told = Mapping[str, Any]  # a session or a message as a file or another store tells it
+Record = Mapping[str, Any]  # a session or a message as a file or another store has it
 # A session that is here stays as it is, or is brought to what the program that it was imported from has now.
 Policy = Literal["keep", "follow"]
 
@@ -46,9 +46,9 @@ class OutOfPlace(InvalidInput):
     """A part of a session does not follow what is here: the session has to be brought in as a whole."""
 
 
-def ready(told: Told) -> EncodedMessage:
+def as_row(data: Record) -> EncodedMessage:
     """A message that was masked and lifted before, in the shape of its row."""
-    return encode_message(told, mask=None, lift=None)
+    return encode_message(data, mask=None, lift=None)
 
 
 class Ingest:
@@ -71,10 +71,10 @@ class Ingest:
         self.attachments.update(digest for digest, _, _ in message.lifted)
         return number
 
-    def keep(self, owner: str, told: Told, *, redacted: bool = False) -> int:
+    def keep_for_others(self, owner: str, message: Record, *, redacted: bool = False) -> int:
         """Store a message that is there for others than its owner; an owner that is not here gets a tombstone."""
-        at: Any = told.get("timestamp")
-        number: Any = told.get("id")
+        at: Any = message.get("timestamp")
+        number: Any = message.get("id")
         sql = "INSERT INTO sessions(id, source, started_at, purged) VALUES(?, 'unknown', ?, 1) ON CONFLICT DO NOTHING"
         self.tx.run(sql, (owner, at if isinstance(at, (int, float)) else 0.0))
         if not usable_id(number) or not lineage.are_free(self.tx, owner, [number]):
@@ -82,25 +82,27 @@ class Ingest:
         else:
             self.tx.reserve(number)
         self.touched.add(owner)
-        return self.add(owner, ready(told), number, REDACTED if redacted else KEPT)
+        return self.add(owner, as_row(message), number, REDACTED if redacted else KEPT)
 
-    def arrange(self, session_id: str, told: Sequence[tuple[Told | None, StoredRow | None]], moved: Moved) -> list[int]:
+    def arrange(
+        self, session_id: str, own: Sequence[tuple[Record | None, StoredRow | None]], moved: Moved
+    ) -> list[int]:
         """A session's own messages in their order, each with its row if it is here; the id of each.
 
-        New ones keep the ids they are told with, if all of them are free and in order. Else they get higher ones, and so do
+        New ones keep the ids they come with, if all of them are free and in order. Else they get higher ones, and so do
         the messages after them: `moved` has their places. (Within lineage.references_kept.)
         """
-        wanted: list[Any] = [row.id if row is not None else (one or {}).get("id") for one, row in told]
-        fresh = [number for number, (_, row) in zip(wanted, told, strict=True) if row is None]
+        wanted: list[Any] = [row.id if row is not None else (one or {}).get("id") for one, row in own]
+        fresh = [number for number, (_, row) in zip(wanted, own, strict=True) if row is None]
         in_order = all(map(usable_id, wanted)) and all(first < second for first, second in pairwise(wanted))
         keeps_ids = in_order and lineage.are_free(self.tx, session_id, fresh)
         if keeps_ids and fresh:
             self.tx.reserve(max(fresh))
-        given = [0]
-        for told_id, (one, row) in zip(wanted, told, strict=True):
+        ids = [0]
+        for wanted_id, (one, row) in zip(wanted, own, strict=True):
             if row is None:
-                number = self.add(session_id, ready(one or {}), told_id if keeps_ids else None)
-            elif row.id < given[-1]:
+                number = self.add(session_id, as_row(one or {}), wanted_id if keeps_ids else None)
+            elif row.id < ids[-1]:
                 number = self._move(row, session_id)
                 moved[row.id] = (number, session_id)
             else:
@@ -111,13 +113,13 @@ class Ingest:
             if row is not None and row.owner != session_id:
                 moved[row.id] = (number, session_id)
                 self._move_versions(row, number, session_id)
-            given.append(number)
-        return given[1:]
+            ids.append(number)
+        return ids[1:]
 
     def _move(self, row: StoredRow, session_id: str) -> int:
         """Give a message a higher id: it comes after one that has a higher id than it."""
         (was,) = replay.with_attachments(self.tx, row.owner, [replay.message(self.tx, row.id)])
-        number = self.add(session_id, ready(was), None, row.shown)
+        number = self.add(session_id, as_row(was), None, row.shown)
         messages.delete(self.engine, self.tx, [row.id])
         return number
 
@@ -129,11 +131,11 @@ class Ingest:
         for (version,) in self.tx.rows(sql, (row.owner, REPLACED, *at)):
             self.tx.run("UPDATE messages SET session_id = ? WHERE id = ?", (session_id, version))
 
-    def replace(self, number: int, keeper: str, told: Told) -> int:
+    def replace(self, number: int, keeper: str, message: Record) -> int:
         """Change a message; `keeper` gets the row with the earlier version, whose id is returned."""
-        message = ready(told)
-        version = messages.replace(self.engine, self.tx, number, message, keeper)
-        self.attachments.update(digest for digest, _, _ in message.lifted)
+        encoded = as_row(message)
+        version = messages.replace(self.engine, self.tx, number, encoded, keeper)
+        self.attachments.update(digest for digest, _, _ in encoded.lifted)
         return version
 
     # ------------------------------------------------------------------------------------------ sessions
@@ -193,16 +195,16 @@ def checked(data: Any) -> str:
     if not isinstance(data, Mapping) or not isinstance(data.get("id"), str):
         raise InvalidInput("an exported session is an object with an id")
     for key in ("messages", "rewound_messages"):
-        told = data.get(key) or []
-        if not isinstance(told, list) or not all(isinstance(m, dict) and m.get("role") for m in told):
+        entries = data.get(key) or []
+        if not isinstance(entries, list) or not all(isinstance(m, dict) and m.get("role") for m in entries):
             raise InvalidInput(f"session {data['id']}: {key} is not a list of messages")
     return sessions.checked_id(data["id"])
 
 
-def prepared(data: Told, attachments: Attachments, mask: Mask | None) -> dict[str, Any]:
+def prepared(data: Record, attachments: Attachments, mask: Mask | None) -> dict[str, Any]:
     """An exported session as this store stores it: base64 payloads lifted into attachments, secrets masked.
 
-    Each message lists its attachments; where neither the export nor a payload tells of any, its text does.
+    Each message lists its attachments; where neither the export nor a payload names any, its text does.
     """
     attached = data.get("attached") if isinstance(data.get("attached"), dict) else None
 
@@ -212,18 +214,18 @@ def prepared(data: Told, attachments: Attachments, mask: Mask | None) -> dict[st
             content, named = attachments.lift(content)
             found = listed(tuple(one for one in named if one[1]))  # payloads: a reference has no type
         if attached is not None:
-            told = attached.get(str(message.get("id")))
+            files = attached.get(str(message.get("id")))
         else:
-            told = listed(references(content if isinstance(content, str) else codec.to_json(content)))
-        return {**message, "content": content, "attachments": [*found, *(told if isinstance(told, list) else ())]}
+            files = listed(references(content if isinstance(content, str) else codec.to_json(content)))
+        return {**message, "content": content, "attachments": [*found, *(files if isinstance(files, list) else ())]}
 
     lists = {key: [lifted(one) for one in data.get(key) or ()] for key in ("messages", "rewound_messages")}
     events = data.get("events")
-    told = {**data, **lists, "events": events if isinstance(events, list) else []}
-    return told if mask is None else masked_session(told, mask)
+    prepared = {**data, **lists, "events": events if isinstance(events, list) else []}
+    return prepared if mask is None else masked_session(prepared, mask)
 
 
-def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, int]) -> Ingested:
+def ingest(engine: Engine, tx: Tx, data: Record, policy: Policy, ids: dict[int, int]) -> Ingested:
     """Store a prepared session; the policy says what happens to one that is here.
 
     A message keeps its id unless another message has it; `ids` maps it to the new one for later sessions that refer to it.
@@ -243,12 +245,12 @@ def ingest(engine: Engine, tx: Tx, data: Told, policy: Policy, ids: dict[int, in
     return _Follow(engine, tx, session_id, data, ids).run()
 
 
-def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> None:
+def _store(into: Ingest, session_id: str, data: Record, ids: dict[int, int]) -> None:
     tx = into.tx
     replay.insert_session(tx, data)
     shown, rewound, refs = data["messages"], data["rewound_messages"], data.get("refs") or []
 
-    def is_carried(one: Told) -> bool:
+    def is_carried(one: Record) -> bool:
         owner, old = one.get("session_id", session_id), one.get("id")
         is_others = owner != session_id and usable_id(old)
         return is_others and any(whose == owner and first <= old <= last for _, whose, first, last, *_ in refs)
@@ -259,8 +261,8 @@ def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> No
         own.sort(key=itemgetter("id"))  # rewound messages at their place
     kept = StoredMessages(tx, session_id, kept=True)
     with lineage.references_kept(tx, {session_id}, into.touched) as moved:
-        given = into.arrange(session_id, [(one, kept.take(one, one.get("id"))) for one in own], moved)
-    here = {one["id"]: new for one, new in zip(own, given, strict=True) if usable_id(one.get("id"))}
+        new_ids = into.arrange(session_id, [(one, kept.claim(one, one.get("id"))) for one in own], moved)
+    here = {one["id"]: new for one, new in zip(own, new_ids, strict=True) if usable_id(one.get("id"))}
     ids.update(here)
     places: dict[int, Place] = {}
     stored: dict[str, StoredMessages] = {}
@@ -268,12 +270,12 @@ def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> No
         owner, old = one["session_id"], one["id"]
         if owner not in stored:
             stored[owner] = StoredMessages(tx, owner)
-        row = stored[owner].take(one, ids.get(old, old))
-        number = row.id if row is not None else into.keep(owner, one, redacted=one.get("hidden") == REDACTED)
+        row = stored[owner].claim(one, ids.get(old, old))
+        number = row.id if row is not None else into.keep_for_others(owner, one, redacted=one.get("hidden") == REDACTED)
         places[old] = (number, owner)
     new = {**here, **{old: number for old, (number, _) in places.items()}}
     ids.update(new)
-    state: replay.ToldState = {key: data[key] for key in ("tags", "members") if key in data}
+    state: replay.PartialState = {key: data[key] for key in ("tags", "members") if key in data}
     state["rewinds"] = [[batch, new.get(cut, 0)] for batch, cut in data.get("rewinds") or [] if not cut or cut in new]
     state["hidden"] = [[here[m["id"]], m["hidden"]] for m in rewound if m.get("id") in here and m.get("hidden")]
     replay.set_state(tx, session_id, state)
@@ -283,7 +285,7 @@ def _store(into: Ingest, session_id: str, data: Told, ids: dict[int, int]) -> No
         for _, owner, first, last, after, rewound_, born in refs
     ])  # fmt: skip
     if data["events"]:
-        session_events.bring_in(tx, session_id, data["events"], new)
+        session_events.add_missing(tx, session_id, data["events"], new)
     into.finish(session_id)
 
 
@@ -303,7 +305,7 @@ class _Follow:
     to the session's counters.
     """
 
-    def __init__(self, engine: Engine, tx: Tx, session_id: str, data: Told, ids: dict[int, int]) -> None:
+    def __init__(self, engine: Engine, tx: Tx, session_id: str, data: Record, ids: dict[int, int]) -> None:
         self.tx, self.id, self.data, self.ids, self.done = tx, session_id, data, ids, Ingested()
         self.into = Ingest(engine, tx)
         self.used: Counter[str] = Counter()  # tokens, cost and replies that came in
@@ -355,7 +357,7 @@ class _Follow:
         self.done.added = len(names - self.stored.keys())
         rewound = [one for one in self.data["rewound_messages"] if one.get("platform_message_id")]
         for one in (*shown, *(one for one in rewound if one["platform_message_id"] not in self.stored)):
-            self._take(one)
+            self._apply_message(one)
         undone = [row.id for name, row in self.stored.items() if row.hidden is None and name not in names]
         compacted = {one["platform_message_id"] for one in rewound if one.get("hidden") == COMPACTED}
         for row in (row for name, row in self.stored.items() if row.id in undone and name in compacted):
@@ -379,19 +381,19 @@ class _Follow:
             self.into.finish(self.id, more if self.is_partial and not self.done.hides else None)
         return self.done
 
-    def _take(self, told: Told) -> None:
+    def _apply_message(self, message: Record) -> None:
         """Store a message, or what was changed in it."""
-        name = told["platform_message_id"]
-        message, row = ready(told), self.stored.get(name)
+        name = message["platform_message_id"]
+        encoded, row = as_row(message), self.stored.get(name)
         if row is None:
-            self.done.stored.append(self.into.add(self.id, message))
+            self.done.stored.append(self.into.add(self.id, encoded))
             self.stored[name] = StoredRow(self.done.stored[-1], self.id, None)
-            self._count(told, message.values, dict.fromkeys(_COUNTED), message.calls)
-            self.used["api_call_count"] += told["role"] == "assistant"
-            self.latest = max(self.latest, message.timestamp)
-            self.preview = self.preview or message.preview
-        if usable_id(told.get("id")):
-            self.ids[told["id"]] = self.stored[name].id
+            self._count(message, encoded.values, dict.fromkeys(_COUNTED), encoded.calls)
+            self.used["api_call_count"] += message["role"] == "assistant"
+            self.latest = max(self.latest, encoded.timestamp)
+            self.preview = self.preview or encoded.preview
+        if usable_id(message.get("id")):
+            self.ids[message["id"]] = self.stored[name].id
         if row is None or row.hidden is not None:
             return
         columns = ", ".join((*_COMPARED, *_COUNTED))
@@ -400,29 +402,29 @@ class _Follow:
         )
         assert was is not None
         text, values = (codec.joined(*was[:2]), was[2]), dict(zip((*_COMPARED, *_COUNTED), was[3:], strict=True))
-        is_other = text != (message.text, message.form) or any(values[n] != message.values[n] for n in _COMPARED)
+        is_other = text != (encoded.text, encoded.form) or any(values[n] != encoded.values[n] for n in _COMPARED)
         before = count_calls(codec.restored(values["tool_calls"])) if values["tool_calls"] else 0
-        self._count(told, message.values, values, message.calls - before if is_other else 0)
+        self._count(message, encoded.values, values, encoded.calls - before if is_other else 0)
         if is_other:
-            self.done.stored.append(self.into.replace(row.id, self.id, told))
+            self.done.stored.append(self.into.replace(row.id, self.id, message))
             self.done.changed.append(row.id)
             self.done.revised += 1
             return
-        counted = {name: message.values[name] for name in _COUNTED}  # programs write these after the words
+        counted = {name: encoded.values[name] for name in _COUNTED}  # programs write these after the words
         if new := {name: value for name, value in counted.items() if value not in (None, values[name])}:
             sets = ", ".join(f"{name} = ?" for name in new)
             self.tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*new.values(), row.id))
             self.done.changed.append(row.id)
             self.done.revised += 1
 
-    def _count(self, told: Told, new: Told, old: Told, calls: int) -> None:
+    def _count(self, message: Record, new: Record, old: Record, calls: int) -> None:
         """Count what a message used, or what more it used than its stored version says."""
         self.calls += calls
         for name in (*_TOKENS, "cost_usd"):
             if new[name] is not None:
                 self.used[name] += new[name] - (old[name] or 0)
         if old["output_tokens"] is None:
-            self.used["reasoning_tokens"] += told.get("reasoning_tokens") or 0
+            self.used["reasoning_tokens"] += message.get("reasoning_tokens") or 0
 
     def _columns(self) -> None:
         """Take over what the other program has changed about the session itself."""
@@ -437,25 +439,23 @@ class _Follow:
             self.done.revised += len(new)
             if self.source is not None and "end" in self.source and "end_reason" in new:
                 self._record(end=new["end_reason"])
-        told = self.data.get("title")
-        if self.source is None or told is None or told == (known := self.source.get("title")):
+        new_title = self.data.get("title")
+        if self.source is None or new_title is None or new_title == (known := self.source.get("title")):
             return
         if (title is None and known is None) or (title is not None and known in (title, base)):
             adopt_foreign_titles(self.tx)
-            set_or_number(self.tx, self.id, told)
-            self._record(title=told)
+            set_or_number(self.tx, self.id, new_title)
+            self._record(title=new_title)
             self.done.revised += 1
 
     def _ended_there(self, reason: Any) -> bool:
         """Whether a session is as the other program ended it (or has not yet), and nothing was said in it here."""
-        said = "SELECT 1 FROM messages WHERE session_id = ? AND platform_message_id IS NULL AND hidden IS NULL LIMIT 1"
+        sql = "SELECT 1 FROM messages WHERE session_id = ? AND platform_message_id IS NULL AND hidden IS NULL LIMIT 1"
         return (
-            "end" in (self.source or {})
-            and reason == (self.source or {})["end"]
-            and not self.tx.value(said, (self.id,))
+            "end" in (self.source or {}) and reason == (self.source or {})["end"] and not self.tx.value(sql, (self.id,))
         )
 
-    def _sums(self, was: Told) -> Told:
+    def _sums(self, was: Record) -> Record:
         """The session's own sums with what a part of it adds to them."""
         names = {name: name for name in (*_TOKENS, "reasoning_tokens", "api_call_count")}
         names["actual_cost_usd"] = "cost_usd"
@@ -507,14 +507,14 @@ def _rewound(tx: Tx, session_id: str, shown: Sequence[MessageRow], state: Sessio
     or the code of a redaction or edit."""
     hidden = {message_id: kind for message_id, kind in state["hidden"] if kind != KEPT}
     found = {m["id"]: m for m in replay.own_messages(tx, session_id) if m["id"] in hidden} if hidden else {}
-    told = {message["id"] for message in shown}
+    shown_ids = {message["id"] for message in shown}
     for _, owner, first, last, _, rewound, _ in state["refs"]:
         sql = f"SELECT {message_reading.ROW}, m.hidden FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ?"
         if rewound is None:
             sql += f" AND m.hidden = {REDACTED}"
         for *row, kind in tx.rows(f"{sql} ORDER BY m.id", (owner, first, last)):
             message_id = row[0]
-            if message_id not in told and kind != REPLACED:
+            if message_id not in shown_ids and kind != REPLACED:
                 found[message_id] = message_reading.decode(tuple(row))
                 hidden.setdefault(message_id, REDACTED if kind == REDACTED else rewound)
     return [{**message, "hidden": hidden[number]} for number, message in sorted(found.items())]

@@ -1,6 +1,6 @@
 """Connections: a platform's bot, mailbox or port is connected by one gateway at a time, which does all of its work.
 
-The lease `job:connection:<name>` says which one; its token fences everything that gateway stores for the connection. Each
+The lease `job:connection:<name>` shows which one; its token fences everything that gateway stores for the connection. Each
 running gateway also holds `job:gateway:<holder>`.
 """
 
@@ -30,13 +30,13 @@ def gateways(tx: Tx) -> list[str]:
     return sorted(holder for holder, _ in leases.holders(tx, _GATEWAY).values())
 
 
-def held(tx: Tx) -> dict[str, str]:
+def connected(tx: Tx) -> dict[str, str]:
     """The connected platforms and accounts, each with the holder name of its gateway."""
     found = leases.holders(tx, _CONNECTION)
     return {lease.removeprefix(_CONNECTION): holder for lease, (holder, _) in found.items()}
 
 
-def take(tx: Tx, now: float, name: str, holder: str, ttl: float) -> tuple[int, str | None] | None:
+def acquire(tx: Tx, now: float, name: str, holder: str, ttl: float) -> tuple[int, str | None] | None:
     """Take a connection that is free or whose gateway is dead; the token of its lease, and the dead gateway.
 
     None while another gateway has it. Questions that wait to be sent are cancelled: the turns that asked them have ended.

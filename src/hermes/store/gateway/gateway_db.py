@@ -71,28 +71,28 @@ class GatewayDB:
     def __init__(self, db: SessionDB, *, clock: Callable[[], float] = time.time) -> None:
         self.db, self.clock = db, clock
         self._store = Transactions(db)
-        if not db.read_only and not self.is_there():
+        if not db.read_only and not self.exists():
             self._store.make_tables(STATEMENTS)
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether a gateway has ever used this store."""
         with self._store.read() as tx:
             return tx.has_table("gateway_aliases")
 
-    def read(self, query: Callable[Concatenate[Tx, P], R], /, *given: P.args, **named: P.kwargs) -> R:
+    def read(self, query: Callable[Concatenate[Tx, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a query of the modules named above in a transaction of its own."""
         with self._store.read() as tx:
-            return query(tx, *given, **named)
+            return query(tx, *args, **kwargs)
 
-    def write(self, change: Callable[Concatenate[Tx, float, P], R], /, *given: P.args, **named: P.kwargs) -> R:
+    def write(self, change: Callable[Concatenate[Tx, float, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a change of the modules named above, which gets the time as well, in a transaction of its own."""
         with self._store.write() as tx:
-            return change(tx, self.clock(), *given, **named)
+            return change(tx, self.clock(), *args, **kwargs)
 
-    def write_unsynced(self, change: Callable[Concatenate[Tx, float, P], R], /, *given: P.args, **named: P.kwargs) -> R:
+    def write_unsynced(self, change: Callable[Concatenate[Tx, float, P], R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Like `write`, for a change that may be lost if the power fails."""
         with self._store.write(durable=False) as tx:
-            return change(tx, self.clock(), *given, **named)
+            return change(tx, self.clock(), *args, **kwargs)
 
     def identity(self) -> str:
         """A unique name of this store's gateway, for naming messages on platforms."""
@@ -156,7 +156,7 @@ class GatewayDB:
                 routes.put(tx, now, key, platform, *what)
             return ReceiveResult(key, number)
 
-    def take_up(self, inbox_id: int, key: str, user: User | None) -> WorkItem:
+    def read_work_item(self, inbox_id: int, key: str, user: User | None) -> WorkItem:
         """Read, in one snapshot, what a gateway needs before it answers an event."""
         with self._store.read() as tx:
             found = inbox.waiting(tx, "id = ?", (inbox_id,))
@@ -237,7 +237,7 @@ class GatewayDB:
     def post_file(
         self, platform: str, attachment: str, parts: Sequence[tuple[str, str, str]], session_id: str | None = None
     ) -> list[Outgoing]:
-        """Queue a file and what is said with it: each part its chat, text and nonce. [] if the first was queued before.
+        """Queue a file and its message: each part its chat, text and nonce. [] if the first was queued before.
 
         `session_id`: the session whose words are in it; the file is shredded with that session.
         """
@@ -258,7 +258,7 @@ class GatewayDB:
 
     def mail_counts(self) -> dict[str, dict[str, int]]:
         """How much waits ("waiting", "unsent") and how much could not be sent ("failed"), by platform."""
-        if not self.is_there():
+        if not self.exists():
             return {}
         found: dict[str, dict[str, int]] = {}
         with self._store.read() as tx:
@@ -300,7 +300,7 @@ class GatewayDB:
     def approve_pairing(self, code: str, welcome: Callable[[str], str]) -> approvals.Person | None:
         """Approve the user with this code, and queue the message that tells them; None when no user has it (any more).
 
-        `welcome` makes that message for the chat (as JSON) where they asked.
+        `welcome` makes that message for the chat (as JSON) where they asked for it.
         StoreBusy after five tries in a minute.
         """
         nonce = f"{self.identity()}-p{approvals.digest(code)[:16]}"
@@ -329,7 +329,7 @@ class GatewayDB:
     def statuses(self) -> list[PlatformStatus]:
         """The state of all platforms."""
         with self._store.read() as tx:
-            return tx.dicts("SELECT * FROM gateway_status ORDER BY platform") if self.is_there() else []
+            return tx.dicts("SELECT * FROM gateway_status ORDER BY platform") if self.exists() else []
 
     def get_alias(self, digest: str) -> str | None:
         """The session of the conversation with this digest."""

@@ -1,4 +1,4 @@
-"""The gateway's inbox: events stay until they are answered, so that a kill loses and doubles none.
+"""The gateway's inbox: events stay until they are answered, so that killing a process loses and doubles none.
 
 An event is in the inbox before its receipt is confirmed to its platform. It is begun when a turn takes it, linked to
 the message it became (in the same transaction), and finished together with the parts of its reply entering the outbox
@@ -62,7 +62,7 @@ class IncomingEvent(NamedTuple):
 
 
 class ReceiveResult(NamedTuple):
-    """The place where an event is stored."""
+    """The route and the number under which an event is stored."""
 
     key: str
     id: int | None  # None: it was already answered
@@ -102,7 +102,7 @@ def receive(tx: Tx, now: float, platform: str, event_id: str, key: str, event: s
 
 def keep_deletion(tx: Tx, now: float, platform: str, event_id: str) -> bool:
     """Record that an event that has not arrived yet was deleted: it counts as answered. False when it has arrived meanwhile."""
-    if find_said(tx, platform, event_id) is not None:
+    if find_event(tx, platform, event_id) is not None:
         return False
     note(tx, now, platform, event_id)
     return True
@@ -142,7 +142,7 @@ def check_unrevised(tx: Tx, inbox_id: int, texts: Sequence[str]) -> None:
         raise Revised(f"event {inbox_id} was edited or deleted before a turn took it")
 
 
-def find_said(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
+def find_event(tx: Tx, platform: str, event_id: str) -> KnownEvent | None:
     """The state of an event of any age: where it waits, and its messages that can still be shown."""
     row = tx.row(
         "SELECT id, event, message_id, finished_at FROM gateway_inbox WHERE platform = ? AND event_id = ?",

@@ -1,7 +1,7 @@
 """The gateway's outbox: parts of replies and other messages stay until they are sent.
 
-A part is begun before it is sent (where the platform can't recognise a repetition) and sent when the platform has given
-its id. Its text is deleted then.
+A part is begun before it is sent (where the platform can't recognise a repetition) and sent when the platform has
+returned its id. Its text is deleted then.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def of_session(tx: Tx, session_id: str) -> Route | None:
 
 
 def bound(tx: Tx, *, quiet_since: float | None = None) -> list[Route]:
-    """All keys with a session; if a time is given, only those without a user message since."""
+    """All keys with a session; with a time, only those without a user message since."""
     quiet, values = ("", ()) if quiet_since is None else (" AND last_user_at < ?", (quiet_since,))
     return _routes(tx, f"session_id IS NOT NULL{quiet} ORDER BY key", values)
 
@@ -121,7 +121,7 @@ def unbind_chat(tx: Tx, now: float, moved: Binding) -> None:
     if moved.before is not None and moved.before != moved.session_id:
         bind(tx, now, moved.key, moved.before)
     else:
-        let_go(tx, now, moved.key)
+        release(tx, now, moved.key)
     origin = get(tx, moved.came_from) if moved.came_from not in (None, moved.key) else None
     if origin is not None and origin.session_id is None:
         bind(tx, now, origin.key, moved.session_id)
@@ -146,7 +146,7 @@ def chat_moved(tx: Tx, now: float, platform: str, old: str, new: str) -> list[st
         where = json.dumps({**chat, "chat_id": new}, ensure_ascii=False, separators=(",", ":"))
         tx.run("DELETE FROM gateway_routes WHERE key = ?", (key,))
         insert(tx, "gateway_routes", **asdict(replace(route, key=key, chat=where, updated_at=now)))
-        let_go(tx, now, route.key)
+        release(tx, now, route.key)
         done.append(key)
     return done
 
@@ -156,8 +156,8 @@ def _escaped(part: str) -> str:
     return part.replace("%", "%25").replace(":", "%3A")
 
 
-def let_go(tx: Tx, now: float, key: str, *, previous: str | None = None, reason: str | None = None) -> None:
-    """The next message under this key begins a session; after a reset it links to the previous one."""
+def release(tx: Tx, now: float, key: str, *, previous: str | None = None, reason: str | None = None) -> None:
+    """Unbind this key: its next message begins a session, which after a reset links to the previous one."""
     changes = {"previous_id": previous, "reset_reason": reason}
     update(tx, "gateway_routes", "key = ?", (key,), session_id=None, updated_at=now, **changes)
 

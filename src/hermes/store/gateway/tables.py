@@ -15,7 +15,7 @@ from hermes.store.engines.base import Row, Tx
 
 TABLES: tuple[str, ...] = (
     # The routing table: a session key, and its current session (NULL: the next message begins one). `previous_id` and
-    # `reset_reason` (idle, daily) are of a reset that the user was not told yet; `user_id` is NULL where several share it.
+    # `reset_reason` (idle, daily) are of a reset that the user does not know of yet; `user_id` is NULL where several share it.
     "CREATE TABLE IF NOT EXISTS gateway_routes (key TEXT PRIMARY KEY, session_id TEXT, previous_id TEXT, reset_reason TEXT,"
     " platform TEXT NOT NULL, chat_type TEXT NOT NULL, chat TEXT NOT NULL, display_name TEXT, user_id TEXT,"
     " shared INTEGER NOT NULL, pending_title TEXT, created_at REAL NOT NULL, updated_at REAL NOT NULL, last_user_at REAL)",

@@ -39,7 +39,7 @@ def references(text: str | None) -> Lifted:
     return tuple((digest, "", 0) for digest in dict.fromkeys(_REFERENCE.findall(text)))
 
 
-def as_told(listed: Any) -> Lifted:
+def parse_listed(listed: Any) -> Lifted:
     """The attachments of a message as a transcript or an export lists them."""
     out = []
     for one in listed if isinstance(listed, list) else ():
@@ -50,7 +50,7 @@ def as_told(listed: Any) -> Lifted:
 
 
 def listed(lifted: Lifted) -> list[AttachmentEntry]:
-    """The inverse of as_told()."""
+    """The inverse of parse_listed()."""
     return [{"hash": digest, "mime": mime, "bytes": size} for digest, mime, size in lifted]
 
 
@@ -71,7 +71,7 @@ GONE, _DAMAGED = "is gone", "is damaged: its bytes are not those that were store
 ABSENT = "attachment_absent:"  # keys of state_meta, followed by a hash: messages were imported without these bytes
 
 
-def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
+def note_absent(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
     """Record which bytes were never imported, so that `check` can distinguish these from lost ones; `here` are none of them."""
     for digest in here:
         drop_meta(tx, ABSENT + digest)
@@ -79,7 +79,7 @@ def note(tx: Tx, here: Iterable[str], absent: Iterable[str]) -> None:
         note_meta(tx, ABSENT + digest)
 
 
-def noted(tx: Tx) -> set[str]:
+def absent_hashes(tx: Tx) -> set[str]:
     """The hashes of attachments that were never imported."""
     return set(meta_names(tx, ABSENT))
 
@@ -163,7 +163,7 @@ class Attachments:
 
     def secure(self, tx: Tx, lifted: Lifted) -> None:
         """A message that refers to these is being stored: make sure that the bytes stay."""
-        note(tx, [digest for digest, _, _ in lifted], [])
+        note_absent(tx, [digest for digest, _, _ in lifted], [])
 
     def forget(self, digests: Iterable[str]) -> None:
         """Remove files that no message refers to any more."""
@@ -210,8 +210,8 @@ class Attachments:
         """
         lifted: list[tuple[str, str, int]] = []
         content = self._lifted(content, lifted, 0)
-        told = {digest: mime for digest, mime, _ in lifted if mime}  # one with a type overrides a mere mention
-        return content, tuple({digest: (digest, told.get(digest, ""), size) for digest, _, size in lifted}.values())
+        mimes = {digest: mime for digest, mime, _ in lifted if mime}  # one with a type overrides a mere mention
+        return content, tuple({digest: (digest, mimes.get(digest, ""), size) for digest, _, size in lifted}.values())
 
     def _lifted(self, value: Any, lifted: list[tuple[str, str, int]], depth: int) -> Any:
         if isinstance(value, str):

@@ -1,6 +1,6 @@
 """Session events: what happened in a session that is no message; that the model failed to answer, or what it recalled.
 
-An event stands between messages: it is never sent to a model, counted or searched. It is copied with the messages: to
+An event lies between messages: it is never sent to a model, counted or searched. It is copied with the messages: to
 transcripts, exports, another store.
 """
 
@@ -41,10 +41,10 @@ def of_session(tx: Tx, session_id: str) -> list[SessionEvent]:
             for at, after, kind, text in rows]  # fmt: skip
 
 
-def bring_in(tx: Tx, session_id: str, given: Iterable[Any], ids: Mapping[int, int]) -> None:
+def add_missing(tx: Tx, session_id: str, entries: Iterable[Any], ids: Mapping[int, int]) -> None:
     """Add events of a transcript or an export that are missing here; `ids` has the new ids of messages."""
     known = {event["at"] for event in of_session(tx, session_id)}
-    fresh = [event for event in map(_checked, given) if event is not None and event["at"] not in known]
+    fresh = [event for event in map(_checked, entries) if event is not None and event["at"] not in known]
     _insert(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
 
 
@@ -53,7 +53,7 @@ def forget(tx: Tx, session_id: str) -> None:
     tx.run("DELETE FROM session_events WHERE session_id = ?", (session_id,))
 
 
-def told_by(entry: Mapping[str, Any]) -> SessionEvent | None:
+def from_entry(entry: Mapping[str, Any]) -> SessionEvent | None:
     """The event in a line of a transcript, if the line is one: a line about a change of the session has no text."""
     return _checked({**entry, "kind": entry.get("event")}) if entry.get("type") == "event" else None
 
@@ -63,21 +63,21 @@ def line_of(event: SessionEvent) -> Entry:
     return {"type": "event", "event": event["kind"], "at": event["at"], "after": event["after"], "text": event["text"]}
 
 
-def woven(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
+def interleaved(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
     """(False, message) and (True, event) in chronological order.
 
-    An event stands after the message it came after; where that message is not shown, it is placed by its time.
+    An event follows the message it came after; where that message is not shown, it is placed by its time.
     """
     places = {message["id"]: number for number, message in enumerate(messages) if "id" in message}
-    told = [((number, 0), (False, message)) for number, message in enumerate(messages)]
+    placed = [((number, 0), (False, message)) for number, message in enumerate(messages)]
     for event in events:
         place = places.get(event["after"])
         if place is None:
             later = (n for n, message in enumerate(messages) if (message.get("timestamp") or 0) > event["at"])
             place = next(later, len(messages)) - 1
-        told.append(((place, 1), (True, event)))
-    told.sort(key=itemgetter(0))
-    return (one for _, one in told)
+        placed.append(((place, 1), (True, event)))
+    placed.sort(key=itemgetter(0))
+    return (one for _, one in placed)
 
 
 def described(event: SessionEvent) -> str:

@@ -1,4 +1,4 @@
-"""The files that tool calls changed: noted with each message as it is stored, asked by `hermes why`.
+"""The files that tool calls changed: recorded with each message as it is stored, read by `hermes why`.
 
 A row for each file of each tool call (file_edits.py reads the calls): the path as the call names it, its last component for
 the index, and a hash of every line that the call adds. The result of a call that failed takes its rows away again. Messages
@@ -30,19 +30,19 @@ _PUT = "INSERT INTO file_changes(message_id, call, path, name, kind, lines) VALU
 # ---------------------------------------------------------------------------------------------- noting
 
 
-def note(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> None:
-    """Note what a message that was just stored tells about files."""
-    if ready.changes:
-        _put(tx, message_id, ready.changes)
-    elif ready.failed:
+def note(tx: Tx, session_id: str, message_id: int, encoded: EncodedMessage) -> None:
+    """Record the file changes of a message that was just stored."""
+    if encoded.changes:
+        _put(tx, message_id, encoded.changes)
+    elif encoded.failed:
         sql = (
             f"SELECT id, tool_calls FROM messages WHERE {_OF_SESSION} AND id < ? AND id >= ? AND tool_calls IS NOT NULL"
             " ORDER BY id DESC"
         )
         for made, calls in tx.rows(sql, (session_id, message_id, message_id - _NEAR)):
             ids = [call_id for call_id, _, _ in calls_in(codec.restored(calls))]
-            if ready.values["tool_call_id"] in ids:
-                call = ids.index(ready.values["tool_call_id"])
+            if encoded.values["tool_call_id"] in ids:
+                call = ids.index(encoded.values["tool_call_id"])
                 tx.run("DELETE FROM file_changes WHERE message_id = ? AND call = ?", (made, call))
                 return
 
@@ -66,8 +66,8 @@ def note_stored(tx: Tx, rows: Sequence[tuple[int, str, Any]]) -> None:
 
 def _succeeded(tx: Tx, message_id: int, session_id: str, calls: Any) -> list[Noted]:
     """The changes that a stored message's tool calls made, but for those that failed."""
-    told = codec.from_json(codec.restored(calls))
-    if not (found := noted(told)):
+    decoded = codec.from_json(codec.restored(calls))
+    if not (found := noted(decoded)):
         return []
     sql = (
         "SELECT tool_call_id, content, content_rest, content_format, meta FROM messages WHERE id > ? AND id <= ? AND"
@@ -78,7 +78,7 @@ def _succeeded(tx: Tx, message_id: int, session_id: str, calls: Any) -> list[Not
         for call_id, *content, meta in tx.rows(sql, (message_id, message_id + _NEAR, session_id))
         if is_failure(_text(*content), None if meta is None else codec.from_json(codec.restored(meta)))
     }
-    ids = [call_id for call_id, _, _ in calls_in(told)]
+    ids = [call_id for call_id, _, _ in calls_in(decoded)]
     return [row for row in found if ids[row[0]] not in failed]
 
 
@@ -132,9 +132,9 @@ def _changes(
     if names is not None and not names:
         return
     if is_noted:
-        these, given = ("TRUE", []) if names is None else tx.among("c.name", names)
+        these, values = ("TRUE", []) if names is None else tx.among("c.name", names)
         sql = f"SELECT c.message_id, c.path, c.kind, c.lines, {_OWNER} FROM file_changes c JOIN messages m ON m.id = c.message_id"
-        yield from tx.rows(f"{sql} {joined.format(these=f'{these} AND {of_session}')}", [*given, *params])
+        yield from tx.rows(f"{sql} {joined.format(these=f'{these} AND {of_session}')}", [*values, *params])
     # Without the table it is an older file, which is only read.
     mark, unnoted = (engine.fulltext.mark(tx), "m.writer IS NULL") if is_noted else (0, "TRUE")
     known = [name for name in names or () if all(map(str.isascii, names or ()))]  # programs may have escaped others
@@ -154,12 +154,12 @@ def reasons(tx: Tx, message_ids: Sequence[int], visible_to: User | None) -> dict
     for message_id, session_id, at in rows_among(tx, sql, list(message_ids), "m.id"):
         if message_reading.session_of(tx, message_id, visible_to) is None:
             continue
-        asked, request = _request(tx, session_id, message_id, at)
-        said, words = _last(tx, "assistant", session_id, message_id, at)
-        shown = [visible_to is None or message_reading.session_of(tx, one, visible_to) for one in (asked, said)]
+        prompt_id, request = _request(tx, session_id, message_id, at)
+        reply_id, words = _last(tx, "assistant", session_id, message_id, at)
+        shown = [visible_to is None or message_reading.session_of(tx, one, visible_to) for one in (prompt_id, reply_id)]
         found[message_id] = {
             "request": request if shown[0] else "",
-            "words": words if shown[1] and said > asked else "",
+            "words": words if shown[1] and reply_id > prompt_id else "",
         }
     return found
 
@@ -184,12 +184,12 @@ def _request(tx: Tx, session_id: str, message_id: int, at: float) -> tuple[int, 
     sql = f"SELECT kind, parent_session_id, ({own}) FROM sessions s WHERE s.id = ?"
     best = 0, ""
     for _ in range(20):
-        asked, text = _last(tx, "user", session_id, message_id, at)
+        prompt_id, text = _last(tx, "user", session_id, message_id, at)
         kind, parent, first = tx.row(sql, (session_id,)) or (None, None, None)
-        is_summary = kind == "compression" and asked == first
-        if asked and not is_summary and kind != "subagent":
-            return asked, text
-        best = (asked, text) if asked and not best[0] else best
+        is_summary = kind == "compression" and prompt_id == first
+        if prompt_id and not is_summary and kind != "subagent":
+            return prompt_id, text
+        best = (prompt_id, text) if prompt_id and not best[0] else best
         if parent is None:
             break
         session_id, message_id = parent, message_reading.LAST

@@ -66,14 +66,14 @@ def changes_of(tool_name: str, arguments: Any) -> list[FileChange]:
     kind = _KINDS.get(_plain(_PREFIX.sub("", tool_name)))
     if kind is None and not (isinstance(arguments, str) and _BEGIN in arguments):
         return []
-    given = arguments
-    if isinstance(given, str):
-        decoded = codec.from_json(given)
-        given = decoded if isinstance(decoded, dict) else {"input": decoded if isinstance(decoded, str) else given}
-    if not isinstance(given, Mapping):
+    fields = arguments
+    if isinstance(fields, str):
+        decoded = codec.from_json(fields)
+        fields = decoded if isinstance(decoded, dict) else {"input": decoded if isinstance(decoded, str) else fields}
+    if not isinstance(fields, Mapping):
         return []
-    named = {_plain(str(name)): value for name, value in given.items()}
-    if patch := _codex_patch(given.values()):
+    named = {_plain(str(name)): value for name, value in fields.items()}
+    if patch := _codex_patch(fields.values()):
         base = next((value for name in ("workdir", "cwd") if isinstance(value := named.get(name), str)), "")
         found = [FileChange(posixpath.join(base, one.path), one.kind, one.added) for one in _patched(patch)]
     else:
@@ -247,9 +247,9 @@ def calls_in(tool_calls: Any) -> list[tuple[str, str, Any]]:
     found = []
     for call in [tool_calls] if isinstance(tool_calls, dict) else tool_calls if isinstance(tool_calls, list) else ():
         call = call if isinstance(call, dict) else {}
-        told = call["function"] if isinstance(call.get("function"), dict) else call
-        arguments = told.get("arguments", told.get("input"))
-        found.append((str(call.get("id") or ""), str(told.get("name") or ""), arguments))
+        function = call["function"] if isinstance(call.get("function"), dict) else call
+        arguments = function.get("arguments", function.get("input"))
+        found.append((str(call.get("id") or ""), str(function.get("name") or ""), arguments))
     return found
 
 

@@ -234,24 +234,24 @@ def _settle(talk: _Talk) -> None:
     row, models = talk.row, talk.models
     if None in models and row["model"] is not None:
         models[row["model"]] = _total([models.pop(None), models[row["model"]]])
-    told = _total(models.values())
+    total = _total(models.values())
     if not talk.began:
-        talk.tokens, talk.cost, talk.estimated, talk.unknown = told.tokens, told.cost, told.cost, talk.unpriced
+        talk.tokens, talk.cost, talk.estimated, talk.unknown = total.tokens, total.cost, total.cost, talk.unpriced
         return
     talk.tokens = [_whole(row[f"{name}_tokens"]) for name in TOKENS]
     talk.estimated, talk.actual = _money(row["estimated_cost_usd"]), _money(row["actual_cost_usd"])
     talk.cost = talk.estimated if talk.actual is None else talk.actual
     is_used = any(talk.tokens) or bool(row["api_call_count"])
     talk.unknown = is_used and (talk.cost is None or row["cost_status"] == "unknown")
-    is_more = any(said > counter for said, counter in zip(told.tokens, talk.tokens, strict=True))
-    costs_more = told.cost is not None and (talk.cost is None or told.cost > talk.cost + _CENT)
-    for use in (told, *models.values(), *talk.quarters.values()):
+    is_more = any(tokens > counter for tokens, counter in zip(total.tokens, talk.tokens, strict=True))
+    costs_more = total.cost is not None and (talk.cost is None or total.cost > talk.cost + _CENT)
+    for use in (total, *models.values(), *talk.quarters.values()):
         use.tokens, use.cost = [0] * len(TOKENS) if is_more else use.tokens, None if costs_more else use.cost
     owner = next(iter(models)) if row["model"] is None and len(models) == 1 else row["model"]
     rest = _Use(talk.tokens)
-    rest.add(_Use(told.tokens), -1)
-    if talk.cost is not None and (told.cost is None or talk.cost - told.cost > _CENT):
-        rest.cost = talk.cost - (told.cost or 0.0)
+    rest.add(_Use(total.tokens), -1)
+    if talk.cost is not None and (total.cost is None or talk.cost - total.cost > _CENT):
+        rest.cost = talk.cost - (total.cost or 0.0)
     models[owner].add(rest)
     _divide(rest, talk)
 

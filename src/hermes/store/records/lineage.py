@@ -360,7 +360,7 @@ class StoredMessages:
         self._taken: set[int] = set()
         self._any = tx.row("SELECT 1 FROM messages WHERE session_id = ? LIMIT 1", (owner,)) is not None
 
-    def take(self, message: Mapping[str, Any], preferred: Any) -> StoredRow | None:
+    def claim(self, message: Mapping[str, Any], preferred: Any) -> StoredRow | None:
         """Find the row of this message: under its expected id, else under the id of an equal message.
 
         An earlier version of a message differs only in the text: it equals no message.
@@ -405,7 +405,7 @@ def are_free(tx: Tx, owner: str, ids: Sequence[Any]) -> bool:
 
 @contextmanager
 def references_kept(tx: Tx, owners: set[str], touched: set[str]) -> Iterator[Moved]:
-    """While messages of these sessions move, the sessions that refer to them still show the same ones.
+    """Keep the references to these sessions right while their messages move: sessions that show them still show the same ones.
 
     Those whose references changed are added to `touched`. A range is every message between two ids, so ranges are rewritten
     afterwards; the dict maps ids to their new places.
@@ -471,7 +471,7 @@ def await_again(tx: Tx, child: str, parent: str) -> None:
 
 
 def find_children(tx: Tx, parent: str, touched: set[str]) -> None:
-    """A session was imported: the sessions that recorded it as their parent are its children again."""
+    """Restore the parent of the sessions that recorded this imported session as theirs."""
     for (key,) in tx.rows("SELECT key FROM state_meta WHERE value = ? AND key LIKE ?", (parent, AWAITED + "%")):
         child = str(codec.restored(key)).removeprefix(AWAITED)
         if tx.run(

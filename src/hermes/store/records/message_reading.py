@@ -118,7 +118,7 @@ def as_turn(row: Row) -> ChatMessage:
     return turn  # type: ignore[no-any-return]
 
 
-def asked_once(turns: Iterable[M]) -> list[M]:
+def without_repeats(turns: Iterable[M]) -> list[M]:
     """Drop user messages that repeat one since the last reply: a compression carries them over."""
     out: list[M] = []
     waiting: set[str] = set()

@@ -11,7 +11,7 @@ from hermes.errors import InvalidInput
 from hermes.store.api import arguments
 from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.records import codec
-from hermes.store.records.attachments import Lifted, as_told, references
+from hermes.store.records.attachments import Lifted, parse_listed, references
 from hermes.store.records.file_edits import Noted, is_failure, noted
 from hermes.store.records.titles import MAX_TITLE
 from hermes.store.text.index_text import plain_parts
@@ -86,8 +86,8 @@ def encode_message(message: Mapping[str, Any], *, mask: Mask | None, lift: Lift 
         content, form = codec.to_json(content), "json"
     size, whole = len(content) if content else 0, content
     if lift is None:  # from a file, which lists its attachments; else every reference counts
-        told = get("attachments")
-        lifted = as_told(told) if isinstance(told, list) else references(content)
+        entries = get("attachments")
+        lifted = parse_listed(entries) if isinstance(entries, list) else references(content)
     if role == "tool" and content:
         content, rest = codec.split_output(content)
     stamp = get("timestamp")
@@ -138,19 +138,19 @@ _OF_SESSIONS = (
 )  # fmt: skip
 
 
-def masked_message(told: Mapping[str, Any], mask: Mask) -> Mapping[str, Any]:
+def masked_message(message: Mapping[str, Any], mask: Mask) -> Mapping[str, Any]:
     """A message with the secrets in its texts masked; the same object when there are none."""
     changed = {}
     for name in _OF_MESSAGES:
-        value = told.get(name)
+        value = message.get(name)
         if value and (masked := _masked_value(value, mask)) is not value:
             changed[name] = masked
-    return {**told, **changed} if changed else told
+    return {**message, **changed} if changed else message
 
 
-def masked_session(told: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
+def masked_session(session: Mapping[str, Any], mask: Mask) -> dict[str, Any]:
     """An exported session with the secrets in its columns, tags, events and messages masked."""
-    out = {name: masked_column(name, value, mask) for name, value in told.items()}
+    out = {name: masked_column(name, value, mask) for name, value in session.items()}
     for name in ("messages", "rewound_messages"):
         if isinstance(out.get(name), list):
             out[name] = [masked_message(one, mask) if isinstance(one, dict) else one for one in out[name]]
@@ -169,10 +169,10 @@ def masked_column(name: str, value: Any, mask: Mask) -> Any:
     return masked[:MAX_TITLE] if masked is not value and name in _TITLES else masked
 
 
-def masked_event(told: Any, mask: Mask) -> Any:
+def masked_event(event: Any, mask: Mask) -> Any:
     """A session's event with the secrets in its text masked."""
-    has_text = isinstance(told, dict) and isinstance(told.get("text"), str)
-    return {**told, "text": mask(told["text"])} if has_text else told
+    has_text = isinstance(event, dict) and isinstance(event.get("text"), str)
+    return {**event, "text": mask(event["text"])} if has_text else event
 
 
 def _masked_value(value: Any, mask: Mask) -> Any:

@@ -27,33 +27,33 @@ _COUNT = (
 )
 
 
-def append(tx: Tx, session_id: str, ready: EncodedMessage) -> int:
+def append(tx: Tx, session_id: str, encoded: EncodedMessage) -> int:
     """Store one message and count it on its session."""
-    stamp, preview = ready.timestamp, None if ready.preview is None else codec.storable(ready.preview)
-    counted = _COUNT, (1, ready.calls, stamp, stamp, preview, session_id)
-    values = ready.values
-    document = ready.text, values["content_format"], values["tool_name"], values["tool_calls"]
+    stamp, preview = encoded.timestamp, None if encoded.preview is None else codec.storable(encoded.preview)
+    counted = _COUNT, (1, encoded.calls, stamp, stamp, preview, session_id)
+    values = encoded.values
+    document = encoded.text, values["content_format"], values["tool_name"], values["tool_calls"]
     message_id = tx.store_message(counted, (_INSERT, (session_id, *values.values())), document)
     if message_id is None:
         raise SessionNotFound(session_id)
-    _stored(tx, session_id, message_id, ready)
+    _stored(tx, session_id, message_id, encoded)
     return message_id
 
 
-def _stored(tx: Tx, session_id: str, message_id: int, ready: EncodedMessage) -> None:
+def _stored(tx: Tx, session_id: str, message_id: int, encoded: EncodedMessage) -> None:
     """Record what belongs to a message that was just stored."""
-    refer(tx, message_id, ready.lifted)
-    if ready.changes or ready.failed:
-        file_changes.note(tx, session_id, message_id, ready)
+    refer(tx, message_id, encoded.lifted)
+    if encoded.changes or encoded.failed:
+        file_changes.note(tx, session_id, message_id, encoded)
 
 
-def insert(tx: Tx, session_id: str, ready: EncodedMessage, message_id: int | None) -> int:
+def insert(tx: Tx, session_id: str, encoded: EncodedMessage, message_id: int | None) -> int:
     """Store a message (under a given id) without updating counters: imports and rebuilds recount afterwards."""
     if message_id is None:
-        message_id = tx.insert(_INSERT, (session_id, *ready.values.values()))
+        message_id = tx.insert(_INSERT, (session_id, *encoded.values.values()))
     else:
-        tx.run(_INSERT_WITH_ID, (message_id, session_id, *ready.values.values()))
-    _stored(tx, session_id, message_id, ready)
+        tx.run(_INSERT_WITH_ID, (message_id, session_id, *encoded.values.values()))
+    _stored(tx, session_id, message_id, encoded)
     return message_id
 
 
@@ -62,20 +62,20 @@ _CONTENT = ("content", "content_format", "content_rest")
 _ALL_BUT_WRITER = tuple(name for name in STORED if name != "writer")
 
 
-def set_values(tx: Tx, message_id: int, ready: EncodedMessage, *, only_content: bool = False) -> None:
+def set_values(tx: Tx, message_id: int, encoded: EncodedMessage, *, only_content: bool = False) -> None:
     """Replace a message's row (or only its content) with another version; its id, session and storage time stay.
 
     The caller indexes it again.
     """
     names = _CONTENT if only_content else _ALL_BUT_WRITER
     sets = ", ".join(f"{name} = ?" for name in names)
-    tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*(ready.values[name] for name in names), message_id))
+    tx.run(f"UPDATE messages SET {sets} WHERE id = ?", (*(encoded.values[name] for name in names), message_id))
     tx.run("DELETE FROM attachments WHERE message_id = ?", (message_id,))
-    refer(tx, message_id, ready.lifted)
+    refer(tx, message_id, encoded.lifted)
     if not only_content:
         file_changes.forget(tx, [message_id])
         file_changes.note(
-            tx, str(tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))), message_id, ready
+            tx, str(tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))), message_id, encoded
         )
 
 
@@ -173,21 +173,21 @@ def redact(tx: Tx, message_id: int, place: MessageHome) -> None:
 
 
 def replace(
-    engine: Engine, tx: Tx, message_id: int, ready: EncodedMessage, keeper: str, *, only_content: bool = False
+    engine: Engine, tx: Tx, message_id: int, encoded: EncodedMessage, keeper: str, *, only_content: bool = False
 ) -> int:
     """Store another version of a message; the earlier one moves to a row of `keeper`, which is returned."""
     version = tx.insert(_COPY, (keeper, message_id))
     attached = "SELECT hash, ?, mime, bytes FROM attachments WHERE message_id = ?"
     tx.run(f"INSERT INTO attachments(hash, message_id, mime, bytes) {attached}", (version, message_id))
-    set_values(tx, message_id, ready, only_content=only_content)
+    set_values(tx, message_id, encoded, only_content=only_content)
     engine.fulltext.reindex(tx, [version, message_id])
     return version
 
 
-def same_content(tx: Tx, message_id: int, ready: EncodedMessage) -> bool:
+def same_content(tx: Tx, message_id: int, encoded: EncodedMessage) -> bool:
     """Whether a message already has this content."""
     row = tx.row("SELECT content, content_rest, content_format FROM messages WHERE id = ?", (message_id,))
-    return row is not None and (codec.joined(row[0], row[1]), row[2]) == (ready.text, ready.form)
+    return row is not None and (codec.joined(row[0], row[1]), row[2]) == (encoded.text, encoded.form)
 
 
 # ---------------------------------------------------------------------------------------------- removing

@@ -239,7 +239,7 @@ class ShredResult(TypedDict):
 
     `parts` are the sessions it was made of, `messages` how many they owned. `shared_with` names sessions that still show
     messages the conversation showed without owning them; `copies` are files and places that may still hold it; `unfinished`
-    has a line for whatever could not be done: shred again after doing what it says.
+    has a line for each thing that could not be done: shred again after doing what it says.
     """
 
     parts: list[str]

@@ -112,8 +112,8 @@ def put_prompts(tx: Tx, rows: list[dict[str, Any]]) -> None:
     """Add the system prompts to rows of `LISTED` columns; each different one is read once."""
     hashes = [row.pop("system_prompt_hash") for row in rows]
     # The expression reads `s`, so each prompt stands in for a session that has it and no text of its own.
-    given = "(SELECT NULL AS system_prompt, hash AS system_prompt_hash FROM system_prompts) s WHERE {these}"
-    sql = f"SELECT s.system_prompt_hash, {PROMPT} FROM {given}"
+    prompts = "(SELECT NULL AS system_prompt, hash AS system_prompt_hash FROM system_prompts) s WHERE {these}"
+    sql = f"SELECT s.system_prompt_hash, {PROMPT} FROM {prompts}"
     texts: dict[str, Any] = dict(
         rows_among(tx, sql, sorted({digest for digest in hashes if digest is not None}), "s.system_prompt_hash")
     )

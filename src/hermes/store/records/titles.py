@@ -3,12 +3,10 @@
 A family is stored as (base, number), not parsed from the text each time, so that a base too long for " #2" can be
 shortened for display and still be found whole.
 
-Rules for titles: what they may look like, and how a family of titles is numbered.
-
 A title is cleaned once, when it is set: invisible characters (which could make two titles look alike, or turn
 one around) are removed, white space is folded, and everything visible stays exactly as typed. Letters are
 not normalised: an accent typed as a character of its own stays so, and the two spellings are two titles.
-A family is "my project", "my project #2", "my project #3"; the number stands at the end of the title only.
+A family is "my project", "my project #2", "my project #3"; the number is at the end of the title only.
 
 Invisible characters are listed here by code point instead of queried from `unicodedata`, so that a stored title
 means the same under every Python version. Format characters that have a shape (Arabic number signs) stay.

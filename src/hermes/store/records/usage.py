@@ -39,23 +39,23 @@ def checked(values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def update(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool) -> list[str]:
     """Add to (or set) a session's counters; returns the columns that changed, [] when none did or there is no such session."""
-    given = {name: value for name, value in values.items() if value is not None}
+    used = {name: value for name, value in values.items() if value is not None}
     sets: dict[str, str] = {}
-    for name in filter(_KINDS.__contains__, given):
+    for name in filter(_KINDS.__contains__, used):
         if absolute:
             sets[name] = "?"
-        elif given[name] or name in COSTS:  # a cost of 0 says that it is known
+        elif used[name] or name in COSTS:  # a cost of 0 means that it is known
             sets[name] = f"coalesce({name}, 0) + ?"
-    words = [name for name in (*FILLED, *NEWEST) if name in given]
+    words = [name for name in (*FILLED, *NEWEST) if name in used]
     known = tx.row(f"SELECT {', '.join(words)} FROM sessions WHERE id = ?", (session_id,)) if words else None
     for name, before in zip(words, known or (), strict=False):
-        if before is None or (name in NEWEST and before != given[name]):
+        if before is None or (name in NEWEST and before != used[name]):
             sets[name] = f"coalesce({name}, ?)" if name in FILLED else "?"
     if not sets:
         return []
     changes = ", ".join(f"{name} = {value}" for name, value in sets.items())
     sql = f"UPDATE sessions SET {changes} WHERE id = ? AND purged IS NULL"
-    return [*sets] if tx.run(sql, [*(given[name] for name in sets), session_id]) else []
+    return [*sets] if tx.run(sql, [*(used[name] for name in sets), session_id]) else []
 
 
 # ---------------------------------------------------------------------------------------------- side tasks

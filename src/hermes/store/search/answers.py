@@ -1,4 +1,4 @@
-"""Whether what a question found can be its answer, or is only the nearest there is.
+"""Judges whether what a question found can be its answer, or is only the nearest there is.
 
 Partial matches are found for nearly every question. They are weak where something speaks against them: the question names a
 person or a year that no message has; the person writes here, and only others speak of the topic; sessions of the named time
@@ -6,10 +6,9 @@ hold far less of it than others; or hardly a word of the topic is held by any me
 chosen on the sets of `make recall` (`--refused`) so that hardly any right answer is called weak. A hit is weak,
 too, if its session holds none of the names in the question.
 
-What the form of a question gives: clues to its answer (who is to have said it, whether it names a time or a number).
-
-And questions about a person who writes in this store, in that person's own words: "Which race did Nora run?" as "Which race
-did I run?".
+The form of a question gives clues to its answer (who is to have said it, whether it names a time or a number), and a
+question about a person who writes in this store is also asked in that person's own words: "Which race did Nora run?" as
+"Which race did I run?".
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ class ClueWeights(NamedTuple):
 class Clues:
     """The clues of one question."""
 
-    def __init__(self, asked: str, weights: ClueWeights) -> None:
-        folded = fold(asked)
+    def __init__(self, question: str, weights: ClueWeights) -> None:
+        folded = fold(question)
         self._names = frozenset(pieces(folded))
         self._wants_time = _WHEN.match(folded) is not None
         self._wants_number = _NUMBER.search(folded) is not None
@@ -102,28 +101,28 @@ _SPOKEN_TO = (
 _HEADS = "SELECT id, substr(content, 1, 240) FROM messages WHERE {these}"
 
 
-def spoken(tx: Tx, asked: str, holders: Mapping[str, Sequence[int]]) -> str | None:
+def spoken(tx: Tx, question: str, holders: Mapping[str, Sequence[int]]) -> str | None:
     """A question as the person it is about would say it; None if it is about no person that is known here. `holders`: the
     messages that hold each of its words, folded."""
-    if not looks_english(asked):
+    if not looks_english(question):
         return None
-    names = [name for name in _candidates(asked) if holders.get(name)]
+    names = [name for name in _candidates(question) if holders.get(name)]
     if not names:
         return None
     samples = {name: holders[name][:: max(1, len(holders[name]) // LOOKED_AT)][:LOOKED_AT] for name in names}
     ids = sorted({one for some in samples.values() for one in some})
     heads = {row[0]: fold(str(codec.restored(row[1]) or "")) for row in rows_among(tx, _HEADS, ids)}
     known = {name for name in names if is_addressed(name, [heads.get(one, "") for one in samples[name]])}
-    found = _in_first_person(asked, known) if known else asked
-    return found if found != asked else None
+    found = _in_first_person(question, known) if known else question
+    return found if found != question else None
 
 
-def _candidates(asked: str) -> list[str]:
-    """The words that may be a person: written like a name, where a subject stands, or owning something."""
-    words = [match[0] for match in _WORD.finditer(asked)]
+def _candidates(question: str) -> list[str]:
+    """The words that may be a person: written like a name, in the place of a subject, or owning something."""
+    words = [match[0] for match in _WORD.finditer(question)]
     found = [word for word in words[1:] if word[0].isupper()]
-    found += [name for match in _SUBJECT.finditer(asked) for name in match.groups() if name]
-    found += [match[1] for match in _POSSESSIVE.finditer(asked)]
+    found += [name for match in _SUBJECT.finditer(question) for name in match.groups() if name]
+    found += [match[1] for match in _POSSESSIVE.finditer(question)]
     return [name for name in dict.fromkeys(map(fold, found)) if name not in STOP_WORDS]
 
 
@@ -139,7 +138,7 @@ def is_addressed(name: str, texts: Sequence[str]) -> bool:
     return sum(pattern.search(text) is not None for text in texts) >= max(1.0, ADDRESSED * len(texts))
 
 
-def _in_first_person(asked: str, known: set[str]) -> str:
+def _in_first_person(question: str, known: set[str]) -> str:
     def owned(match: re.Match[str]) -> str:
         return "my" if fold(match[1]) in known else match[0]
 
@@ -150,15 +149,15 @@ def _in_first_person(asked: str, known: set[str]) -> str:
         end = match.end(1) if not both else match.end()
         return f"{match[0][: match.start(1) - match.start()]}{'we' if both else 'I'}{match[0][end - match.start() :]}"
 
-    found = _SUBJECT.sub(subject, _POSSESSIVE.sub(owned, asked))
-    if found != asked:
+    found = _SUBJECT.sub(subject, _POSSESSIVE.sub(owned, question))
+    if found != question:
         return found  # a further name stays as it is
-    for match in _WORD.finditer(asked):
+    for match in _WORD.finditer(question):
         if fold(match[0]) in known:
-            before, after = asked[: match.start()], asked[match.end() :]
+            before, after = question[: match.start()], question[match.end() :]
             is_object = re.search(rf"\b(?:{_BEFORE_ME})\s+$", before, re.IGNORECASE) or not after.strip(" ?!.")
             return f"{before}{'me' if is_object else 'I'}{after}"
-    return asked
+    return question
 
 
 # How far others may be ahead of the person that the question names, and other times of the time that it names.
@@ -199,18 +198,18 @@ class Looked(NamedTuple):
 
 
 def is_weak(
-    asked: str, words: Sequence[Word], sessions: Sequence[Looked], *, named_time: bool, related: float | None
+    question: str, words: Sequence[Word], sessions: Sequence[Looked], *, named_time: bool, related: float | None
 ) -> bool:
     """Whether something speaks against all partial matches. `related`: see `Nearness.related`; None without vectors."""
-    folded = fold(asked)
+    folded = fold(question)
     words = [word for word in words if not is_a_time(word.text)]
-    if tells_names(asked) and any(word.is_name and not word.messages for word in words):
+    if tells_names(question) and any(word.is_name and not word.messages for word in words):
         return True
     has_year = _YEAR.search(folded) is not None
     if named_time and has_year and not any(session.fits for session in sessions):
         return True
     signers = [[signer(text) for _, text, _ in session.messages] for session in sessions]
-    persons = _persons(asked, {name for names in signers for name in names if name})
+    persons = _persons(question, {name for names in signers for name in names if name})
     topic = [word for word in words if not word.is_name and not any(word.text in name for name in persons)]
     if persons and _is_of_others(topic, sessions, signers, persons, with_vectors=related is not None):
         return True
@@ -219,9 +218,9 @@ def is_weak(
     return _is_of_something_else(topic, sessions, related)
 
 
-def tells_names(asked: str) -> bool:
+def tells_names(question: str) -> bool:
     """Whether a capital marks a name: not in German, where every noun has one, and not where most words are typed so."""
-    typed = asked.split()
+    typed = question.split()
     return language_of(typed) != "german" and 2 * sum(word[:1].isupper() for word in typed) <= len(typed)
 
 
@@ -230,21 +229,21 @@ def is_a_time(word: str) -> bool:
     return word.isdigit() or word in MONTHS or word in WEEKDAYS
 
 
-def may_name(asked: str) -> bool:
+def may_name(question: str) -> bool:
     """Whether a question may name a person: only then the messages' texts count."""
-    return bool(capitalized(asked)) or UNSPACED.search(fold(asked)) is not None
+    return bool(capitalized(question)) or UNSPACED.search(fold(question)) is not None
 
 
-def capitalized(asked: str) -> set[str]:
+def capitalized(question: str) -> set[str]:
     """The words written with a capital, without "I": a signature has two letters at least."""
-    words = (fold(word) for word in asked.split() if word.lstrip("¿¡(\"'")[:1].isupper())
+    words = (fold(word) for word in question.split() if word.lstrip("¿¡(\"'")[:1].isupper())
     return {piece for word in words for piece in pieces(word) if len(piece) > 1}
 
 
-def _persons(asked: str, signers: set[str]) -> set[str]:
+def _persons(question: str, signers: set[str]) -> set[str]:
     """The names in the question that messages are signed with."""
-    named = capitalized(asked)
-    return {name for name in signers if name in named or (UNSPACED.match(name) and name in fold(asked))}
+    named = capitalized(question)
+    return {name for name in signers if name in named or (UNSPACED.match(name) and name in fold(question))}
 
 
 def _is_of_others(

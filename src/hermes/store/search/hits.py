@@ -1,13 +1,12 @@
 """The hits of a search: candidates in, the best of them out.
 
-Every stage of a search adds to the hits until there are enough. Messages are ranked together with their sessions: a session's
-score is its best message in full, each further one at half the weight of the one before. The order depends on the query and
-the store alone: each stage finds its hits in one order, and a page is a part of it whatever its size. So a stage may stop once
-it has as many hits as are needed, but nothing else may depend on that number. What the program's own assistants said comes
-after everything else that is ranked with it: it may be invented, or quoted from there. Automated sessions come after the
-conversations that are ranked with them, unless a source is asked for.
-
-Makes hits to show: the message's place and session, a snippet around the match, and its neighbours.
+Every stage of a search adds to the hits until there are enough. Messages are ranked together with their sessions: a
+session's score is its best message in full, each further one at half the weight of the one before. The order depends on the
+query and the store alone: each stage finds its hits in one order, and a page is a part of it whatever its size. So a stage
+may stop once it has as many hits as are needed, but nothing else may depend on that number. What the program's own
+assistants said comes after everything else that is ranked with it: it may be invented, or quoted from there. Automated
+sessions come after the conversations that are ranked with them, unless a source is asked for. A hit is shown with its place
+and session, a snippet around the match, and its neighbours.
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ class Hits:
         """The newest messages that match a tree. A leaf that was already searched is not searched again."""
         if not isinstance(tree, Leaf):
             return self.text.candidates(self.tx, tree, self.scope, cap)
-        asked, found = self._answers.get(tree, (0, []))
-        if cap > asked and len(found) == asked:
+        last_cap, found = self._answers.get(tree, (0, []))
+        if cap > last_cap and len(found) == last_cap:
             found = self.text.candidates(self.tx, tree, self.scope, cap)
             self._answers[tree] = (cap, found)
         return found[:cap]

@@ -335,10 +335,10 @@ def _calendar(text: str, today: date) -> Iterator[Period]:
     dated = False
     for found in _NAMED.finditer(text):
         month, day = found["month"], found["day"] or found["day2"]
-        told = found["before"] or day or found["year"]
+        is_certain = found["before"] or day or found["year"]
         if month in SHORT_MONTHS and not (day or found["year"]) and found["before"] not in BEFORE_SHORT_MONTHS:
             continue
-        if not told and (month in AMBIGUOUS_MONTHS or (month in PEOPLE and _is_a_person(text, found))):
+        if not is_certain and (month in AMBIGUOUS_MONTHS or (month in PEOPLE and _is_a_person(text, found))):
             continue
         dated = True
         yield from _days(found["year"], MONTHS[month], day, today)

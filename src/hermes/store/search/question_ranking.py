@@ -42,7 +42,7 @@ ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every o
 MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
 LOOKED_INTO = 20  # sessions whose messages are read
 WINDOW = 400  # messages of one session that are put in order
-AROUND = 8  # of a session's messages that hold words: what stands beside the others is not read
+AROUND = 8  # of a session's messages that hold words: what is beside the others is not read
 OF_A_SESSION = 6  # hits
 MANY = 1000.0  # messages
 # A message is surely about the question where the nearest one is so much nearer than chance, and it is so near itself.
@@ -161,17 +161,17 @@ class QuestionRanking:
         self,
         tx: Tx,
         scope: Scope,
-        asked: str,
+        question: str,
         words: Sequence[QuestionWord],
         preference: Preference | None,
         *,
         holding: bool,
     ) -> None:
-        self._tx, self._scope, self._asked, self._words, self._holding = tx, scope, asked, words, holding
+        self._tx, self._scope, self._question, self._words, self._holding = tx, scope, question, words, holding
         self._preference = preference
         self._sessions, self._total = self._extent()
         self._holders = {holder[0]: holder for word in words for holder in word.holders}
-        self._said_here = {holder[0] for holder in self._holders.values() if holder[2] == OWN}
+        self._by_program = {holder[0] for holder in self._holders.values() if holder[2] == OWN}
         self._own = self._message_scores()
         self._counts = [self._counted(word) for word in words]
         # The messages that hold a word, and their scores.
@@ -193,7 +193,7 @@ class QuestionRanking:
             order += [
                 Session(one, time=self._fits(times.get(one)), when=times.get(one, (0.0, 0.0))[1]) for one in fresh
             ]
-        sequences = self._sequences(middles, whole=look is not None or may_name(self._asked))
+        sequences = self._sequences(middles, whole=look is not None or may_name(self._question))
         near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
         hits = self._in_order(order, sequences, near, weights, need)
         related = None if near is None else near.related
@@ -211,7 +211,7 @@ class QuestionRanking:
             for word, count in zip(self._words, self._counts, strict=True)
             if word.weight > 1.0 and count and not is_a_time(word.leaves[0].text)
         ]
-        if not names or any(word.also for word, _ in names) or not tells_names(self._asked):
+        if not names or any(word.also for word, _ in names) or not tells_names(self._question):
             return None
         return set().union(*(held for _, held in names))
 
@@ -235,7 +235,7 @@ class QuestionRanking:
     def _counted(self, word: QuestionWord) -> Counter[str]:
         """How many messages of each session hold a word, without what the program's own assistants said."""
         ids = {holder[0] for holder in word.holders} | word.older(self._holders.keys())
-        return Counter(self._holders[one][1] for one in ids - self._said_here)
+        return Counter(self._holders[one][1] for one in ids - self._by_program)
 
     def _sessions_in_order(self, weights: Weights) -> list[Session]:
         """The sessions that hold a word, by what they hold: the order in which they are looked into."""
@@ -274,7 +274,7 @@ class QuestionRanking:
         return found + rest
 
     def _times(self, session_ids: Sequence[str]) -> dict[str, tuple[float, float]]:
-        """When the first and the last message of each session was said."""
+        """The times of the first and the last message of each session."""
         moment = "(SELECT {}(m.timestamp) FROM messages m WHERE m.session_id = sessions.id)"
         sql = f"SELECT id, {moment.format('min')}, {moment.format('max')} FROM sessions WHERE {{these}}"
         return {row[0]: (row[1], row[2]) for row in rows_among(self._tx, sql, session_ids) if row[1] is not None}
@@ -338,7 +338,7 @@ class QuestionRanking:
         need: int,
     ) -> list[Ranked]:
         """The hits of these sessions."""
-        clues = Clues(self._asked, weights.clues)
+        clues = Clues(self._question, weights.clues)
         kept = self._own.keys() | set().union(*(word.also for word in self._words)) if self._holding else None
         scored: dict[str, dict[int, float]] = {}
         messages = near.messages if near else {}
@@ -367,7 +367,7 @@ class QuestionRanking:
         rest: list[Placed] = []
         for number, session in enumerate(order):
             best = sorted(
-                ((one not in self._said_here, score, one) for one, score in scored[session.id].items()), reverse=True
+                ((one not in self._by_program, score, one) for one, score in scored[session.id].items()), reverse=True
             )
             listed = [
                 (is_others, session.value + weights.apart * (score - best[0][1]), -number, message_id)
@@ -404,7 +404,7 @@ class QuestionRanking:
             for word, count in zip(self._words, self._counts, strict=True)
         ]
         looked = []
-        is_read = near is not None or may_name(self._asked)
+        is_read = near is not None or may_name(self._question)
         nearness = near.messages if near else {}
         for session in order:
             some = sequences.get(session.id)
@@ -414,7 +414,7 @@ class QuestionRanking:
             messages = [(one.id, one.text, sum(nearness.get(one.id, FAR))) for one in some] if is_read else []
             looked.append(Looked(session.id, value, session.time > 0.0, messages))
         related = None if near is None else near.related
-        return is_weak(self._asked, words, looked, named_time=self._preference is not None, related=related)
+        return is_weak(self._question, words, looked, named_time=self._preference is not None, related=related)
 
 
 def _message(message_id: int, head: str | bytes | None, end: str | bytes | None) -> Message:

@@ -64,35 +64,35 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
     """Add the best passages. `holding`: only messages that hold a word themselves, not those next to one."""
     needles = [one for word in words for one in forms_needle([leaf.text for leaf in word.leaves])]
     hits.needles = _telling(needles) or hits.needles
-    asked = " ".join(query.words)
-    named = periods.spans(asked, times.now())
+    question = " ".join(query.words)
+    named = periods.spans(question, times.now())
     preferred = periods.preference(named)
-    look = None if holding else _reranking(hits, asked, words)
+    look = None if holding else _reranking(hits, question, words)
     if look is not None or any(word.holders for word in words):
         counted = [] if hits.by == "meaning" and look is not None else words
-        ranking = QuestionRanking(hits.tx, hits.scope, asked, counted, preferred, holding=holding)
+        ranking = QuestionRanking(hits.tx, hits.scope, question, counted, preferred, holding=holding)
         found = ranking.best(max(RANKED, hits.missing + len(hits.seen)), look)
-        if preferred is not None or hits.found or _is_answered(found, asked):
+        if preferred is not None or hits.found or _is_answered(found, question):
             hits.add_ranked(hits.people_first(found.hits))
-    if named and hits.missing > 0 and periods.names_no_topic(asked, times.now()):
+    if named and hits.missing > 0 and periods.names_no_topic(question, times.now()):
         ids = [hit.id for hit in hits.found]
         at = [row[0] for row in rows_among(hits.tx, "SELECT timestamp FROM messages WHERE {these}", ids)]
         if not any(start <= one < end for one in at for start, end in named):
             hits.add_ranked(hits.people_first(_of_a_time(hits.tx, hits.scope, named, periods.PREFERRED)))
 
 
-def _reranking(hits: Hits, asked: str, words: Sequence[QuestionWord]) -> Reranking | None:
+def _reranking(hits: Hits, question: str, words: Sequence[QuestionWord]) -> Reranking | None:
     """A question as the installed models understand it; None where this store has no vectors."""
     from hermes.store.search.meaning import vectors
 
-    if hits.by == "words" or not vectors.are_kept(hits.tx):
+    if hits.by == "words" or not vectors.is_switched_on(hits.tx):
         return None
 
     holders = {word.leaves[0].text: [holder[0] for holder in word.holders] for word in words}
     try:
         from hermes.store.search.reranking import Reranking  # loads numpy and a model
 
-        return Reranking.at(hits.engine, hits.tx, hits.scope, asked, partial(spoken, hits.tx, asked, holders))
+        return Reranking.at(hits.engine, hits.tx, hits.scope, question, partial(spoken, hits.tx, question, holders))
     except ImportError:  # numpy is installed but broken: words alone decide
         return None
 
@@ -115,10 +115,10 @@ def _of_a_time(tx: Tx, scope: Scope, spans: Sequence[tuple[float, float]], score
     return out[:OF_A_TIME]
 
 
-def _is_answered(found: Passages, asked: str) -> bool:
+def _is_answered(found: Passages, question: str) -> bool:
     """Whether what was found can be an answer: a session holds enough of the words, or says something of the kind."""
     enough = WORDS_ALONE if found.related is None else WITH_MEANING
-    if UNSPACED.search(fold(asked)):
+    if UNSPACED.search(fold(question)):
         enough /= 2  # pairs of characters are more than words
     return found.held >= enough or (found.related is not None and found.related >= NEARER)
 
@@ -131,9 +131,9 @@ def _some_hold_all(words: Sequence[QuestionWord]) -> bool:
 def _question_words(hits: Hits, query: Query) -> list[QuestionWord]:
     """The topic words of a question: each content word with its forms, each pair of an unspaced script, and the messages that
     hold it."""
-    asked = " ".join(query.words)
-    typed = pieces(fold(asked))
-    words = _topics(hits, query, pieces(periods.without_times(asked, times.now()))) or _topics(hits, query, typed)
+    question = " ".join(query.words)
+    typed = pieces(fold(question))
+    words = _topics(hits, query, pieces(periods.without_times(question, times.now()))) or _topics(hits, query, typed)
     words = (words or [QuestionWord([Leaf(piece, "phrase")]) for piece in dict.fromkeys(typed)])[:GROUPS]
     found = hits.text.holders(hits.tx, [either(word.leaves) for word in words], hits.scope, NEWEST)
     for word, holders in zip(words, found, strict=True):

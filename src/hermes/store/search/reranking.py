@@ -72,7 +72,7 @@ class _Pages:
         """A vector of each page, of length 1; None where there are no pages."""
 
     def read(self, tx: Tx, encoder: encoders.Encoder) -> None:
-        """Add what is new."""
+        """Add the pages of new messages."""
         with self._lock:
             while self._read(tx, encoder) == AT_ONCE:
                 pass
@@ -106,16 +106,16 @@ class _Pages:
         self.last, self.count = rows[-1][1], self.count + len(rows)
         return len(rows)
 
-    def nearest(self, near: Array, seen: Callable[[Sequence[str]], Spans], most: int) -> dict[str, int]:
-        """The sessions with the nearest pages, each with the first message of its nearest page. `seen` tells which of some
-        sessions may be seen: it is asked for a few of the nearest, and for more while these are not enough."""
+    def nearest(self, near: Array, visible: Callable[[Sequence[str]], Spans], most: int) -> dict[str, int]:
+        """The sessions with the nearest pages, each with the first message of its nearest page. `seen` returns which of some
+        sessions may be seen: it is called for a few of the nearest, and for more while these are not enough."""
         found: dict[str, int] = {}
         known: dict[str, tuple[int, int] | None] = {}
         order = np.argsort(-near, kind="stable").tolist()  # of equally near ones the older first
         start, some = 0, FIRST_CHECKED
         while len(found) < most and (pages := order[start : start + some]):
             fresh = [*{self._sessions[page]: None for page in pages if self._sessions[page] not in known}]
-            spans = seen(fresh)
+            spans = visible(fresh)
             known.update((one, spans.get(one)) for one in fresh)
             for page in pages:
                 span = known[self._sessions[page]]
@@ -132,8 +132,8 @@ class Reranking:
     """One question, as one model understands it: the first that knows its language and has vectors in this store (the English
     one comes before the multilingual one), unless another one knows more than twice as many messages."""
 
-    def __init__(self, tx: Tx, scope: Scope, encoder: encoders.Encoder, pages: _Pages, asked: Array) -> None:
-        self._tx, self._scope, self._encoder, self._pages, self._asked = tx, scope, encoder, pages, asked
+    def __init__(self, tx: Tx, scope: Scope, encoder: encoders.Encoder, pages: _Pages, question: Array) -> None:
+        self._tx, self._scope, self._encoder, self._pages, self._question = tx, scope, encoder, pages, question
 
     @classmethod
     def at(
@@ -159,10 +159,10 @@ class Reranking:
 
     def candidates(self, *, alone: bool = False) -> dict[str, int]:
         """The sessions whose pages are nearest, each with a message to look around. `alone`: none came by words."""
-        near = _times(self._pages.unit, self._asked)
-        return self._pages.nearest(near, self._seen, ALONE if alone else LOOKED_AT)
+        near = _products(self._pages.unit, self._question)
+        return self._pages.nearest(near, self._visible, ALONE if alone else LOOKED_AT)
 
-    def _seen(self, session_ids: Sequence[str]) -> Spans:
+    def _visible(self, session_ids: Sequence[str]) -> Spans:
         """The sessions among these that exist and may be seen, each with its first and last message that may."""
         scope, tx = self._scope, self._tx
         these, params = tx.among("m.session_id" if scope.by_message else "s.id", session_ids)
@@ -194,12 +194,12 @@ class Reranking:
         starts = np.cumsum([0, *(len(some) for some in read.values())])[:-1].tolist()
         found = vectors.as_floats(row[2] for row in rows)
         sizes = np.array([row[1] for row in rows], dtype=np.float32)
-        cosines = _times(found, self._asked)
+        cosines = _products(found, self._question)
         middle, spread = float(cosines.mean()), max(float(cosines.std()), LEAST_SPREAD)
         alone = ((cosines - middle) / spread).tolist()
         weighed = found * sizes[:, None]
-        together = ((_cosines(_of_three(weighed, starts), self._asked) - middle) / spread).tolist()
-        whole = _cosines(np.add.reduceat(weighed, starts, axis=0), self._asked)
+        together = ((_cosines(_sums_of_three(weighed, starts), self._question) - middle) / spread).tolist()
+        whole = _cosines(np.add.reduceat(weighed, starts, axis=0), self._question)
         least, more = self._encoder.unrelated
         return Nearness(
             dict(zip((row[0] for row in rows), zip(alone, together, strict=True), strict=True)),
@@ -210,16 +210,16 @@ class Reranking:
 
 @lru_cache(maxsize=64)
 def _vector(encoder: encoders.Encoder, question: str, spoken: str | None) -> Array:
-    """The next page of hits, and the same question in other sessions, need no model."""
-    asked = encoder.questions([question] if spoken is None else [question, spoken])
-    found: Array = asked[0]
+    """The vector of a question, cached: the next page of hits, and the same question in other sessions, need no model."""
+    encoded = encoder.questions([question] if spoken is None else [question, spoken])
+    found: Array = encoded[0]
     if spoken is not None:
-        found = (1.0 - SPOKEN) * asked[0] + SPOKEN * asked[1]
+        found = (1.0 - SPOKEN) * encoded[0] + SPOKEN * encoded[1]
         found /= np.linalg.norm(found)
     return found
 
 
-def _of_three(rows: Array, starts: list[int]) -> Array:
+def _sums_of_three(rows: Array, starts: list[int]) -> Array:
     """Each row together with the one before and the one after; no sum reaches into the next session, which begins at a start."""
     sums = rows.copy()
     sums[1:] += rows[:-1]
@@ -230,13 +230,13 @@ def _of_three(rows: Array, starts: list[int]) -> Array:
     return sums
 
 
-def _cosines(rows: Array, asked: Array) -> Array:
+def _cosines(rows: Array, vector: Array) -> Array:
     """How near each row, of whatever length, is to a vector of length 1."""
-    found: Array = _times(rows, asked) / np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), 1e-9)
+    found: Array = _products(rows, vector) / np.maximum(np.sqrt(np.einsum("ij,ij->i", rows, rows)), 1e-9)
     return found
 
 
-def _times(rows: Array, asked: Array) -> Array:
+def _products(rows: Array, vector: Array) -> Array:
     """The product of each row with a vector. On one processor: the threads of a matrix library cost more than they save."""
-    found: Array = np.einsum("ij,j->i", rows, asked)
+    found: Array = np.einsum("ij,j->i", rows, vector)
     return found

@@ -24,7 +24,9 @@ def add_infixes(hits: Hits, tree: Node) -> None:
     parts = {text: words_around(hits, text) for text in typed}
     if not any(parts.values()):
         return
-    literal = {text for text in typed if not is_one_word(text)}  # what the texts must contain: words alone do not tell
+    literal = {
+        text for text in typed if not is_one_word(text)
+    }  # what the texts must contain: words alone do not decide
     check = Check(tree, literal, inside=True) if literal or any(True for _ in dropped(tree)) else None
     for start in range(0, max(map(len, parts.values())), MOST_WORDS):
         cut = {text: trees[start : start + MOST_WORDS] for text, trees in parts.items()}

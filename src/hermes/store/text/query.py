@@ -85,7 +85,7 @@ class Query(msgspec.Struct, frozen=True):
     """A parsed text. `tree` is None only when the text was blank.
 
     `plain`: no quotes, operators or star had an effect (parentheses have one only around operators).
-    `words`: the texts of all leaves in order, each once whatever its case.
+    `words`: the texts of all leaves in order, each once, ignoring case.
     `typed`: where a minus was read as NOT, the tree that treats it as a part of the word, for text that contains exactly that.
     """
 
@@ -103,8 +103,8 @@ def parse(text: str) -> Query:
     tokens = list(_tokens(text))
     tree, plain = _tree(tokens)
     typed = None
-    if any(isinstance(token, _Less) for token in tokens):
-        typed, _ = _tree([token.typed if isinstance(token, _Less) else token for token in tokens])
+    if any(isinstance(token, _Minus) for token in tokens):
+        typed, _ = _tree([token.typed if isinstance(token, _Minus) else token for token in tokens])
     if tree is None:  # operators and stray marks only: look for just these
         runs = text.split()
         bare = [run.strip(_MARKS) for run in runs]
@@ -174,18 +174,18 @@ _PARENTHESIS = re.compile(f"[{_OPENING}{_CLOSING}]")
 _MARK = re.compile(f"[{_MARKS}]")
 
 # What a character does: nothing special, a mark without partner, a grouping parenthesis, a parenthesis that
-# may become one since it stands at a border, a part of a quoted stretch.
+# may become one since it is at a border, a part of a quoted stretch.
 _PLAIN, _LOOSE, _GROUP, _BORDER, _QUOTED = range(5)
 
 
-class _Less(msgspec.Struct, frozen=True):
-    """A word with a minus before it: to be left out, if something stands before it, else the word as it was typed."""
+class _Minus(msgspec.Struct, frozen=True):
+    """A word with a minus before it: to be left out, if something precedes it, else the word as it was typed."""
 
     dropped: Leaf
     typed: Leaf
 
 
-_Token = Leaf | _Less | str  # a leaf, "(", ")" or an operator
+_Token = Leaf | _Minus | str  # a leaf, "(", ")" or an operator
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -207,7 +207,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             end = quoted[at] + 1
             starred = text[end : end + 1] in _STARS and _ends(text, roles, end + 1)
             leaf = _leaf(text[at + 1 : end - 1], "phrase", starred)
-            yield _Less(leaf, leaf) if text[at - 1 : at] == "-" and _begins(text, roles, at - 1) else leaf
+            yield _Minus(leaf, leaf) if text[at - 1 : at] == "-" and _begins(text, roles, at - 1) else leaf
             done = end + starred
     yield from _words(text, roles, done, len(text))
 
@@ -286,7 +286,7 @@ def _words(text: str, roles: bytearray, start: int, end: int) -> Iterator[_Token
         if word in _OPERATORS:
             yield word
         elif word[0] == "-" and word[1:2].isalpha() and _begins(text, roles, first):
-            yield _Less(_word(word[1:]), _word(word))
+            yield _Minus(_word(word[1:]), _word(word))
         else:
             yield _word(word)
 
@@ -363,7 +363,7 @@ def _tree(tokens: Iterable[_Token]) -> tuple[Node | None, bool]:
     plain = True
     known: dict[tuple[str, str, bool], Leaf] = {}
     for token in tokens:
-        if isinstance(token, _Less):
+        if isinstance(token, _Minus):
             if levels[-1].last is not None:
                 levels[-1].operator("NOT")
                 token = token.dropped

@@ -201,7 +201,7 @@ class TranscriptFolder:
 
 
 def highest_known(paths: Iterable[Path]) -> int:
-    """The highest id that the database had given when these transcripts were written, as far as they tell."""
+    """The highest id that the database had given when these transcripts were written, as far as they show."""
     known = ((highest_id(end), _COMPLETE_TO.match(end)) for end in map(tail, paths))
     return max((max(newest, int(begun[1]) if begun else 0) for newest, begun in known), default=0)
 

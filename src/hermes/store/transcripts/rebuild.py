@@ -1,4 +1,4 @@
-"""Makes a database anew, where it (or its WAL) was lost or is damaged: the only code that reads transcripts into rows.
+"""Rebuilds a database that is damaged or lost (or whose WAL is): the only code that reads transcripts into rows.
 
 Every row that can still be read stays, and every message, event and change that only the transcripts have is added, under
 its own id. A transcript that has messages the database lacks is newer than the database: then its title, tags and other state
@@ -17,7 +17,7 @@ from typing import Any
 from hermes.errors import InvalidInput
 from hermes.home import has_key_file
 from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta
-from hermes.store.exchange.ingest import Ingest, ready
+from hermes.store.exchange.ingest import Ingest, as_row
 from hermes.store.records import codec, events, file_changes, messages
 from hermes.store.records.lineage import StoredRow, references_kept
 from hermes.store.transcripts import replay
@@ -137,18 +137,18 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
     sql = "SELECT id, role, timestamp, content FROM messages WHERE session_id = ?"
     stored = {number: (role, at, text) for number, role, at, text in tx.rows(sql, (session_id,))}
     lacking = session.messages.keys() - stored.keys()
-    untold = stored.keys() - session.messages.keys()
-    removed = [one for one in untold if one <= session.complete_to and not session.unread]
-    is_behind = row is not None and ((row[1] == 0 and not is_lost) or len(removed) < len(untold))
+    unwritten = stored.keys() - session.messages.keys()
+    removed = [one for one in unwritten if one <= session.complete_to and not session.unread]
+    is_behind = row is not None and ((row[1] == 0 and not is_lost) or len(removed) < len(unwritten))
     counts = is_new or bool(lacking) or not is_behind
     if counts and session.columns.get("purged") and row is not None and row[0] is None:
         retention.mark_deleted(tx, session_id)
-    there = {*map(_identity, session.messages.values()), *(stored[one] for one in untold)}
+    there = {*map(_identity, session.messages.values()), *(stored[one] for one in unwritten)}
     if counts:
-        rows = [replay.message(tx, one) for one in stored.keys() - untold]
+        rows = [replay.message(tx, one) for one in stored.keys() - unwritten]
         for now in replay.with_attachments(tx, session_id, rows):
             if session.messages[now["id"]] != replay.as_read(now):
-                messages.set_values(tx, now["id"], ready(session.messages[now["id"]]))  # a lost edit, or damage
+                messages.set_values(tx, now["id"], as_row(session.messages[now["id"]]))  # a lost edit, or damage
                 engine.fulltext.reindex(tx, [now["id"]])
         messages.remove_own(engine, tx, session_id, removed)
     into, ids = Ingest(engine, tx), dict[int, int]()
@@ -157,15 +157,15 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         rows_here = {row[0]: StoredRow(row[0], session_id, row[1]) for row in tx.rows(_HIDDEN, (session_id,))}
         order = sorted(rows_here.keys() | lacking)
         with references_kept(tx, {session_id}, into.touched) as moved:
-            given = into.arrange(session_id, [(session.messages.get(one), rows_here.get(one)) for one in order], moved)
-        ids = dict(zip(order, given, strict=True))
+            final = into.arrange(session_id, [(session.messages.get(one), rows_here.get(one)) for one in order], moved)
+        ids = dict(zip(order, final, strict=True))
     elif lacking:
         tx.reserve(max(lacking))
-        ids = {one: into.add(session_id, ready(session.messages[one]), one) for one in sorted(lacking)}
-    loose = [into.add(session_id, ready(one)) for one in session.loose if _identity(one) not in there]
+        ids = {one: into.add(session_id, as_row(session.messages[one]), one) for one in sorted(lacking)}
+    loose = [into.add(session_id, as_row(one)) for one in session.loose if _identity(one) not in there]
     into.index()
     if session.events:
-        events.bring_in(tx, session_id, session.events, ids)
+        events.add_missing(tx, session_id, session.events, ids)
     return _Merged(session, ids, len(lacking) + len(loose), is_new, counts)
 
 
@@ -184,7 +184,7 @@ def _trash_unknown(tx: Tx, folder: Path) -> list[str]:
 
 
 def _set_state(tx: Tx, one: _Merged, ids: dict[tuple[str, int], int]) -> None:
-    """Set columns, tags, members, carried ranges and rewinds as a newer transcript tells them; what is redacted stays so."""
+    """Set columns, tags, members, carried ranges and rewinds as a newer transcript has them; what is redacted stays so."""
     session, session_id = one.session, one.session.columns["id"]
     state, columns = session.state, session.columns
 

@@ -1,4 +1,4 @@
-"""A session as its transcript tells it: the lines that its rows give, and the rows that its lines give.
+"""Converts between a session's rows and the lines of its transcript.
 
 `lines` makes a transcript from the rows, `differences` compares them; `read_transcript` and the functions after it bring lines
 back into a database (for `rebuild` alone). All use one form of a session: its columns, its messages, and a state of tags,
@@ -18,11 +18,11 @@ from hermes.store.records.rows import MessageRow, SessionEvent
 from hermes.store.records.sessions import PROMPT, free_id, keep_prompt, tidy
 from hermes.store.transcripts.lines import FORMAT, VERSION, Entry, entries, event, file_name, line, read
 
-_NOT_TOLD = (  # counted again, or of this database alone; the prompt is told as text
+_LEFT_OUT = (  # counted again, or of this database alone; the prompt is written as text
     "system_prompt", "system_prompt_hash", "message_count", "tool_call_count", "active_at", "title_seen", "transcript",
     "handoff_requested_at",
 )  # fmt: skip
-COLUMNS = tuple(name for name in SESSION_COLUMNS if name not in _NOT_TOLD)
+COLUMNS = tuple(name for name in SESSION_COLUMNS if name not in _LEFT_OUT)
 _NUMBERS = {name: kind for name, kind in SESSION_COLUMNS.items() if kind.startswith(("INTEGER", "REAL"))}
 _STATE = {  # by name, the table and its columns
     "tags": ("session_tags", "tag"),
@@ -37,7 +37,7 @@ _PART = 2000  # messages that are in memory at once while a transcript is writte
 
 
 SessionState = dict[str, list[Any]]  # rows of the tables that are about it, and `hidden`: ids of messages, and theirs
-ToldState = SessionState  # as a file tells it, or a part of it
+PartialState = SessionState  # as a file has it, or a part of it
 
 
 def message_entry(message: Mapping[str, Any], files: Sequence[Any] = ()) -> Entry:
@@ -126,19 +126,19 @@ def as_read(entry: Entry) -> Entry:
     return cast("Entry", read(line(entry)))
 
 
-def differences(tx: Tx, session_id: str, told: ReplayedSession) -> list[str]:
+def differences(tx: Tx, session_id: str, file: ReplayedSession) -> list[str]:
     """How a transcript differs from the one that its session's rows give: [] where it agrees."""
-    wanted = ReplayedSession(session_id)
+    rows = ReplayedSession(session_id)
     for entry in lines(tx, session_id):
-        is_told = "id" in entry and entry == told.messages.get(entry["id"])  # nearly always; reading it back takes long
-        wanted.apply(entry if is_told else as_read(entry))
-    is_damaged = any(raw.rstrip().endswith(b"}") for raw in told.unread)  # a crash would have torn it
-    found = ["damaged or doubled lines"] if is_damaged or told.has_doubles or not told.is_begun else []
-    ids = wanted.messages.keys() | told.messages.keys()
-    if differing := sorted(one for one in ids if wanted.messages.get(one) != told.messages.get(one)):
+        is_same = "id" in entry and entry == file.messages.get(entry["id"])  # nearly always; reading it back takes long
+        rows.apply(entry if is_same else as_read(entry))
+    is_damaged = any(raw.rstrip().endswith(b"}") for raw in file.unread)  # a crash would have torn it
+    found = ["damaged or doubled lines"] if is_damaged or file.has_doubles or not file.is_begun else []
+    ids = rows.messages.keys() | file.messages.keys()
+    if differing := sorted(one for one in ids if rows.messages.get(one) != file.messages.get(one)):
         found.append(f"{len(differing)} messages ({differing[0]} …)")
-    found += [name for name in _COMPARED if (told.columns.get(name) or None) != (wanted.columns.get(name) or None)]
-    ours, theirs = ({**one.state, "events": one.events} for one in (wanted, told))
+    found += [name for name in _COMPARED if (file.columns.get(name) or None) != (rows.columns.get(name) or None)]
+    ours, theirs = ({**one.state, "events": one.events} for one in (rows, file))
     found += [name for name in ours if sorted(map(repr, ours[name])) != sorted(map(repr, theirs[name]))]
     return found
 
@@ -153,7 +153,7 @@ class ReplayedSession:
         self.columns: dict[str, Any] = {"id": session_id, "source": "unknown"}
         self.messages: dict[int, Entry] = {}
         self.loose: list[Entry] = []  # messages of older files, which have no ids
-        self.state: ToldState = {"tags": [], "members": [], "refs": [], "rewinds": [], "hidden": []}
+        self.state: PartialState = {"tags": [], "members": [], "refs": [], "rewinds": [], "hidden": []}
         self.events: list[SessionEvent] = []
         self.unread: list[bytes] = []  # lines that are damaged, or that a crash has torn
         self.has_doubles = False
@@ -162,7 +162,7 @@ class ReplayedSession:
         self.redacted: set[int] = set()
 
     def is_none(self, path: Path) -> bool:
-        """Whether it tells of no session (an empty file, or another program's), or is a copy of the session's transcript."""
+        """Whether the file has no session (it is empty, or another program's), or is a copy of the session's transcript."""
         own = path.with_name(file_name(str(self.columns["id"])))
         is_empty = not self.messages and not self.loose and self.columns["source"] == "unknown"
         return is_empty or (own != path and own.exists())
@@ -175,7 +175,7 @@ class ReplayedSession:
             self.is_begun = True
             self.complete_to = int(entry.get("complete_to") or 0)
         elif kind == "event":
-            if (happened := events.told_by(entry)) is not None:
+            if (happened := events.from_entry(entry)) is not None:
                 self.events.append(happened)
             self.columns.update(entry.get("set") or {})
             self.state.update({key: list(entry[key]) for key in self.state if key in entry})
@@ -230,9 +230,9 @@ def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
     """A session row from stored columns; unknown ones are ignored, missing ones stay empty."""
     from hermes.store.records.titles import split_family
 
-    told = dict[str, Any]({name: columns.get(name) for name in COLUMNS})
-    told |= {name: codec.number(told[name], kind) for name, kind in _NUMBERS.items() if name in told}  # it is unchecked
-    values = {"source": "unknown", "started_at": 0.0, **{name: one for name, one in told.items() if one is not None}}
+    row = dict[str, Any]({name: columns.get(name) for name in COLUMNS})
+    row |= {name: codec.number(row[name], kind) for name, kind in _NUMBERS.items() if name in row}  # it is unchecked
+    values = {"source": "unknown", "started_at": 0.0, **{name: one for name, one in row.items() if one is not None}}
     for name in ("model_config", "meta"):
         if isinstance(values.get(name), (dict, list)):
             values[name] = codec.to_json(values[name])
@@ -250,7 +250,7 @@ def insert_session(tx: Tx, columns: Mapping[str, Any]) -> None:
     tx.run(sql, [codec.storable(value) if isinstance(value, str) else value for value in values.values()])
 
 
-def set_state(tx: Tx, session_id: str, state: ToldState) -> None:
+def set_state(tx: Tx, session_id: str, state: PartialState) -> None:
     """Tags, members, carried ranges and rewinds as a transcript or an export gives them."""
     for key in _STATE.keys() & state.keys():
         table, names = _STATE[key]

@@ -49,7 +49,7 @@ class TranscriptWriter:
         self.files = TranscriptFolder(folder)
         self._attachments = attachments
         self._engine = engine
-        self._kept: dict[str, bool] = {}  # whether a session has a transcript
+        self._has_transcript: dict[str, bool] = {}  # whether a session has a transcript
         self._behind: set[str] = set()  # sessions whose line could not be written
         self._written: set[str] = set()  # sessions whose lines are written, and whose mark is not cleared yet
         self._warned = False
@@ -63,7 +63,7 @@ class TranscriptWriter:
     # ------------------------------------------------------------------ what a crash leaves out
 
     def mark(self, tx: Tx, session_ids: Iterable[str]) -> None:
-        """This transaction changes these sessions: if their lines are not written, the next opening compares them."""
+        """Mark the sessions that a transaction changes: the next opening compares them if their lines are not written."""
         if self._engine.shared:  # each host has the transcripts of the sessions it serves
             return
         changed = set(session_ids)
@@ -89,12 +89,12 @@ class TranscriptWriter:
             active = {one: number or 0 for one, number in tx.rows(_ACTIVE, (32 if self._engine.shared else 8,))}
             marked = tx.column("SELECT id FROM sessions WHERE transcript = 0")
         if self._engine.shared:
-            told = {
+            newest_ids = {
                 one: transcript.highest_id(transcript.tail(self.files.path(one)))
                 for one in active
                 if self.files.exists(one)
             }
-            marked = [one for one, newest in told.items() if newest < active[one]]
+            marked = [one for one, newest in newest_ids.items() if newest < active[one]]
         elif self._is_newer(
             map(self.files.path, {*marked, *active}), self.files.newest() if marked or not active else []
         ):
@@ -103,8 +103,8 @@ class TranscriptWriter:
             return  # the transcripts stay as they are for a rebuild
         self.complete(marked)
 
-    def look_first(self, session_id: str) -> None:
-        """Before this process's first message of a session: its transcript may be newer than the database."""
+    def check_newer(self, session_id: str) -> None:
+        """Check, before this process stores its first message in a session, whether its transcript is newer than the database."""
         if self.which != "off" and session_id not in self.files.sizes and not self._engine.shared:
             self._is_newer([self.files.path(session_id)])
 
@@ -115,23 +115,23 @@ class TranscriptWriter:
         The ids of the lost messages are not given again. Of an empty database, which may be new, no more than that is noted.
         """
         paths = [*known]
-        told = transcript.highest_known([*paths, *newest])
+        highest = transcript.highest_known([*paths, *newest])
         with self._engine.read() as tx:  # a line follows its commit
             is_noted = get_meta(tx, LOST) is not None
-            is_newer = told > tx.last_number("messages")
+            is_newer = highest > tx.last_number("messages")
         if is_newer:
             self._note_lost(is_known=bool(paths))
         return is_noted or (is_newer and bool(paths))
 
     def _note_lost(self, *, is_known: bool = True) -> None:
-        told = transcript.highest_known(self.files.all())
+        highest = transcript.highest_known(self.files.all())
         with self._engine.write() as tx:
-            tx.reserve(told)
+            tx.reserve(highest)
             if is_known:
                 note_meta(tx, LOST)
 
     def complete(self, session_ids: Iterable[str]) -> None:
-        """Write the transcripts of these sessions anew where they differ."""
+        """Rewrite the transcripts of these sessions where they differ."""
         for session_id in session_ids:
             with self._after_commit(session_id):
                 if self._keeps(session_id):
@@ -144,10 +144,10 @@ class TranscriptWriter:
         return bool(transcript.tail(self.files.path(session_id)))
 
     def opened(self, session_id: str, source: str, *, had_lines: bool) -> None:
-        """A session was opened; `had_lines`: it had a transcript before that was committed."""
+        """Write the line for an opened session; `had_lines`: it had a transcript before that was committed."""
         with self._after_commit(session_id):
-            self._kept[session_id] = self.wanted(source)
-            if not self._kept[session_id]:
+            self._has_transcript[session_id] = self.wanted(source)
+            if not self._has_transcript[session_id]:
                 return
             with self._engine.read() as tx:
                 is_revived = tx.row("SELECT 1 FROM messages WHERE session_id = ?", (session_id,)) is not None
@@ -157,25 +157,25 @@ class TranscriptWriter:
                 self._note_lost()
 
     def message_stored(
-        self, session_id: str, message_id: int, ready: EncodedMessage, used: Mapping[str, Any] | None = None
+        self, session_id: str, message_id: int, encoded: EncodedMessage, used: Mapping[str, Any] | None = None
     ) -> None:
-        """A message was stored; `used` are the usage columns of its session that changed with it."""
+        """Write the line for a stored message; `used` are the usage columns of its session that changed with it."""
         usage = [event("usage", set=used)] if used else []
-        self._append(session_id, lambda: [_entry(message_id, ready), *usage])
+        self._append(session_id, lambda: [_entry(message_id, encoded), *usage])
 
-    def happened(self, session_id: str, entry: Entry) -> None:
-        """An event was stored."""
+    def event_stored(self, session_id: str, entry: Entry) -> None:
+        """Write the line for a stored event."""
         self._append(session_id, lambda: [entry])
 
     def changed(self, session_id: str, what: str, *columns: str, **also: Any) -> None:
-        """Columns of a session were changed; without any, what it has beside them: tags, members, carried ranges, rewinds.
+        """Write the line for changed columns of a session, or (without any) its tags, members, carried ranges and rewinds.
 
         `also` is added to the line for readers.
         """
         self._append(session_id, lambda: [self._event(session_id, what, columns, also)])
 
     def revised(self, session_id: str, stored: Sequence[int], changed: Sequence[int], *, hides: bool) -> None:
-        """Messages were stored and changed: lines for the former, and one for all that was changed, also in the session.
+        """Write lines for stored messages, and one for everything that was changed, also in the session.
 
         `hides`: messages were hidden or shown again.
         """
@@ -183,14 +183,14 @@ class TranscriptWriter:
         def entries() -> list[Entry]:
             with self._engine.read() as tx:
                 rows = [replay.message(tx, one) for one in (*stored, *changed)]
-                told = list(replay.with_attachments(tx, session_id, rows))
+                messages = list(replay.with_attachments(tx, session_id, rows))
                 columns = replay.session_columns(tx, session_id)
                 if not hides and not changed:
-                    return [*told, event("usage", set=columns)]
+                    return [*messages, event("usage", set=columns)]
                 state = replay.session_state(tx, session_id)
             hidden = [one for one, _ in state["hidden"] if one in stored]
-            edit = event("edit", set=columns, replaces=told[len(stored) :], hides=hidden, **state)
-            return [*told[: len(stored)], edit]
+            edit = event("edit", set=columns, replaces=messages[len(stored) :], hides=hidden, **state)
+            return [*messages[: len(stored)], edit]
 
         self._append(session_id, entries)
 
@@ -206,8 +206,8 @@ class TranscriptWriter:
         return dict(zip(columns, map(codec.restored, row or ()), strict=False))
 
     def rewritten(self, *session_ids: str, needed: bool = False) -> None:
-        """Messages of these sessions were replaced, imported or removed: their transcripts (`needed`: also where the settings
-        ask for none) are written anew, those of sessions that are gone removed."""
+        """Rewrite the transcripts of sessions whose messages were replaced, imported or removed (`needed`: also where the
+        settings ask for none), and remove those of sessions that are gone."""
         for session_id in session_ids:
             with self._after_commit(session_id):
                 wanted = needed or self._keeps(session_id)
@@ -215,13 +215,13 @@ class TranscriptWriter:
                     self.deleted(session_id)
 
     def cut_off(self, session_ids: list[str]) -> None:
-        """Sessions have another parent, or none."""
+        """Write the lines for sessions that have another parent, or none."""
         for session_id in session_ids:
             self.changed(session_id, "parent", "parent_session_id")
 
     def deleted(self, session_id: str) -> None:
-        """A session is being deleted: remove its transcript."""
-        self._kept.pop(session_id, None)
+        """Remove the transcript of a session that is being deleted."""
+        self._has_transcript.pop(session_id, None)
         self._behind.discard(session_id)
         self.files.forget(session_id, self.also_in)
 
@@ -236,22 +236,22 @@ class TranscriptWriter:
         """Whether the session has a transcript that this process writes."""
         if self.which == "off":
             return False
-        if session_id not in self._kept:
+        if session_id not in self._has_transcript:
             with self._engine.read() as tx:
                 row = tx.row("SELECT source, transcript, purged FROM sessions WHERE id = ?", (session_id,))
             if row is None:
                 return True  # it is gone, and so must its file: see `rewritten`
             # A session that has a transcript because others refer to it keeps it; a tombstone always has one.
-            self._kept[session_id] = self.wanted(row[0]) or row[1:] != (None, None)
-        return self._kept[session_id]
+            self._has_transcript[session_id] = self.wanted(row[0]) or row[1:] != (None, None)
+        return self._has_transcript[session_id]
 
     def _append(self, session_id: str, entries: Callable[[], list[Entry]]) -> None:
-        """Append the lines for a change; where the transcript lacks others, or is not there, write it anew."""
+        """Append the lines for a change; where the transcript lacks others, or is missing, rewrite it."""
         with self._after_commit(session_id):
             if not self._keeps(session_id):
                 return
             lacks_lines = session_id in self._behind or not self.files.exists(session_id)
-            if not lacks_lines and self._engine.shared:  # no mark tells what a killed process of this host left out
+            if not lacks_lines and self._engine.shared:  # no mark shows what a killed process of this host left out
                 lacks_lines = session_id not in self.files.sizes
             with suppress(BlockingIOError):  # a process hangs that has locked it: this line is written all the same
                 if lacks_lines and self._write(session_id) is not False:
@@ -259,7 +259,7 @@ class TranscriptWriter:
             self.files.append(session_id, *map(line, entries()))
 
     def _write(self, session_id: str, *, only_different: bool = True) -> bool | None:
-        """Write a transcript anew from the rows (where it differs); None when there is no such session, False when the file
+        """Rewrite a transcript from the rows (where it differs); None when there is no such session, False when the file
         stays as it is: another program's, or one with messages that the database lost."""
         path = self.files.path(session_id)
         with self._engine.read() as tx:
@@ -271,10 +271,10 @@ class TranscriptWriter:
             if not file.is_locked:
                 raise BlockingIOError("another process is still writing this transcript")
             with self._engine.read() as tx:  # after the lock: the lines of all later commits follow
-                told = replay.read_transcript(path) if only_different else None
-                if told is not None and self._has_more(tx, session_id, told, os.fstat(file.handle).st_mtime):
+                replayed = replay.read_transcript(path) if only_different else None
+                if replayed is not None and self._has_more(tx, session_id, replayed, os.fstat(file.handle).st_mtime):
                     return False
-                if told is None or replay.differences(tx, session_id, told):
+                if replayed is None or replay.differences(tx, session_id, replayed):
                     file.clear()
                     lines = map(line, replay.lines(tx, session_id))
                     while some := b"".join(islice(lines, _AT_ONCE)):
@@ -283,7 +283,7 @@ class TranscriptWriter:
         self.files.sizes[session_id] = file.size
         self._behind.discard(session_id)
         if row[0] is None:  # it has one from now on: if it goes missing, check() reports that
-            self._kept[session_id] = True
+            self._has_transcript[session_id] = True
             with suppress(StoreError), self._engine.write(exclusive=False) as tx:
                 tx.run("UPDATE sessions SET transcript = 1 WHERE id = ?", (session_id,))
         for owner in owners:  # the messages it refers to are in their files
@@ -291,10 +291,10 @@ class TranscriptWriter:
                 self._write(owner)
         return True
 
-    def _has_more(self, tx: Tx, session_id: str, told: replay.ReplayedSession, written: float) -> bool:
+    def _has_more(self, tx: Tx, session_id: str, replayed: replay.ReplayedSession, written: float) -> bool:
         """Whether a transcript has messages that the rows lack, though none were removed since it was written."""
         stored = set(tx.column("SELECT id FROM messages WHERE session_id = ?", (session_id,)))
-        is_more = bool(told.loose or told.messages.keys() - stored)
+        is_more = bool(replayed.loose or replayed.messages.keys() - stored)
         return is_more and tx.row(_REMOVED, (session_id, written)) is None
 
     @contextmanager
@@ -315,10 +315,10 @@ class TranscriptWriter:
                 )
 
 
-def _entry(message_id: int, ready: EncodedMessage) -> Entry:
+def _entry(message_id: int, encoded: EncodedMessage) -> Entry:
     """A stored message as its transcript line, without reading it back."""
-    named = {**ready.values, "id": message_id, "session_id": "", "content": ready.text}
-    row = (*(named[name] for name in message_reading.SHOWN), ready.form, None)
+    named = {**encoded.values, "id": message_id, "session_id": "", "content": encoded.text}
+    row = (*(named[name] for name in message_reading.SHOWN), encoded.form, None)
     return replay.message_entry(
-        message_reading.decode(row), listed(tuple(sorted(ready.lifted))) if ready.lifted else ()
+        message_reading.decode(row), listed(tuple(sorted(encoded.lifted))) if encoded.lifted else ()
     )

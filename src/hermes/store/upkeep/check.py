@@ -25,7 +25,7 @@ from hermes.store.engines.sqlite.connection import Connection, code, codes, hold
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
-from hermes.store.records.attachments import GONE, Attachments, noted
+from hermes.store.records.attachments import GONE, Attachments, absent_hashes
 from hermes.store.records.rows import Finding
 from hermes.store.search.meaning import vectors
 from hermes.store.transcripts import replay
@@ -53,21 +53,21 @@ def check(
         if not DAMAGED.isdisjoint(one["kind"] for one in found):
             return found
         with engine.read() as tx:
-            found += [*_orphans(tx), *_counters(tx), *_noted(tx)]
+            found += [*_orphans(tx), *_counters(tx), *_recorded(tx)]
             is_empty = tx.row("SELECT 1 FROM sessions LIMIT 1") is None
         found += _confirmed(engine, lambda: _half_deleted(engine))
         found += _attachments(engine, attachments, progress)
-        told = _transcripts(engine, transcripts, progress)
-        if is_empty and any("rebuild" in one["detail"] for one in told):
+        findings = _transcripts(engine, transcripts, progress)
+        if is_empty and any("rebuild" in one["detail"] for one in findings):
             found.append(finding("lost", "the database", _LOST))
-        found += told
+        found += findings
     except StoreCorrupt as error:
         found.append(finding("corruption", "file", str(error)))
     return found
 
 
 def _confirmed(engine: Engine, look: Callable[[], list[T]]) -> list[T]:
-    """Look again while other processes change sessions: only what is still there counts."""
+    """Repeat a check while other processes change sessions: only findings that persist count."""
     found = look()
     for pause in _PAUSES:
         with engine.read() as tx:
@@ -98,7 +98,7 @@ def _half_deleted(engine: Engine) -> list[Finding]:
     return [finding("half-deleted", f"session {one}", "its deletion was interrupted") for one in ids]
 
 
-def _noted(tx: Tx) -> Iterator[Finding]:
+def _recorded(tx: Tx) -> Iterator[Finding]:
     """Findings from notes of the store itself: shreddings that were cut short, lost newer messages."""
     if get_meta(tx, LOST) is not None:
         yield finding("lost", "the database", _LOST)
@@ -126,10 +126,10 @@ def _counters(tx: Tx) -> Iterator[Finding]:
 def _attachments(engine: Engine, attachments: Attachments, progress: Progress | None) -> list[Finding]:
     """Files that are missing or whose bytes do not match their name, which is their SHA-256.
 
-    Attachments that an import did not bring are recorded and no finding.
+    Attachments that an import lacked are recorded and are no finding.
     """
     with engine.read() as tx:
-        absent = noted(tx)
+        absent = absent_hashes(tx)
         rows = tx.rows("SELECT hash, max(bytes), min(message_id) FROM attachments GROUP BY hash ORDER BY hash")
     found = []
     for number, (digest, size, message_id) in enumerate(rows):
@@ -158,8 +158,8 @@ def _transcripts(engine: Engine, transcripts: TranscriptWriter, progress: Progre
     found = _differing(engine, transcripts, ids, progress)
     if found:
         found = _confirmed(engine, lambda: _differing(engine, transcripts, [one for one, _ in found]))
-    told = [*((f"session {one}", how) for one, how in found), *_left_over(engine, transcripts)]
-    return [finding("transcript", where, detail) for where, detail in told]
+    differing = [*((f"session {one}", how) for one, how in found), *_stray_files(engine, transcripts)]
+    return [finding("transcript", where, detail) for where, detail in differing]
 
 
 def _differing(
@@ -181,48 +181,48 @@ def _differing(
 def _difference(tx: Tx, transcripts: TranscriptWriter, session_id: str, had_one: bool) -> str | None:
     """How a session's transcript differs from its rows, which count; None where it agrees, or none is wanted."""
     try:
-        told = replay.read_transcript(transcripts.files.path(session_id))
+        replayed = replay.read_transcript(transcripts.files.path(session_id))
     except FileNotFoundError:
         showing = tx.rows("SELECT DISTINCT session_id FROM session_refs WHERE from_session = ?", (session_id,))
         is_missed = had_one or any(transcripts.files.exists(row[0]) for row in showing)  # they have not its messages
         return "its transcript is missing" if is_missed else None
     except OSError as error:
         return f"its transcript is unreadable: {error.strerror or error}"
-    if told.loose and not told.is_begun:
+    if replayed.loose and not replayed.is_begun:
         return None  # another program's file
-    found = replay.differences(tx, session_id, told)
+    found = replay.differences(tx, session_id, replayed)
     return f"its transcript differs: {', '.join(found)}" if found else None
 
 
-def _left_over(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[str, str]]:
+def _stray_files(engine: Engine, transcripts: TranscriptWriter) -> Iterator[tuple[str, str]]:
     """The files of transcripts whose session the database does not have, each with the reason."""
     paths = sorted(transcripts.files.folder.glob("*.jsonl"))  # before the names: files follow their sessions
     with engine.read() as tx:
         known = {transcripts.files.path(row[0]).name for row in tx.rows("SELECT id FROM sessions")}
         for path in (one for one in paths if one.name not in known and one.is_file()):
             try:
-                told = replay.read_transcript(path)
+                replayed = replay.read_transcript(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 yield path.name, f"it is unreadable: {error.strerror or error}"
                 continue
-            if told.is_none(path):
+            if replayed.is_none(path):
                 continue
-            if is_deleted(tx, path, told):
+            if is_deleted(tx, path, replayed):
                 yield path.name, DELETED
             else:
                 yield path.name, "its session is not in the database; `hermes sessions rebuild` brings it back"
 
 
-def is_deleted(tx: Tx, path: Path, told: replay.ReplayedSession) -> bool:
+def is_deleted(tx: Tx, path: Path, replayed: replay.ReplayedSession) -> bool:
     """Whether the session of a transcript was deleted after the file was written; an import may have brought it back since."""
     sql = "SELECT at, detail FROM audit WHERE session_id = ? AND action = 'delete' ORDER BY id DESC LIMIT 1"
-    row = tx.row(sql, (str(told.columns["id"]),))
+    row = tx.row(sql, (str(replayed.columns["id"]),))
     if row is None or str(row[1] or "").startswith("shredded"):
         return row is not None  # what was shredded never comes back
-    stamps = [told.columns.get("started_at"), *(one.get("timestamp") for one in told.messages.values())]
-    if not told.columns.get("purged"):  # that of a tombstone is written after the deletion
+    stamps = [replayed.columns.get("started_at"), *(one.get("timestamp") for one in replayed.messages.values())]
+    if not replayed.columns.get("purged"):  # that of a tombstone is written after the deletion
         stamps.append(path.stat().st_mtime)
     return all(stamp <= row[0] for stamp in stamps if isinstance(stamp, (int, float)))
 
@@ -385,7 +385,7 @@ def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
             tx = SqliteTx(connection)
             health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
             health.pending = SqliteFullText().pending(tx)
-            if vectors.are_kept(tx):
+            if vectors.is_switched_on(tx):
                 health.vectors = vectors.counts(tx)
                 health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
         return health

@@ -294,7 +294,7 @@ def trashed_before(tx: Tx, older_than_days: float) -> list[str]:
 
 
 def begin_auto_prune(tx: Tx, min_interval_hours: float) -> bool:
-    """Whether the automatic clean-up is due; if so, its interval begins now, for every process."""
+    """Whether the automatic clean-up is due; if so, start its next interval, for every process."""
     interval = checked_period(min_interval_hours, "min_interval_hours", "hours") * 3600
     try:
         due = not 0 <= time.time() - float(get_meta(tx, META_LAST_PRUNE)) < interval

@@ -4,10 +4,9 @@ Deleting takes the rows away; this also takes what refers to them in files besid
 whatever holds deleted text. Each step can be repeated. What is under way is noted in `state_meta` by the transaction that
 makes the conversation invisible, and the note goes last: shredding the same id again after a crash does the rest.
 
-The history file of the terminal's prompt is rewritten without the texts that are to be forgotten.
-
-prompt_toolkit writes an entry as an empty line, a comment with the time, and the lines of the text, each after a `+`. Terminals
-add entries, and the file is changed, in place and under a lock of it.
+The history file of the terminal's prompt is rewritten without the texts that are to be forgotten. prompt_toolkit writes an
+entry as an empty line, a comment with the time, and the lines of the text, each after a `+`. Terminals add entries, and the
+file is changed, in place and under a lock of it.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def append_history(path: Path, data: bytes) -> None:
 
 
 def _entries(lines: list[str]) -> Iterator[tuple[list[str], str | None]]:
-    """The lines in groups: an entry with what stands before it, and its text; None after the last one."""
+    """The lines in groups: an entry with what precedes it, and its text; None after the last one."""
     group: list[str] = []
     for number, line in enumerate(lines):
         group.append(line)
@@ -112,7 +111,7 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
     engine = db._engine
     with engine.read() as tx:
         parts = _parts(tx, session_id)
-        if not parts and not _noted(tx, session_id).parts:
+        if not parts and not _saved_plan(tx, session_id).parts:
             return None
         _refuse(tx, parts)
         typed = set(_typed(tx, parts))
@@ -134,7 +133,7 @@ def shred(db: OpenStore, session_id: str, by: str, history: Path) -> ShredResult
     if not unfinished:
         with engine.write() as tx:
             drop_meta(tx, retention.SHREDDING + plan.parts[-1])
-    copies = _put_aside(db.path, db._transcripts.files.folder, plan.parts)
+    copies = _repair_copies(db.path, db._transcripts.files.folder, plan.parts)
     return {
         "parts": plan.parts,
         "messages": plan.messages,
@@ -152,7 +151,7 @@ def _parts(tx: Tx, session_id: str) -> list[str]:
     return lineage.parts(tx, session_id) if there else []
 
 
-def _noted(tx: Tx, session_id: str) -> Plan:
+def _saved_plan(tx: Tx, session_id: str) -> Plan:
     """The plan that an earlier try has left for this session; an empty one when it was finished, or there was none."""
     names = meta_names(tx, retention.SHREDDING)
     plans = (Plan(**codec.from_json(get_meta(tx, retention.SHREDDING + one))) for one in names)
@@ -202,7 +201,7 @@ def _texts(content: Any) -> Iterator[str]:
 
 def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     """Make the conversation invisible and note what is to do; the children it had. Refused: nothing was changed."""
-    parts, earlier = _parts(tx, session_id), _noted(tx, session_id)
+    parts, earlier = _parts(tx, session_id), _saved_plan(tx, session_id)
     _refuse(tx, parts)
     plan = _planned(tx, parts, earlier)
     children: list[str] = []
@@ -257,13 +256,13 @@ def _remove_files(db: OpenStore, plan: Plan) -> list[str]:
         for path in (one for digest in hashes for one in attachments.path(digest).parent.glob(f".{digest}.*.part")):
             path.unlink(missing_ok=True)  # of a process that was killed while it wrote it
     left = [path(part) for part in gone for path in (transcripts.files.path, drafts.path)]
-    told = [f"{path} can't be removed; remove it" for path in (*left, *map(attachments.path, hashes)) if path.exists()]
+    lines = [f"{path} can't be removed; remove it" for path in (*left, *map(attachments.path, hashes)) if path.exists()]
     index = transcripts.files.folder / "sessions.json"
     try:
         _forget_titles(index, gone)
     except (OSError, ValueError) as error:
-        told.append(f"{index} can't be rewritten ({error}); remove it, a gateway makes it again")
-    return told
+        lines.append(f"{index} can't be rewritten ({error}); remove it, a gateway makes it again")
+    return lines
 
 
 def _forget_titles(index: Path, session_ids: Sequence[str]) -> None:
@@ -283,7 +282,7 @@ def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
 # ------------------------------------------------------------------------------------------ copies
 
 
-def _put_aside(database: Path, transcripts: Path, session_ids: Iterable[str]) -> list[str]:
+def _repair_copies(database: Path, transcripts: Path, session_ids: Iterable[str]) -> list[str]:
     """The copies that a repair put aside and that may hold one of these sessions."""
     aside = {*database.parent.glob(f"{escape(database.name)}.before-repair-*")}
     for one in session_ids:

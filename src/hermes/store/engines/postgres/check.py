@@ -38,9 +38,9 @@ def drift(tx: Any, fulltext: PostgresFullText) -> Iterator[Finding]:
 
 def _differing(tx: Any, fulltext: PostgresFullText, message_ids: list[int]) -> Iterator[Finding]:
     wanted = []
-    for given, columns in fulltext.documents(tx, message_ids):
-        texts = [words for _, _, _, _, words in entries(given, columns)]
-        wanted += [(given, number, text) for number, text in enumerate(texts)]
+    for message_id, columns in fulltext.documents(tx, message_ids):
+        texts = [words for _, _, _, _, words in entries(message_id, columns)]
+        wanted += [(message_id, number, text) for number, text in enumerate(texts)]
     rows = tx.ask(
         "SELECT DISTINCT coalesce(w.message_id, given.id), w.message_id IS NULL FROM unnest(%s::bigint[], %s::int[],"
         " %s::text[]) AS given(id, part, words) FULL JOIN (SELECT * FROM message_words WHERE message_id ="
@@ -76,21 +76,21 @@ _OURS = (
 def rewrite_tables(connection: psycopg.Connection[Any], where: str) -> list[str]:
     """Rewrite every table of the record; a line when some could not be."""
     before = dict(connection.execute(_OURS).fetchall())
-    busy, seen, kept = [], [], list[int]()
+    busy, seen, remaining = [], [], list[int]()
 
-    def on_notice(said: errors.Diagnostic) -> None:
+    def on_notice(notice: errors.Diagnostic) -> None:
         # "3 dead row versions cannot be removed yet", in the server's language
-        kept.extend(int(count) for count in re.findall(r"\A\D*(\d+)", said.message_detail or ""))
+        remaining.extend(int(count) for count in re.findall(r"\A\D*(\d+)", notice.message_detail or ""))
 
     connection.add_notice_handler(on_notice)
     connection.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'".encode())
     for table in before:
         try:
             for _ in range(TRIES):
-                kept.clear()
+                remaining.clear()
                 # ANALYZE: the planner's statistics hold samples of the columns, also of the deleted rows.
                 connection.execute(f'VACUUM (FULL, ANALYZE, VERBOSE) "{table}"'.encode())
-                if not sum(kept):
+                if not sum(remaining):
                     break
                 time.sleep(PAUSE)
             else:
@@ -99,9 +99,9 @@ def rewrite_tables(connection: psycopg.Connection[Any], where: str) -> list[str]
             busy.append(table)
     after = dict(connection.execute(_OURS).fetchall())
     same = [table for table, file in before.items() if after.get(table) == file and table not in busy]
-    told = (
+    causes = (
         (busy, "can't be rewritten while others use them; try again"),
         (seen, "still hold deleted rows that an open transaction of another session may see; end it, and try again"),
         (same, "are not this role's to rewrite; their owner must run VACUUM FULL"),
     )
-    return [f"{', '.join(tables)} in {where} {why}" for tables, why in told if tables]
+    return [f"{', '.join(tables)} in {where} {why}" for tables, why in causes if tables]

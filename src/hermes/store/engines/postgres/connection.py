@@ -1,9 +1,7 @@
-"""A connection to the server, and the deadline of every wait on it.
+"""A connection to the server, the deadline of every wait on it, and the mapping of its errors to this program's.
 
 A server that was stopped, or waits for a lost replica, neither answers nor closes the connection. So a statement that is not
 answered in time is cancelled; if the server does not react to that either, the connection is given up.
-
-Maps errors of PostgreSQL and of the connection to this program's errors.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ _KINDS: tuple[tuple[str, type[HermesError], str], ...] = (
      "goes through a pooler that mixes up prepared statements; nothing was stored: give the server's own address"),
     ("53400|F0000", errors.StoreError, "is not configured correctly"),
 )  # fmt: skip
-# What a tenant's views say to unsupported statements.
+# The errors of a tenant's views for unsupported statements.
 OWNERS_ONLY = {"42501", "55000", "42P01", "42809"}
 _LOST = {"57P01", "57P02", "57P03", "57P04", "08000", "25P03"}
 
@@ -120,9 +118,9 @@ def unreachable(error: BaseException, where: str) -> HermesError:
 
 
 def _known(error: BaseException, where: str) -> HermesError | None:
-    said = f"{getattr(error, 'sqlstate', None) or ''} {error}"
+    message = f"{getattr(error, 'sqlstate', None) or ''} {error}"
     for pattern, ours, hint in _KINDS:
-        if re.match(pattern, said, re.DOTALL):
+        if re.match(pattern, message, re.DOTALL):
             return ours(f"{where} {hint} ({_first_line(error)})")
     return None
 
@@ -150,15 +148,15 @@ _DEFAULTS: dict[str, str | int] = {
 
 def conninfo(url: str, read_only: bool) -> str:
     """The parameters for libpq: the URL, and defaults for what it does not set."""
-    given = parts(url)
-    if given is None:  # libpq's message may quote the password
+    parameters = parts(url)
+    if parameters is None:  # libpq's message may quote the password
         raise InvalidInput(
             "the URL of the store is invalid; in names and passwords write : / @ % and the like as %3A %2F %40 %25"
         )
     defaults = dict(_DEFAULTS)
-    if "," in str(given.get("host") or given.get("hostaddr") or "") and not read_only:
+    if "," in str(parameters.get("host") or parameters.get("hostaddr") or "") and not read_only:
         defaults["target_session_attrs"] = "read-write"  # of several servers the primary
-    return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in given})
+    return make_conninfo(url, **{key: value for key, value in defaults.items() if key not in parameters})
 
 
 class PooledConnection(psycopg.Connection[Any]):
@@ -170,7 +168,7 @@ class PooledConnection(psycopg.Connection[Any]):
     unconfirmed = False  # a commit returned although the replica that has to confirm it did not
     timeout: float | None = None  # seconds for a BEGIN or COMMIT; None: no deadline
     limit: float | None = None  # for the current statement
-    said: tuple[Any, ...] | None = None  # the last row of the answer to the beginning of a transaction
+    begin_row: tuple[Any, ...] | None = None  # the last row of the answer to the beginning of a transaction
     beginning: tuple[bytes, ...] = ()  # of a transaction that indexes, statement by statement
 
     @classmethod
@@ -183,9 +181,9 @@ class PooledConnection(psycopg.Connection[Any]):
         result = self._sent(statements, limit)
         reader = Transformer(self)
         reader.set_pgresult(result)
-        self.said = reader.load_row(0, tuple) if result.ntuples else None
+        self.begin_row = reader.load_row(0, tuple) if result.ntuples else None
 
-    def tell(self, statement: bytes) -> str:
+    def command(self, statement: bytes) -> str:
         """Send a COMMIT or the like; returns the answer."""
         return (self._sent(statement, self.timeout).command_status or b"").decode()
 

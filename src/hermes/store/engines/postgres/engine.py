@@ -23,7 +23,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import NothingThere, Progress
+from hermes.store.engines.base import Progress, StoreMissing
 from hermes.store.engines.postgres import migrate, transaction
 from hermes.store.engines.postgres.connection import (
     NO_OPTIONS,
@@ -36,7 +36,7 @@ from hermes.store.engines.postgres.connection import (
     translate,
     unreachable,
 )
-from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, take_out_unused
+from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, remove_unused_words
 from hermes.store.engines.postgres.indexer import Indexer
 from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.records.rows import Finding
@@ -125,14 +125,14 @@ class PostgresEngine:
         connection.where = self.where
         connection.prepare_threshold = None
         connection.begin(_SERVER, self._timeout)
-        connection.since, connection.process, path = connection.said or (0.0, 0, "")
+        connection.since, connection.process, path = connection.begin_row or (0.0, 0, "")
         self._ahead = connection.since - time.time()
         connection.beginning = self._beginnings.indexing
         prepares = connection.process == connection.info.backend_pid  # a pooler gives each client a made-up number
         if not prepares:
             connection.process = 0
-            asked = search_path(self._conninfo)
-            if asked is not None and asked != path.replace(" ", ""):
+            requested = search_path(self._conninfo)
+            if requested is not None and requested != path.replace(" ", ""):
                 raise StoreError(f"{self.where} {NO_OPTIONS}")
         connection.prepare_threshold = PREPARED_AFTER if prepares else None
 
@@ -162,13 +162,13 @@ class PostgresEngine:
             self._views = state.schema
             self._beginnings = transaction.beginnings(self._durability, self._views, self._patience)
         if self.read_only and state.version == 0:
-            raise NothingThere(f"{self.where} holds no session store; there is nothing to read")
+            raise StoreMissing(f"{self.where} holds no session store; there is nothing to read")
         if not self.read_only and state.version == 0:
             migrate.make_store(connection, self.where)
 
     # ------------------------------------------------------------------ transactions
 
-    def _take(self, end: float) -> PooledConnection:
+    def _checkout(self, end: float) -> PooledConnection:
         """A connection of the pool; waits until `end` for one, or for a server that is being restarted."""
         while True:
             try:
@@ -186,9 +186,9 @@ class PostgresEngine:
     def _begun(self, begin: bytes | None = None) -> Iterator[PooledConnection]:
         """A connection on which a transaction has begun, if one is to; if it is lost meanwhile, it begins on another one."""
         end = time.monotonic() + self._patience
-        self._settle_earlier(end)
+        self._await_earlier_commits(end)
         while True:
-            connection = self._take(end)
+            connection = self._checkout(end)
             try:
                 if begin is not None:
                     connection.begin(begin, self._timeout + self._patience)
@@ -219,13 +219,13 @@ class PostgresEngine:
             try:
                 yield tx
                 with suppress(psycopg.OperationalError):  # it was read, although the connection was lost
-                    connection.tell(b"COMMIT")
+                    connection.command(b"COMMIT")
             finally:
                 self._local.tx = None
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
         with self.read() as tx:
-            return tx.asked(sql, params)
+            return tx.select(sql, params)
 
     @contextmanager
     def searching(self) -> Iterator[PostgresTx]:
@@ -247,8 +247,8 @@ class PostgresEngine:
         with self._translated(), self._begun(begin) as connection:
             self._local.tx = tx = PostgresTx(connection, ahead=self._ahead, key=key)
             try:
-                if connection.said is not None:
-                    tx.begun(*connection.said)  # refuses: a newer program has upgraded the store
+                if connection.begin_row is not None:
+                    tx.begun(*connection.begin_row)  # refuses: a newer program has upgraded the store
                 with self._translated(connection):
                     if exclusive:
                         for session_id in sorted(set(lock)):
@@ -271,11 +271,11 @@ class PostgresEngine:
         if not tx.keyed:  # nothing was stored
             tx.begun(*tx.ask(transaction.noting(tx.key)).fetchone())
         try:
-            status = connection.tell(b"COMMIT")
+            status = connection.command(b"COMMIT")
         except psycopg.Error as error:
             if not is_lost(error, connection):
                 raise
-            self._settle(tx, error)
+            self._resolve_commit(tx, error)
             return
         if status != "COMMIT":  # a statement had failed, and its caller continued nevertheless
             raise StoreError(f"{self.where} rolled the transaction back, as a part had failed; nothing was stored")
@@ -287,7 +287,7 @@ class PostgresEngine:
             )
         self._indexer.imported(tx.indexed)
 
-    def _settle(self, tx: PostgresTx, error: psycopg.Error) -> None:
+    def _resolve_commit(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out its outcome."""
         stored = self._outcome(tx, time.monotonic() + self._patience)
         if stored is False:
@@ -311,7 +311,7 @@ class PostgresEngine:
             time.sleep(0.1)
         return None
 
-    def _settle_earlier(self, end: float) -> None:
+    def _await_earlier_commits(self, end: float) -> None:
         """Wait until the server has decided on earlier commits with unknown outcome: a program that looks whether something was
         stored, and stores it again if not, must not be overtaken by a commit that was still in progress."""
         for tx in list(self._unsettled):
@@ -404,7 +404,7 @@ class PostgresEngine:
 
     def reclaim(self, *, full: bool = False) -> bool:
         self._require_writable()
-        take_out_unused(self.read, self.write)
+        remove_unused_words(self.read, self.write)
         with self._translated(), self._connect() as connection:
             connection.limit = None
             connection.execute(transaction.REMOVE_OLD_KEYS)
@@ -416,7 +416,7 @@ class PostgresEngine:
         from hermes.store.engines.postgres import check
 
         self.catch_up()
-        take_out_unused(self.read, self.write)
+        remove_unused_words(self.read, self.write)
         with self._translated(), self._connect() as connection:
             connection.limit = None
             return check.rewrite_tables(connection, self.where)

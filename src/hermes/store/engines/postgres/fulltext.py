@@ -80,7 +80,7 @@ def _matching(in_parts: bool) -> str:
     return f"SELECT place FROM ({whole} UNION SELECT message_id + 0 FROM message_words WHERE NOT whole{matching}) p"
 
 
-def _like(part: str) -> str:
+def _like_pattern(part: str) -> str:
     """A pattern for all texts that contain this."""
     escaped = part.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return f"%{escaped}%"
@@ -108,13 +108,13 @@ class PostgresFullText:
         message_ids = [*(number for number, _ in documents), *absent]
         while True:
             removals = self._known.removals
-            rows, found = self._made(documents, self._known.words)
+            rows, found = self._index_rows(documents, self._known.words)
             with connection.indexing():
                 connection.execute(HELD_TOGETHER)
                 self._add_to_list(tx, found)
                 tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
-                said = connection.execute(f"SELECT {COUNTED}".encode())
-            (now,) = said.fetchone() or (removals,)
+                result = connection.execute(f"SELECT {COUNTED}".encode())
+            (now,) = result.fetchone() or (removals,)
             self._known.agree(now)
             if now == removals:
                 self._known.learn(found, removals)
@@ -124,7 +124,7 @@ class PostgresFullText:
         """The messages with these ids that exist, as stored."""
         return self.documents(PostgresTx(connection), message_ids) if message_ids else []
 
-    def _made(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[lexemes.Entry], set[bytes]]:
+    def _index_rows(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[lexemes.Entry], set[bytes]]:
         """The rows of the index for some messages, and the words in them that are not known."""
         rows = [row for message_id, columns in documents for row in lexemes.entries(message_id, columns)]
         found: set[bytes] = set()
@@ -155,7 +155,7 @@ class PostgresFullText:
     def write(self, tx: PostgresTx, documents: Sequence[Numbered]) -> None:
         """Index messages in this transaction, unqueued: a process that still has an earlier text of one finds nothing to take."""
         tx.ask(HELD_TOGETHER)
-        rows, found = self._made(documents, set())
+        rows, found = self._index_rows(documents, set())
         self._add_to_list(tx, found)
         for start in range(0, len(rows), 50):
             tx.ask(_ADD_ENTRIES, _columns(rows[start : start + 50]))
@@ -185,7 +185,7 @@ class PostgresFullText:
         match, loose = lexemes.expression(tree), lexemes.expression(tree, loose=True)
         if match is None or loose is None or cap <= 0:
             return []
-        waiting = self._waiting_ones(tx, tree, scope, cap)
+        waiting = self._waiting_matches(tx, tree, scope, cap)
         newest, some_long, some_enormous = tx.extent
         in_parts = some_enormous
         if " <-> " in match:  # for a long message the parts decide
@@ -194,11 +194,11 @@ class PostgresFullText:
         widening = lexemes.Widening(newest, cap)
         found: list[Candidate] = []
         for looked_at in widening:
-            found += self._whole_ones(tx, match, loose, looked_at, scope, cap - len(found))
+            found += self._whole_matches(tx, match, loose, looked_at, scope, cap - len(found))
             widening.found = len(found)
         if in_parts:
             oldest = found[-1][0] if len(found) >= cap else 0  # older matches would be cut off again
-            found += self._long_ones(tx, tree, newest, oldest, scope, cap)
+            found += self._long_matches(tx, tree, newest, oldest, scope, cap)
         return sorted({*waiting, *found}, reverse=True)[:cap]
 
     def holders(self, tx: Any, trees: Sequence[Any], scope: Scope, cap: int) -> list[list[Holder]]:
@@ -208,7 +208,7 @@ class PostgresFullText:
         )
         found: list[list[Holder]] = self._newest(tx, trees, columns, scope.params, cap)
         for number, tree in enumerate(trees):
-            search = self.candidates if _has_places(lexemes.expression(tree)) else self._waiting_ones
+            search = self.candidates if _has_places(lexemes.expression(tree)) else self._waiting_matches
             if some := search(tx, tree, scope, cap):
                 also = [(one, session_id, role) for one, _, session_id, role in some]
                 found[number] = sorted([*also, *found[number]], reverse=True)[:cap]
@@ -230,7 +230,7 @@ class PostgresFullText:
         """The newest indexed matches of each tree that is not searched by places, with these columns: all trees in one
         statement, window by window. It is one text for any number of trees, so the server plans it once.
 
-        `{words}` in the columns are the messages in the index; they are sorted before anything else is read, as in `_whole_ones`.
+        `{words}` in the columns are the messages in the index; they are sorted before anything else is read: `_whole_matches`.
         """
         self.begin(tx)
         newest, _, in_parts = tx.extent
@@ -279,11 +279,11 @@ class PostgresFullText:
         found: WaitingMessages = tx.unindexed
         return found
 
-    def _waiting_ones(self, tx: Any, tree: Node, scope: Scope, cap: int) -> list[Candidate]:
+    def _waiting_matches(self, tx: Any, tree: Node, scope: Scope, cap: int) -> list[Candidate]:
         """The newest matches among the messages that wait, newest first."""
         return unindexed.newest(tx, tree, self.begin(tx), scope, cap)
 
-    def _whole_ones(
+    def _whole_matches(
         self, tx: Any, match: str, loose: str, where: lexemes.Window, scope: Scope, cap: int
     ) -> list[Candidate]:
         """The newest matches in a window, newest first.
@@ -305,10 +305,10 @@ class PostgresFullText:
         )
         return rows
 
-    def _long_ones(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Candidate]:
+    def _long_matches(self, tx: Any, tree: Node, newest: int, oldest: int, scope: Scope, cap: int) -> list[Candidate]:
         """The newest matches from an id on among the messages that have parts in the index, newest first."""
         where = lexemes.window(newest, newest - oldest)
-        if lexemes.is_unit(tree):  # one part matches the whole query: newest first, as in `_whole_ones`
+        if lexemes.is_unit(tree):  # one part matches the whole query: newest first, as in `_whole_matches`
             match, loose = str(lexemes.expression(tree)), str(lexemes.expression(tree, loose=True))
             exact, params = ("", []) if loose == match else ("WHERE words @@ ?::tsquery", [match])
             chosen = (
@@ -316,16 +316,16 @@ class PostgresFullText:
                 f" AND words @@ ?::tsquery AND message_id + 0 >= ? ORDER BY place DESC OFFSET 0) p {exact}"
                 " ORDER BY place DESC OFFSET 0"
             )
-            asked: list[Any] = [where.within(loose), oldest, *params]
+            values: list[Any] = [where.within(loose), oldest, *params]
         else:
             sets = lexemes.in_parts(tree, where)
             if sets is None:
                 return []
-            chosen, asked = sets[0], [*sets[1]]
+            chosen, values = sets[0], [*sets[1]]
         rows: list[Candidate] = tx.rows(
             f"SELECT m.id, {_SIZE}, m.session_id, {SPEAKER} FROM ({chosen}) w(place) JOIN messages m ON m.id = w.place"
             f" {_join(scope)} WHERE {scope.where} AND w.place >= ? ORDER BY w.place DESC LIMIT ?",
-            (*asked, *scope.params, oldest, cap),
+            (*values, *scope.params, oldest, cap),
         )
         return rows
 
@@ -335,7 +335,7 @@ class PostgresFullText:
         """The shorter ones first."""
         if len(part) < 3:
             return []
-        like = _like(part)
+        like = _like_pattern(part)
         rows = tx.planned(
             "SELECT word FROM (SELECT DISTINCT word FROM words WHERE word LIKE ? OFFSET 0) e ORDER BY length(word), word LIMIT ?",
             (like[:-1] if at_end else like, cap),
@@ -395,12 +395,12 @@ class KnownWords:
 Work = Callable[[], AbstractContextManager["PostgresTx"]]
 
 
-def take_out_unused(read: Work, write: Work) -> int:
+def remove_unused_words(read: Work, write: Work) -> int:
     """Remove the words that no message has; returns how many. Waiting messages add theirs when they are indexed."""
-    return sum(_take_out(write, some) for some in _unused(read))
+    return sum(_remove_words(write, some) for some in _unused_words(read))
 
 
-def _unused(read: Work) -> Iterator[list[str]]:
+def _unused_words(read: Work) -> Iterator[list[str]]:
     """Words of the list that no message seems to have, some at a time."""
     last = ""
     while True:
@@ -425,7 +425,7 @@ def _without_message(tx: Any, listed: list[str]) -> list[str]:
     return [row[0] for row in rows]
 
 
-def _take_out(write: Work, unused: list[str]) -> int:
+def _remove_words(write: Work, unused: list[str]) -> int:
     """Remove these, unless a message has got them meanwhile."""
     with write() as tx:
         tx.ask(_HELD_ALONE)

@@ -92,7 +92,7 @@ class Indexer:
                 self.index(self._some())
 
     def imported(self, count: int) -> None:
-        """So many messages were indexed with their transaction: their words are in the pending list, which every search reads."""
+        """Count messages indexed with their transaction: their words are in the pending list, which every search reads."""
         self._untidy += count
         if count and self._untidy >= self.pace.untidy:
             self.wake()
@@ -149,13 +149,13 @@ class Indexer:
                 self._wake.clear()
                 pause = min(2 * pause, SELDOM) if quiet else self.pace.adopt_every
                 end = time.monotonic() + LONGEST
-                self._let_pass(end)
+                self._wait_for_pause(end)
                 while not self._stopped.is_set() and (some := self._some()):
                     before = self._count
                     self.index(some)
                     self._adopt(ADOPT_BUSY)
                     if self._is_burst(before, end):
-                        self._let_pass(end)
+                        self._wait_for_pause(end)
                 self._adopt(ADOPT_AFTER)
                 if quiet:
                     self._tidy()
@@ -179,7 +179,7 @@ class Indexer:
             with self._links() as link:
                 link.execute(REMOVE_OLD_KEYS)
 
-    def _let_pass(self, end: float) -> None:
+    def _wait_for_pause(self, end: float) -> None:
         """Wait a moment, and longer while messages keep coming."""
         burst = True
         while burst and not self._stopped.is_set():

@@ -57,7 +57,7 @@ def entries(message_id: int, columns: Sequence[str]) -> list[Entry]:
     """The rows of message_words that a message, given as its index columns, has."""
     where, words = ranges(message_id), sequence(columns)
     size = len(words) - words.count(GAP)
-    parts = list(dict.fromkeys(_written(some) for some in _pieces(words)))
+    parts = list(dict.fromkeys(_tsvector_text(some) for some in _pieces(words)))
     whole = f"{parts[0]} {where}"
     if len(parts) == 1 and len(whole.encode()) <= MOST_BYTES:
         return [(message_id, 0, True, size, whole)]
@@ -86,7 +86,7 @@ def _pieces(words: list[str], most: int = WHOLE_WORDS) -> Iterator[list[str]]:
         yield words
 
 
-def _written(words: Sequence[str]) -> str:
+def _tsvector_text(words: Sequence[str]) -> str:
     """Words and their positions as PostgreSQL reads a tsvector. (It merges the positions of repeated words itself.)"""
     if max(map(len, words), default=0) > LEXEME_BYTES // 4:
         words = [lexeme(word) for word in words]
@@ -117,14 +117,14 @@ def expression(tree: Node | None, *, loose: bool = False) -> str | None:
         return None
     link = " & " if loose else " <-> "
     if isinstance(tree, Leaf):
-        return next(iter(_one_of([tree], link)), None)
+        return next(iter(_alternatives([tree], link)), None)
     if isinstance(tree, Not):
         keep, drop = expression(tree.keep, loose=loose), expression(tree.drop)
         if keep is None or drop is None or (loose and "<->" in drop):
             return keep
         return f"({keep} & !{drop})"
     if isinstance(tree, Or):
-        found = _one_of((child for child in tree.children if isinstance(child, Leaf)), link)
+        found = _alternatives((child for child in tree.children if isinstance(child, Leaf)), link)
         others: Iterable[Node] = (child for child in tree.children if not isinstance(child, Leaf))
     else:
         found, others = [], tree.children
@@ -141,7 +141,7 @@ def _words(leaf: Leaf) -> list[str]:
     return [*written[:-1], f"{written[-1]}:*"] if open_end else written
 
 
-def _one_of(leaves: Iterable[Leaf], link: str) -> list[str]:
+def _alternatives(leaves: Iterable[Leaf], link: str) -> list[str]:
     """Leaves of which one is enough. Those with the same continuation are combined: ('a' | 'b') <-> 'c':* reads c… once."""
     beginnings: dict[tuple[str, ...], dict[str, None]] = {}
     for leaf in leaves:

@@ -1,4 +1,4 @@
-"""Makes the tables of a store in an empty database (or schema), and tells what a database holds."""
+"""Makes the tables of a store in an empty database (or schema), and reports what a database holds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class State:
 
     schema: str
     version: int  # 0: there is no store
-    strangers: bool  # it has another program's table `sessions`
+    is_foreign: bool  # it has another program's table `sessions`
     replica: bool
     encoding: str
     tenant: bool  # it is read through a tenant's views
@@ -51,8 +51,8 @@ def inspect(connection: psycopg.Connection[Any]) -> State:
             return inspect(connection)
     version = 0
     if steps:
-        taken = connection.execute("SELECT coalesce(max(version), 0) FROM hermes_migrations").fetchone()
-        version = 0 if taken is None else int(taken[0])
+        newest = connection.execute("SELECT coalesce(max(version), 0) FROM hermes_migrations").fetchone()
+        version = 0 if newest is None else int(newest[0])
     is_tenant = steps == b"v" or steps == "v"
     return State(place or "", version, bool(sessions and not steps), replica, encoding, is_tenant)
 
@@ -76,7 +76,7 @@ def make_store(connection: psycopg.Connection[Any], where: str, *, keep: bool = 
         state = inspect(connection)
         if state.version:
             return
-        if state.strangers:
+        if state.is_foreign:
             raise NotADatabase(
                 f"{where} holds tables of another program; use a database or a schema of its own for the store"
             )

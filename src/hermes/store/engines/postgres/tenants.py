@@ -218,15 +218,15 @@ def _connected(url: str) -> Iterator[Run]:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class Separation:
     """The state of row separation."""
 
     tenants: list[Tenant]
     schema: str  # the schema of the tenants' views
-    said: list[str]  # further remarks, a line each
+    remarks: list[str]  # further remarks, a line each
 
 
-def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()) -> Apart:
+def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()) -> Separation:
     """Separate rows for every role but the store's owner, in one transaction: add the tenants `more`, remove the roles `without`.
 
     May be called again, after an upgrade for example. Roles that no longer exist on the server are removed.
@@ -252,12 +252,12 @@ def switch_on(url: str, more: Sequence[Tenant] = (), without: Sequence[str] = ()
             revoke(run, place, role)
         for role in roles:
             grant(run, place, role)
-        said = [f"the role {role} is not on the server any more; removed as a tenant" for (role,) in sorted({*gone})]
-        return Apart(_tenants(run), schema_of(place), said)
+        remarks = [f"the role {role} is not on the server any more; removed as a tenant" for (role,) in sorted({*gone})]
+        return Separation(_tenants(run), schema_of(place), remarks)
 
 
 def switch_off(url: str) -> None:
-    """Undo it: tenants lose their grants, and the tables are as before."""
+    """Undo the separation: tenants lose their grants, and the tables are as before."""
     with _connected(url) as run:
         place = _begin(run)
         if not is_on(run):

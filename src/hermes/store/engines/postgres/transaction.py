@@ -47,7 +47,7 @@ class PostgresTx:
         """`ahead` is how many seconds the server's clock is ahead of ours."""
         self.connection = connection
         self.ahead = ahead
-        self.key = key  # of a writing transaction: tells after a lost connection whether it was committed
+        self.key = key  # of a writing transaction: shows after a lost connection whether it was committed
         self.keyed = False  # whether it has stored the key, and knows that no newer program has upgraded the store
         self._cursor = connection.cursor(binary=True)
         self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
@@ -95,7 +95,7 @@ class PostgresTx:
         names = [column.name for column in self._cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def asked(self, sql: str, params: Params) -> list[dict[str, Any]]:
+    def select(self, sql: str, params: Params) -> list[dict[str, Any]]:
         """All rows of a caller's own query; one statement, since it is prepared. InvalidInput when the server rejects it."""
         try:
             found = self.dicts(sql, params, prepare=True)
@@ -134,8 +134,8 @@ class PostgresTx:
 
     def spans(self, spans: Sequence[tuple[str, int, int]]) -> tuple[str, list[Any]]:
         ids, firsts, lasts = zip(*spans, strict=True) if spans else ((), (), ())
-        given = "unnest(?::text[], ?::bigint[], ?::bigint[]) AS a(session_id, first, last)"
-        return given, [array_text(column) for column in (ids, firsts, lasts)]
+        source = "unnest(?::text[], ?::bigint[], ?::bigint[]) AS a(session_id, first, last)"
+        return source, [array_text(column) for column in (ids, firsts, lasts)]
 
     def hold(self, session_id: str) -> None:
         self._execute("SELECT 1 FROM sessions WHERE id = ? FOR UPDATE", (session_id,))
@@ -164,9 +164,9 @@ class PostgresTx:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How transactions begin: each says all its settings itself.
+# How transactions begin: each sets all its settings itself.
 #
-# Settings hold for one transaction and are said with its beginning. A pooler in front of the server gives each transaction
+# Settings hold for one transaction and are set at its beginning. A pooler in front of the server gives each transaction
 # another connection: what a SET left there would hold for whichever client comes next.
 
 PAUSED = 10  # seconds after which the server ends an idle writing transaction: its process was stopped
@@ -196,23 +196,23 @@ def beginnings(durability: str, views: str | None, patience: float) -> Beginning
     if durability == "normal":
         settings["synchronous_commit"] = "off"
     place = [] if views is None else [f'SET LOCAL search_path = "{views.replace(chr(34), chr(34) * 2)}"']
-    said = [_BEGIN, locks, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()), *place]
-    writing = "; ".join(said)
+    statements = [_BEGIN, locks, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()), *place]
+    writing = "; ".join(statements)
     return Beginnings(
         writing=writing.encode(),
         # A tenant only marks one of its sessions.
         exclusive=(f"{writing}; {ALONE}" if views is None else writing).encode(),
         read="; ".join([_READ, locks, *place]).encode(),
         # An index can be made again: it waits for no disk and no replica. (After a crash they still wait in `unindexed`.)
-        indexing=tuple(one.encode() for one in (*said, "SET LOCAL synchronous_commit = off")),
+        indexing=tuple(one.encode() for one in (*statements, "SET LOCAL synchronous_commit = off")),
     )
 
 
 # ----------------------------------------------------------------------------------------------------
 # Keys: what became of a commit whose answer was lost.
 #
-# Every writing transaction stores a key that the client made. Who stores the same key again waits, on the unique index, until
-# the server has decided on the first one; then the key is there, or it is not. This holds after a failover, too.
+# Every writing transaction stores a key that the client made. A client that stores the same key again waits, on the unique
+# index, until the server has decided on the first one; then the key is there, or it is not. Also after a failover.
 
 KEPT_MINUTES = 10
 _KEY = b"INSERT INTO write_keys(key) VALUES(%d) RETURNING " + NOW.encode()
@@ -237,17 +237,16 @@ def was_stored(connection: PooledConnection, tx: PostgresTx, begin: bytes) -> bo
     """Whether a transaction was committed, and confirmed by the replicas that have to; None as long as that is unknown."""
     with suppress(psycopg.errors.InsufficientPrivilege):  # it waits for words that will not come any more
         connection.execute(_END, (tx.connection.process, tx.connection.since))
-    connection.tell(begin)
+    connection.command(begin)
     (stored,) = connection.execute(_DECIDE, (tx.key,)).fetchone() or (None,)
-    connection.tell(b"COMMIT")
+    connection.command(b"COMMIT")
     return None if connection.unconfirmed else stored
 
 
 # ----------------------------------------------------------------------------------------------------
-# Storing a message in one statement: it is counted on its session, put in, and put down as one whose words are to
-# be indexed.
+# Storing a message in one statement: it is counted on its session, inserted, and queued for indexing.
 #
-# Each thing told to the server and answered costs about as much as the storing itself, so an append is three: the beginning
+# Each round trip to the server costs about as much as the storing itself, so an append is three: the beginning
 # of a transaction, this, and the commit. It also stores the transaction's key.
 
 
@@ -271,8 +270,8 @@ def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, 
     tx.keyed = True
     if row is None:
         return None
-    message_id, *told = row
-    tx.begun(*told)
+    message_id, *start = row
+    tx.begun(*start)
     return int(message_id)
 
 
@@ -281,39 +280,39 @@ def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, 
 # A column of type text accepts every character but NUL and lone surrogates: see codec.fit.
 
 
-def fit_value(given: Any) -> Any:
+def fit_value(value: Any) -> Any:
     """A parameter as it is stored.
 
     Bytes are text that is no valid UTF-8 (codec.storable), unless they are a Blob. What SQLite converts silently is converted
     here: a bool is a number, and NaN is NULL.
     """
-    kind = type(given)
+    kind = type(value)
     if kind is str:
-        return fit(given)
-    if kind is int or given is None:
-        return given
+        return fit(value)
+    if kind is int or value is None:
+        return value
     if kind is float:
-        return given if given == given else None
+        return value if value == value else None
     if kind is bytes:
-        return fit(given.decode("utf-8", "surrogatepass"))
+        return fit(value.decode("utf-8", "surrogatepass"))
     if kind is Blob:
-        return bytes(given)
-    if isinstance(given, int):
-        return int(given)
-    if isinstance(given, str):
-        return fit(str(given))
-    if isinstance(given, float):
-        return float(given)
+        return bytes(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return fit(str(value))
+    if isinstance(value, float):
+        return float(value)
     raise TypeError(f"a value of type {kind.__name__} can't be stored")
 
 
-def array_text(given: Sequence[int] | Sequence[str]) -> str:
+def array_text(values: Sequence[int] | Sequence[str]) -> str:
     """Numbers or texts as one parameter, to be cast to an array. (The driver's own arrays are made element by element.)"""
-    if not given or isinstance(given[0], int):
-        return f"{{{','.join(map(str, given))}}}"
-    joined = "\x01".join(given)  # type: ignore[arg-type]
-    if joined.count("\x01") != len(given) - 1:
-        return f"{{{','.join(map(_quoted, given))}}}"  # type: ignore[arg-type]
+    if not values or isinstance(values[0], int):
+        return f"{{{','.join(map(str, values))}}}"
+    joined = "\x01".join(values)  # type: ignore[arg-type]
+    if joined.count("\x01") != len(values) - 1:
+        return f"{{{','.join(map(_quoted, values))}}}"  # type: ignore[arg-type]
     return f"{{{_quoted(joined)}}}".replace("\x01", '","')
 
 
@@ -321,9 +320,9 @@ def _quoted(text: str) -> str:
     return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
 
 
-def fit_values(given: Sequence[Any]) -> list[Any]:
+def fit_values(values: Sequence[Any]) -> list[Any]:
     """Parameters as they are stored."""
-    return [fit_value(one) for one in given]
+    return [fit_value(one) for one in values]
 
 
 def _restored(row: Sequence[Any]) -> tuple[Any, ...]:

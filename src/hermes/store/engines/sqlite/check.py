@@ -1,9 +1,8 @@
-"""Checks the file itself, that every value can be read, and that the index agrees with the messages.
+"""Checks the file itself, that every value can be read, and that the index agrees with the messages; copies damaged files.
 
-SQLite checks the structure of pages, not their values. The index holds no text; beside it lies a checksum of what each entry
-was made of (`indexed_texts`). Every row is read once.
-
-Copies every readable row of a damaged file into a new one, and files that a repair changes aside.
+SQLite checks the structure of pages, not their values. The index holds no text; beside it lies a checksum of what each
+entry was made of (`indexed_texts`). Every row is read once. A repair copies a file aside before it changes it, and a
+rebuild copies every readable row of a damaged file into a new one.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def corruption(connection: Connection, progress: Progress | None = None) -> list
     try:
         if not inside:
             connection.execute("BEGIN")
-        _look_anew(connection)
+        _reload_indexes(connection)
         found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
     except driver.Error as error:
         return [finding("corruption", "file", str(error))]
@@ -80,7 +79,7 @@ def _header(connection: Connection) -> list[str]:
     return ["the header's format versions are invalid"] if plain and start[18:] not in (b"\1\1", b"\2\2") else []
 
 
-def _look_anew(connection: Connection) -> None:
+def _reload_indexes(connection: Connection) -> None:
     """Let FTS5 see what other connections merged meanwhile: it reloads on a query, not on a check."""
     for table in ("messages_fts", "messages_fts_trigram"):
         try:
@@ -265,7 +264,7 @@ def copy_rows(engine: SqliteEngine, damaged: Path) -> tuple[int, Later]:
                 if table == "state_meta" and row.get("key") in _OURS_ONLY:
                     continue
                 if table == "sessions" and not isinstance(row["id"], str):
-                    continue  # without its id, nothing can be said of it; its transcript tells it
+                    continue  # without its id, it can't be named; its transcript has it
                 row = {name: value for name, value in row.items() if name in known}
                 if is_whole:
                     count += _stored(tx, table, row)

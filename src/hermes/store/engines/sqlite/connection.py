@@ -1,12 +1,11 @@
-"""Opens SQLite files. The only module that imports a driver: Python's own sqlite3, and sqlcipher3 for encrypted files.
+"""Opens SQLite files, and maps errors of SQLite and the system to this program's. The only module that imports a driver:
+Python's own sqlite3, and sqlcipher3 for encrypted files.
 
 SQLite locks with POSIX locks, which belong to the process: when any code in it opens and closes state.db, or copies it, the
 kernel drops all of them. Another process that closes its last connection would then take itself for the last user of the file
 and remove the WAL, with everything in it. `WalGuard` holds two read locks of an open file description of our own, on the bytes
 that such a process must lock: those stay. They cost nothing per write. Where a system has no such locks (macOS),
 docs/format.md says what must not be done.
-
-Errors of SQLite and of the system mapped to errors of this program: what happened, to which file, what to do.
 """
 
 from __future__ import annotations
@@ -254,7 +253,7 @@ _CIPHER_PAGE = 4096  # bytes of an encrypted page, which are as good as random
 
 
 def key_of(path: Path) -> str | None:
-    """The key of a database in hexadecimal; None for a plain one. StoreLocked when it can't be had."""
+    """The key of a database in hexadecimal; None for a plain one. StoreLocked when it is not available."""
     if not is_encrypted(path):
         return None
     from hermes.store.encryption import keys

@@ -22,7 +22,7 @@ from typing import Any
 
 from hermes.errors import HermesError, NotADatabase, StoreBusy, StoreClosed, StoreError, StoreGone, StoreReadOnly
 from hermes.home import make_private, settled
-from hermes.store.engines.base import NothingThere, Progress, from_os
+from hermes.store.engines.base import Progress, StoreMissing, from_os
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, upkeep
 from hermes.store.engines.sqlite.connection import (
@@ -105,8 +105,8 @@ class SqliteEngine:
                     if before in (None, identity(self.path)):
                         break
                     raise StoreBusy(f"another process has just replaced {self.path}; try again")
-                except (NotADatabase, NothingThere, StoreBusy, *driver.Error) as error:  # type: ignore[misc]
-                    is_new = isinstance(error, NothingThere) and self._queue.path.exists()
+                except (NotADatabase, StoreMissing, StoreBusy, *driver.Error) as error:  # type: ignore[misc]
+                    is_new = isinstance(error, StoreMissing) and self._queue.path.exists()
                     if not left or not (is_new or is_busy(error) or before != identity(self.path)):
                         raise
                 self._main.close()
@@ -152,7 +152,7 @@ class SqliteEngine:
             self._set_up_writer(state)
             return False
         if state.kind == "empty":
-            raise NothingThere(
+            raise StoreMissing(
                 f"{self.path} is empty: there is nothing to read; if it held sessions, `hermes sessions rebuild` restores them"
                 " from their transcripts"
             )
@@ -237,7 +237,7 @@ class SqliteEngine:
         self, *, lock: Sequence[str] = (), exclusive: bool = True, storing: bool = False, durable: bool = True
     ) -> Iterator[SqliteTx]:
         """One writer at a time. If `durable`, the change is on the disk when the block is left."""
-        with self._alone() as connection:
+        with self._exclusively() as connection:
             self._begin(connection)
             try:
                 yield SqliteTx(connection)
@@ -260,7 +260,7 @@ class SqliteEngine:
             time.sleep(random.uniform(*RETRY_SECONDS))
 
     @contextmanager
-    def _alone(self) -> Iterator[Connection]:
+    def _exclusively(self) -> Iterator[Connection]:
         """The writing connection outside a transaction, while no other process of ours writes or checkpoints."""
         self._require_writable()
         with self._translated(), self._mutex:
@@ -329,7 +329,7 @@ class SqliteEngine:
 
     def checkpoint(self, *, truncate: bool = False) -> bool:
         """Move the WAL into the database, as far as no reader needs it, or (`truncate`) empty it; whether that was done."""
-        with self._alone() as connection:
+        with self._exclusively() as connection:
             row = connection.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if truncate else 'PASSIVE'})").fetchone()
             return row is not None and int(row[0]) == 0
 
@@ -489,7 +489,7 @@ def _open_file(path: Path, *, read_only: bool) -> Connection:
 
 _opened: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
 _paused: list[SqliteEngine] = []
-_left_behind: list[SqliteEngine] = []  # of the parent: closing one here would disturb nothing but also help nobody
+_left_behind: list[SqliteEngine] = []  # of the parent: closing one here would be harmless and useless
 
 
 def _before_fork() -> None:

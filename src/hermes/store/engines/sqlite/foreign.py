@@ -62,17 +62,17 @@ class ForeignDatabase(AbstractContextManager["ForeignDatabase"]):
         columns = self.columns.get(table)
         if columns is None:
             return
-        asked = {key: value for key, value in (where or {}).items() if key in columns}
-        conditions, values = [f"{_name(key)} IS ?" for key in asked], list(asked.values())
+        filters = {key: value for key, value in (where or {}).items() if key in columns}
+        conditions, values = [f"{_name(key)} IS ?" for key in filters], list(filters.values())
         sorted_by = [_name(key) for key in order if key in columns]
-        for key in [*asked][:1]:
+        for key in [*filters][:1]:
             if (found := self._row_ids(table, key)) is not None:
                 conditions.append("rowid IN (SELECT value FROM json_each(?))")
-                values.append(json.dumps(found.get(asked[key], [])))
+                values.append(json.dumps(found.get(filters[key], [])))
         sql = f"SELECT * FROM {_name(table)} WHERE {' AND '.join(conditions) or 'TRUE'}"
         if sorted_by:
             sql += " ORDER BY " + ", ".join(sorted_by)
-        yield from self._told(columns, sql, values)
+        yield from self._select(columns, sql, values)
 
     def beginning(self, table: str, column: str, prefix: str) -> Iterator[Row]:
         """The rows of a table in which a column begins with this text: what keys of a key-value table have in common."""
@@ -80,9 +80,9 @@ class ForeignDatabase(AbstractContextManager["ForeignDatabase"]):
         if column not in columns:
             return
         sql = f"SELECT * FROM {_name(table)} WHERE {_name(column)} >= ? AND {_name(column)} < ?"
-        yield from self._told(columns, sql, (prefix, f"{prefix}\U0010ffff"))
+        yield from self._select(columns, sql, (prefix, f"{prefix}\U0010ffff"))
 
-    def _told(self, columns: Sequence[str], sql: str, values: Sequence[Any]) -> Iterator[Row]:
+    def _select(self, columns: Sequence[str], sql: str, values: Sequence[Any]) -> Iterator[Row]:
         """The rows of a query, as dicts."""
         try:
             for row in self._connection.execute(sql, values):

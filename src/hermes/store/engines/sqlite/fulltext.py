@@ -333,7 +333,7 @@ class Words:
         rows = tx.rows(f"SELECT id, word FROM words WHERE word > ? ORDER BY word LIMIT {LOOKED_AT}", (word,))
         return [(row[0], row[1]) for row in rows]
 
-    def take_out(self, tx: Any, words: Sequence[tuple[int, str]]) -> None:
+    def remove(self, tx: Any, words: Sequence[tuple[int, str]]) -> None:
         """Remove these from the list, in a write transaction in which no message has them."""
         tx.run_many(
             "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)", words
@@ -348,11 +348,11 @@ class Words:
         # Two pieces select enough; whether the word contains the whole part is checked afterwards.
         pieces = dict.fromkeys((part[:3], part[-3:]))
         match = " AND ".join('"' + piece.replace('"', '""') + '"' for piece in pieces)
-        fits, given = ("substr(w.word, ?) = ?", (-len(part), part)) if at_end else ("instr(w.word, ?)", (part,))
+        test, values = ("substr(w.word, ?) = ?", (-len(part), part)) if at_end else ("instr(w.word, ?)", (part,))
         rows = tx.rows(
             "SELECT w.word FROM messages_fts_trigram f CROSS JOIN words w ON w.id = f.rowid"
-            f" WHERE messages_fts_trigram MATCH ? AND {fits} LIMIT ?",
-            (match, *given, cap),
+            f" WHERE messages_fts_trigram MATCH ? AND {test} LIMIT ?",
+            (match, *values, cap),
         )
         return [row[0] for row in rows]
 

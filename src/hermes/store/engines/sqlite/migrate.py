@@ -272,8 +272,8 @@ def _theirs(table: str, present: set[str], shown: str) -> dict[str, str]:
     """
     if table == "messages":
         summary = ["'summary', CASE WHEN m._compressed_summary = 1 THEN json('true') END"]
-        given = summary if "_compressed_summary" in present else []
-        made = {"meta": _object("m", [name for name in _OF_MESSAGES if name in present], given)}
+        extra = summary if "_compressed_summary" in present else []
+        made = {"meta": _object("m", [name for name in _OF_MESSAGES if name in present], extra)}
         if "active" in present:
             compacted = f"WHEN m.compacted = 1 THEN {COMPACTED} " if "compacted" in present else ""
             made["hidden"] = f"CASE WHEN m.active <> 0 THEN NULL {compacted}ELSE {_UNDONE} END"
@@ -304,11 +304,11 @@ def _kind() -> str:
     return f"CASE {marked} WHEN s.source = 'subagent' AND {ended} <> 'compression' THEN 'subagent' END"
 
 
-def _object(alias: str, names: list[str], given: Sequence[str] = ()) -> str:
-    """A JSON object of those columns that are set, and the pairs given; NULL when none is."""
+def _object(alias: str, names: list[str], extra: Sequence[str] = ()) -> str:
+    """A JSON object of those columns that are set, and the `extra` pairs; NULL when none is."""
     if not names:
         return "NULL"
-    pairs = ", ".join([*(f"'{name}', nullif({alias}.{name}, 0)" for name in names), *given])
+    pairs = ", ".join([*(f"'{name}', nullif({alias}.{name}, 0)" for name in names), *extra])
     return f"nullif(json_patch('{{}}', json_object({pairs})), '{{}}')"
 
 
@@ -317,9 +317,9 @@ def stand_in(connection: Connection) -> None:
     for number, name in enumerate(("hermes_title_base", "hermes_title_no")):
         connection.create_function(name, 1, lambda title, n=number: title and split_family(title)[n])
     ours = pragma(connection, "application_id") == schema.APPLICATION_ID
-    told = set(live_columns(connection, "messages"))
-    summary = "m._compressed_summary = 1 OR " if "_compressed_summary" in told else ""
-    shown = f" AND ({summary}coalesce(m.display_kind, '') <> 'hidden')" if "display_kind" in told and not ours else ""
+    known = set(live_columns(connection, "messages"))
+    summary = "m._compressed_summary = 1 OR " if "_compressed_summary" in known else ""
+    shown = f" AND ({summary}coalesce(m.display_kind, '') <> 'hidden')" if "display_kind" in known and not ours else ""
     for name, wanted, alias in (("sessions", schema.SESSION_COLUMNS, "s"), ("messages", schema.MESSAGE_COLUMNS, "m")):
         present = set(live_columns(connection, name))
         theirs = {} if ours else _theirs(name, present, shown)

@@ -72,8 +72,8 @@ class SqliteTx:
 
     def spans(self, spans: Sequence[tuple[str, int, int]]) -> tuple[str, list[Any]]:
         rows = ", ".join(["(?, ?, ?)"] * len(spans)) or "(NULL, NULL, NULL)"
-        given = f"(SELECT column1 AS session_id, column2 AS first, column3 AS last FROM (VALUES {rows})) AS a"
-        return given, [one for span in spans for one in span]
+        source = f"(SELECT column1 AS session_id, column2 AS first, column3 AS last FROM (VALUES {rows})) AS a"
+        return source, [one for span in spans for one in span]
 
     def hold(self, session_id: str) -> None:
         """Nothing to do: there is one writer at a time."""

@@ -56,7 +56,7 @@ class Maintenance:
             self._wake()
 
     def index_soon(self) -> None:
-        """Messages wait to be indexed."""
+        """Signal that messages wait to be indexed."""
         if not self._unindexed:
             self._unindexed = True
             self._wake()
@@ -109,7 +109,7 @@ class Maintenance:
 
 def index_batch(engine: SqliteEngine, most: Bounds) -> int:
     """Index the next few messages, and remove a piece of an old index; how many pieces of work were done."""
-    from hermes.store.records.file_changes import note_stored  # it stands above the engines
+    from hermes.store.records.file_changes import note_stored  # it is above the engines
 
     with engine.write(durable=False) as tx:  # index entries can always be made again
         swept = migrate.has_old_index(tx.connection) and migrate.sweep(tx.connection)
@@ -161,7 +161,7 @@ def _forget_words(engine: SqliteEngine, *, whole: bool) -> None:
         if unused:
             with engine.write() as tx:
                 if gone := fulltext.unused(tx, unused):
-                    fulltext.words.take_out(tx, gone)
+                    fulltext.words.remove(tx, gone)
     for table in ("messages_fts", "messages_fts_trigram") if whole else ():
         # A negative number starts a full merge, step by step: others write in between.
         pages, more = -FORGET_PAGES, True
@@ -178,7 +178,7 @@ def reclaim(engine: SqliteEngine, *, full: bool = False) -> bool:
     """Give free space back to the disk, where there is much of it, or all (`full`); whether anything was done."""
     engine._require_writable()
     _forget_words(engine, whole=full)
-    with engine._alone() as connection:
+    with engine._exclusively() as connection:
         pages, free, mode = (pragma(connection, name) for name in ("page_count", "freelist_count", "auto_vacuum"))
         if not full and free * 8 < pages:
             return False

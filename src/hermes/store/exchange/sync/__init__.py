@@ -4,9 +4,9 @@ A document is a whole session, not a log of changes: shredding removes a file, n
 repeated file does no harm. The price is that a changed session is written whole. A message is named by a digest of what it was
 when it was first sent, so copies of a store, restored backups and the same history imported twice give the same names.
 
-- `document.py`: what stores tell each other of a session and its forks, and how two such documents become one
-- `tables.py`: where a store keeps its documents
-- `collect.py`: how a session stands here, and what was changed since, put into the documents
-- `apply.py`: a merged document, put into the rows
-- `replica.py`: all of it for an open store
+- `document.py`: the documents that stores exchange about a session and its forks, and how two of them become one
+- `tables.py`: the tables of a store's documents
+- `collect.py`: compares a session with its document, and puts the changes into it
+- `apply.py`: puts a merged document into the rows
+- `replica.py`: synchronises an open store with them
 """

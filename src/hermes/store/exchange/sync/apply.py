@@ -1,4 +1,4 @@
-"""A merged document, put into this store's rows.
+"""Puts a merged document into this store's rows.
 
 Messages are moved to the session they belong to, missing ones are inserted in their order, and the values that another store
 changed are set. Sessions that refer to moved messages still show the same ones.
@@ -58,11 +58,11 @@ class Applied:
     attachments: set[str] = field(default_factory=set)
 
 
-def take(
-    engine: Engine, tx: Tx, state: TreeState, told: Document, bodies: Mapping[str, Any], expired_before: float
+def apply_document(
+    engine: Engine, tx: Tx, state: TreeState, theirs: Document, bodies: Mapping[str, Any], expired_before: float
 ) -> Applied:
     """Merge a document of another store into this one's, and the rows with it. `state` is up to date."""
-    merged = documents.merged(state.document, told)
+    merged = documents.merged(state.document, theirs)
     for origin, record in state.document["messages"].items():  # an edit whose text is not here: take it when it comes
         now, was = merged["messages"].get(origin, {}), record.get("b")
         if was is not None and now.get("b", was)[0] != was[0] and origin not in bodies:
@@ -171,7 +171,7 @@ class _Work:
     # -------------------------------------------------------------------------------------- messages of others
 
     def _keep_carried(self, here: Sequence[str]) -> None:
-        """Messages whose owner was deleted come with those who show them."""
+        """Store messages whose owner was deleted, for the sessions that show them."""
         shown = [one for one in self.ids if one in here or self._shown(one)]
         carried = collect.carried(self.merged, shown)
         wanted = [one for one in sorted(carried) if isinstance(self.bodies.get(one), dict)]
@@ -182,16 +182,16 @@ class _Work:
             red = record.get("red") or self.bodies[origin].get("red")
             if red:
                 body = {name: body[name] for name in ("role", "timestamp")}
-            number = self.into.keep(tree.removeprefix(collect.KEPT_OF), body, redacted=bool(red))
+            number = self.into.keep_for_others(tree.removeprefix(collect.KEPT_OF), body, redacted=bool(red))
             tables.remember(self.tx, tree, origin, number)
 
     def _keep_ancestors(self, here: Sequence[str]) -> None:
-        """A fork shows messages of a session that was deleted here: they are kept for it."""
+        """Keep the messages of a session deleted here that a fork shows."""
         own = collect.shown_of_others(self.merged, here) & self.merged["messages"].keys()
         wanted = [one for one in own if one not in self.rows and self._stored(one)]
-        for origin in sorted(wanted, key=self.placement._said):
+        for origin in sorted(wanted, key=self.placement.by_time):
             if self.placement.home[origin] not in here:
-                number = self.into.keep(self.merged["id"], self.bodies[origin])
+                number = self.into.keep_for_others(self.merged["id"], self.bodies[origin])
                 self._at(origin, StoredRow(number, self.merged["id"], KEPT))
 
     def _require_carried(self) -> None:
@@ -209,10 +209,10 @@ class _Work:
     # -------------------------------------------------------------------------------------- own messages
 
     def _arrange(self, session_id: str, moved: Moved) -> None:
-        """The messages of a session are its own, in their order."""
+        """Give a session its own messages, in their order."""
         order = [one for one in self.placement.order.get(session_id, ()) if self._stored(one)]
-        told = [(self.bodies.get(one), self.rows.get(one)) for one in order]
-        for origin, (_, row), number in zip(order, told, self.into.arrange(session_id, told, moved), strict=True):
+        pairs = [(self.bodies.get(one), self.rows.get(one)) for one in order]
+        for origin, (_, row), number in zip(order, pairs, self.into.arrange(session_id, pairs, moved), strict=True):
             now = StoredRow(number, session_id, None if row is None else row.shown)
             if row != now:
                 self._at(origin, now)
@@ -237,7 +237,7 @@ class _Work:
                 self.done.sessions.add(row.owner)
 
     def _revise(self) -> None:
-        """Edits and redactions of other stores, also of messages that are here only for others."""
+        """Apply edits and redactions of other stores, also to messages that are here only for others."""
         was = self.state.document["messages"]
         for origin, row in self.rows.items():
             record, old = self.merged["messages"][origin], was.get(origin, {})
@@ -284,8 +284,8 @@ class _Work:
             self._title(session_id, fields["title"])
         if entry["events"]:
             ids = {one: row.id for one, row in self.rows.items()}
-            told = [{**event, "after": ids.get(event["after"], 0)} for _, event in sorted(entry["events"].items())]
-            events.bring_in(self.tx, session_id, told, {})
+            entries = [{**event, "after": ids.get(event["after"], 0)} for _, event in sorted(entry["events"].items())]
+            events.add_missing(self.tx, session_id, entries, {})
 
     def _title(self, session_id: str, title: str | None) -> None:
         """Set a title; of two sessions with the same, the one that got it later gets the next number."""

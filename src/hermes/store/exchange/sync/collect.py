@@ -1,11 +1,10 @@
-"""Puts what was changed in this store since the last time into its documents.
+"""Puts changes made in this store since the last synchronisation into its documents.
 
 A session is compared with what it was when it was last compared; what differs was changed here, and gets a clock. So no
 write of any program has to know of synchronisation, and what another program wrote into the file counts as well.
 
-How a session stands is known by its fingerprint, which shows whether anything changed, and its values.
-
-Values name messages as documents do, not by the ids they have here.
+The state of a session is its fingerprint, which shows whether anything changed, and its values; values name messages as
+documents do, not by the ids they have here.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ KEPT_OF = "~kept~"
 
 
 def fingerprints(tx: Tx, session_ids: Sequence[str] | None = None) -> dict[str, str]:
-    """By session (all, or these), a short name of how it looks. An edit leaves a row, so no text is read."""
+    """By session (all, or these), a digest of its state. An edit leaves a row, so no text is read."""
     found: dict[str, list[Any]] = {}
 
     def rows(query: str, column: str = "session_id") -> Iterator[tuple[str, list[Any]]]:
-        these, given = ("TRUE", []) if session_ids is None else tx.among(column, session_ids)
-        return ((key, list(map(_plain, row))) for key, *row in tx.rows(query.format(these), given))
+        these, values = ("TRUE", []) if session_ids is None else tx.among(column, session_ids)
+        return ((key, list(map(_plain, row))) for key, *row in tx.rows(query.format(these), values))
 
     for session_id, row in rows(f"SELECT id, {', '.join(_ROW)} FROM sessions WHERE purged IS NULL AND {{}}", "id"):
         found[session_id] = [row]
@@ -96,15 +95,15 @@ def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
     values, state = replay.session_columns(tx, session_id), replay.session_state(tx, session_id)
     fields = {name: values[name] for name in (*FIELDS, "system_prompt")}
     fields["title"] = values["title"] if values["trashed_at"] is None else values["trashed_title"]
-    told = events.of_session(tx, session_id)
-    named = tables.origins(tx, [event["after"] for event in told])
+    recorded = events.of_session(tx, session_id)
+    named = tables.origins(tx, [event["after"] for event in recorded])
     return {
         "fields": fields,
         "usage": {name: values[name] for name in USAGE if values[name]},
         "tags": state["tags"],
         "members": sorted(map(documents.canonical, state["members"])),
         "view": view_of(tx, state),
-        "events": [{**event, "after": named.get(event["after"], "")} for event in told],
+        "events": [{**event, "after": named.get(event["after"], "")} for event in recorded],
         "life": [LIVE, 0.0] if values["trashed_at"] is None else [TRASHED, values["trashed_at"]],
     }
 
@@ -227,7 +226,7 @@ def shown_of_others(document: documents.Document, session_ids: Iterable[str]) ->
 
 
 def carried(document: documents.Document, session_ids: Iterable[str]) -> set[str]:
-    """The messages that these sessions of a document show, and that are told of in another document."""
+    """The messages that these sessions of a document show, and that belong to another document."""
     return shown_of_others(document, session_ids).difference(document["messages"])
 
 
@@ -241,7 +240,7 @@ def carried_without_owner(tx: Tx, document: documents.Document) -> list[tuple[st
 
 
 def _owners_first(tx: Tx, tree: str, here: Iterable[str], store: str) -> None:
-    """The messages a session carries get their names from the document of their owner."""
+    """Name the messages a session carries in the document of their owner."""
     for session_id in here:
         refs = tx.rows(
             "SELECT from_session, first_id, last_id FROM session_refs WHERE session_id = ? ORDER BY ord", (session_id,)
@@ -257,12 +256,12 @@ def _owners_first(tx: Tx, tree: str, here: Iterable[str], store: str) -> None:
                 continue
             bring_up_to_date(tx, other, store)
             if tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NOT NULL", (owner,)) is not None:
-                _name_kept(tx, owner, store)
+                _name_kept_messages(tx, owner, store)
 
 
-def _name_kept(tx: Tx, owner: str, store: str) -> None:
-    """Messages that are only there for others, of a session that was deleted before they were synchronised: a document of
-    their own tells of them."""
+def _name_kept_messages(tx: Tx, owner: str, store: str) -> None:
+    """Name the messages that are only there for others, of a session that was deleted before its first synchronisation, in a
+    document of their own."""
     tree = KEPT_OF + owner
     state = tables.load(tx, tree)
     _Comparison(tx, state, store).messages_of(owner, named=tree)
@@ -303,7 +302,7 @@ class _Comparison:
             gone.append(self.state.tree)
         for session_id in gone:
             self._deleted(session_id)
-        self._kept()
+        self._compare_kept()
         self.state.document = documents.normal(self.document)
 
     # -------------------------------------------------------------------------------------- messages
@@ -323,14 +322,14 @@ class _Comparison:
         )
         origins = tables.origins(self.tx, [row[0] for row in rows])
         attached = message_reading.attached(self.tx, session_id) if rows else {}
-        told = [(row[0], row[-1], body_of(row[:-1], attached)) for row in rows]
-        first_said = self._first_versions(session_id, told, attached)
-        for number, hidden, body in told:
+        stored = [(row[0], row[-1], body_of(row[:-1], attached)) for row in rows]
+        first_versions = self._first_versions(session_id, stored, attached)
+        for number, hidden, body in stored:
             origin = origins.get(number)
             if (hidden == KEPT and named is None) or (named is not None and origin is not None and origin not in known):
                 continue
             if origin is None or origin not in known:
-                origin = self._name(session_id, first_said.get((body["timestamp"], body["role"]), body), present)
+                origin = self._name(session_id, first_versions.get((body["timestamp"], body["role"]), body), present)
                 tables.remember(self.tx, self.state.tree, origin, number)
                 if origin not in known:
                     stamp = min(_ticks(body["timestamp"]), self.now)
@@ -350,8 +349,8 @@ class _Comparison:
         if session_id in self.state.local:
             self._removed(order, present)
 
-    def _kept(self) -> None:
-        """Redactions and edits of messages that are there only for others."""
+    def _compare_kept(self) -> None:
+        """Note redactions and edits of messages that are there only for others."""
         for origin, row in tables.rows_of(self.tx, self.document["messages"]).items():
             record = self.document["messages"][origin]
             if row.hidden not in (KEPT, REDACTED) or "b" not in record or record.get("red"):
@@ -363,10 +362,10 @@ class _Comparison:
                 record["b"] = [digest(body), self.clock, self.store]
 
     def _first_versions(
-        self, session_id: str, told: Sequence[Any], attached: Any
+        self, session_id: str, stored: Sequence[Any], attached: Any
     ) -> dict[tuple[Any, Any], dict[str, Any]]:
-        """By time and role, what edited messages said first: a store that lost its documents gives them the same names."""
-        shown = Counter((body["timestamp"], body["role"]) for _, _, body in told)
+        """By time and role, the first versions of edited messages: a store that lost its documents gives them the same names."""
+        shown = Counter((body["timestamp"], body["role"]) for _, _, body in stored)
         found: dict[tuple[Any, Any], dict[str, Any]] = {}
         sql = f"SELECT {message_reading.ROW} FROM messages m WHERE m.session_id = ? AND m.hidden = {REPLACED} ORDER BY m.id"
         for body in (body_of(row, attached) for row in self.tx.rows(sql, (session_id,))):
@@ -385,7 +384,7 @@ class _Comparison:
             number += 1
 
     def _removed(self, order: Sequence[str], present: set[str]) -> None:
-        """Messages that were here and were removed from a session that still exists."""
+        """Note messages that were removed from a session that still exists."""
         missing = [one for one in order if one not in present and not self.document["messages"][one].get("gone")]
         was_here = self.tx.column("SELECT origin FROM sync_messages WHERE tree = ?", (self.state.tree,))
         for origin in {*was_here}.intersection(missing):
@@ -401,12 +400,12 @@ class _Comparison:
         entry = self.document["sessions"].setdefault(session_id, documents.new_session())
         clock, store = (0, "") if first else (self.clock, self.store)
         was = was or {"fields": {}, "tags": [], "members": [], "usage": {}, "view": None, "life": [LIVE, 0.0]}
-        self._of = session_id
+        self._session_id = session_id
         self._fields(entry, was["fields"], now["fields"], clock, store)
         for part in ("tags", "members"):
             for name in set(was[part]) ^ set(now[part]):
-                told = entry[part].get(name)
-                if told is None or told[0] != (name in now[part]):
+                register = entry[part].get(name)
+                if register is None or register[0] != (name in now[part]):
                     entry[part][name] = [name in now[part], clock, store]
         self._count(entry, now["usage"], first)
         if now["view"] != was["view"] and ("view" not in entry or now["view"] != entry["view"][0]):
@@ -414,24 +413,24 @@ class _Comparison:
         for event in now["events"]:
             entry["events"].setdefault(f"{event['at']!r}", event)
         if now["life"] != was["life"] or (session_id not in self.state.local and not first):
-            self._lives(session_id, now["life"])
+            self._set_life(session_id, now["life"])
         self.state.local[session_id] = now
 
     def _fields(self, entry: Any, was: dict[str, Any], now: dict[str, Any], clock: int, store: str) -> None:
         for name, value in now.items():
-            told = entry["fields"].get(name)
+            register = entry["fields"].get(name)
             if name in was and was[name] == value:
                 continue
             if name == "parent_session_id" and value is None and was.get(name) is not None:
                 gone = self.tx.row("SELECT 1 FROM sessions WHERE id = ? AND purged IS NULL", (was[name],)) is None
                 if gone:  # elsewhere it may still be there, and come back
-                    await_again(self.tx, self._of, was[name])
+                    await_again(self.tx, self._session_id, was[name])
                     continue
-            if told is None or told[0] != value:
+            if register is None or register[0] != value:
                 entry["fields"][name] = [value, clock, store]
 
     def _count(self, entry: Any, now: dict[str, Any], first: bool) -> None:
-        """Each store counts what it used itself."""
+        """Add what this store used to its own slot of each counter."""
         for name, value in now.items():
             slots = entry["usage"].setdefault(name, {})
             if first:
@@ -441,15 +440,15 @@ class _Comparison:
             if more:
                 slots[self.store] = [self.clock, slots.get(self.store, [0, 0])[1] + more]
 
-    def _lives(self, session_id: str, life: Any) -> None:
+    def _set_life(self, session_id: str, life: Any) -> None:
         entry = self.document["sessions"][session_id]
         before = entry["life"][1] if "life" in entry else 0
-        said = [self.document["messages"][one]["c"] for one in self.placement.order.get(session_id, ())]
+        clocks = [self.document["messages"][one]["c"] for one in self.placement.order.get(session_id, ())]
         at = _ticks(life[1]) if life[0] != LIVE else self.now
-        entry["life"] = [life, max(at, before + 1, *(one + 1 for one in said)), self.store]
+        entry["life"] = [life, max(at, before + 1, *(one + 1 for one in clocks)), self.store]
 
     def _deleted(self, session_id: str) -> None:
-        """A session is here no more. Emptying the trash is no new decision: it has the clock of the trashing."""
+        """Note that a session is gone. Emptying the trash is no new decision: it has the clock of the trashing."""
         entry = self.document["sessions"].setdefault(session_id, documents.new_session())
         was = self.state.local.pop(session_id, None)
         actions = self.tx.rows(
@@ -467,7 +466,7 @@ class _Comparison:
             return
         trashed = actions[1][0] if len(actions) > 1 and actions[1][1] == "trash" else None
         at = actions[0][0] if actions and actions[0][1] == "delete" else time.time()
-        self._lives(session_id, [DELETED, at if trashed is None else trashed])
+        self._set_life(session_id, [DELETED, at if trashed is None else trashed])
 
     def _seal(self, session_id: str) -> None:
         """Seal a session that was compressed here: what other stores say after this point belongs to a fork."""

@@ -1,4 +1,4 @@
-"""Documents, by which stores tell each other of a session, and how two of them become one.
+"""Documents, which stores exchange about a session, and how two of them become one.
 
 A document holds one session, the messages that were ever stored in it, and its forks: where two stores went on with it
 independently. Merging is commutative, associative and idempotent, so stores that have seen the same documents, in any order
@@ -124,13 +124,13 @@ def _session(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[s
             out[part][name] = later(one[part].get(name), other[part].get(name))
     for name in one["usage"].keys() | other["usage"].keys():
         slots: dict[str, list[Any]] = out["usage"].setdefault(name, {})
-        for given in (one["usage"].get(name, {}), other["usage"].get(name, {})):
-            for store, counted in given.items():
+        for usage in (one["usage"].get(name, {}), other["usage"].get(name, {})):
+            for store, counted in usage.items():
                 slots[store] = max(slots.get(store, counted), counted)
     out["events"] = {**one["events"], **other["events"]}
     for at in one["events"].keys() & other["events"].keys():  # they differ where one store has masked a secret
-        said = one["events"][at], other["events"][at]
-        out["events"][at] = max(said, key=lambda event: (_MASKED in event["text"], canonical(event)))
+        versions = one["events"][at], other["events"][at]
+        out["events"][at] = max(versions, key=lambda event: (_MASKED in event["text"], canonical(event)))
     for at in one["seals"].keys() | other["seals"].keys():
         out["seals"][at] = sorted({*one["seals"].get(at, ()), *other["seals"].get(at, ())})
     for part in ("view", "life"):
@@ -167,7 +167,7 @@ def masked(document: Document, bodies: dict[str, Any], mask: message_values.Mask
 
 
 def normal(document: Document) -> Document:
-    """The document without what a shredded session has said."""
+    """The document without the messages of shredded sessions."""
     if not any(one.get("shred") for one in document["sessions"].values()):
         return document
     homes = Placement(document).home
@@ -220,7 +220,7 @@ class Placement:
             while (after := following.get(last)) is not None:
                 stores = sealed.get(last or "", set())
                 usual = [one for one in after if stores <= {messages[one]["by"]}]
-                chosen = min(usual, key=self._said, default=None)
+                chosen = min(usual, key=self.by_time, default=None)
                 for one in after:
                     if one != chosen:
                         fork = fork_id(tree, one)
@@ -231,11 +231,11 @@ class Placement:
                 self.home[chosen] = session_id
                 self.order[session_id].append(chosen)
                 last = chosen
-        lost = sorted(messages.keys() - self.home.keys(), key=self._said)  # stores disagreed about what came first
+        lost = sorted(messages.keys() - self.home.keys(), key=self.by_time)  # stores disagreed about what came first
         self.order[tree] += lost
         self.home.update(dict.fromkeys(lost, tree))
 
-    def _said(self, origin: str) -> tuple[int, str]:
+    def by_time(self, origin: str) -> tuple[int, str]:
         return self.document["messages"][origin]["c"], origin
 
     def _seals(self) -> dict[str, set[str]]:
@@ -256,8 +256,8 @@ class Placement:
             return LIVE, 0.0
         (state, at), clock, _ = one["life"]
         messages = self.document["messages"]
-        said = (messages[origin] for origin in self.order.get(session_id, ()))
-        if state != LIVE and any(record["c"] > clock and not record.get("gone") for record in said):
+        records = (messages[origin] for origin in self.order.get(session_id, ()))
+        if state != LIVE and any(record["c"] > clock and not record.get("gone") for record in records):
             return LIVE, 0.0
         return state, at
 
@@ -321,7 +321,7 @@ def _shown_before(
 
 
 def absent(document: Document, bodies: Mapping[str, Any]) -> list[str]:
-    """The messages that a document tells of without their text."""
+    """The messages that a document names without their text."""
     return sorted(
         origin
         for origin, record in document["messages"].items()

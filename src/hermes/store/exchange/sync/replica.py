@@ -1,4 +1,4 @@
-"""An open store as one of several that are synchronised: its documents out, those of others in."""
+"""Synchronises an open store with others: sends its documents and merges theirs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hermes.store.exchange.sync import document as documents
 from hermes.store.exchange.sync.apply import Applied, Counts, NotYet
 from hermes.store.exchange.sync.document import SHREDDED, Placement
 from hermes.store.records import lineage
-from hermes.store.records.attachments import note
+from hermes.store.records.attachments import note_absent
 from hermes.store.upkeep import retention
 
 _AT_ONCE = 25  # sessions in one transaction
@@ -37,7 +37,7 @@ class Replica:
     # ------------------------------------------------------------------------------------------ out
 
     def document(self, progress: Progress | None = None) -> None:
-        """Put what was changed here into the documents; what no session shows any more, and no deletion has removed, goes."""
+        """Put local changes into the documents; remove what no session shows any more and no deletion has removed."""
         self._shred_late()
         retention.finish_deletions(self._engine, self._db._transcripts)
         self._engine.adopt_foreign_rows()
@@ -68,39 +68,39 @@ class Replica:
 
     # ------------------------------------------------------------------------------------------ in
 
-    def seen(self) -> set[str]:
+    def merged(self) -> set[str]:
         """The versions of documents that were merged here."""
         with self._engine.read() as tx:
-            return tables.seen(tx)
+            return tables.merged_versions(tx)
 
-    def see(self, name: str) -> None:
-        """This version needs not be merged here: it was made here."""
+    def mark_merged(self, name: str) -> None:
+        """Record that this version needs not be merged: it was made here."""
         with self._engine.write(exclusive=False) as tx:
-            tables.see(tx, name)
+            tables.mark_merged(tx, name)
 
-    def take(self, name: str, data: bytes) -> tuple[Counts, set[str]]:
+    def merge(self, name: str, data: bytes) -> tuple[Counts, set[str]]:
         """Merge a document of another store; what it changed here, and the attachments its messages show.
 
         NotYet when a session of it is in use, or shows messages that have not arrived. `name` is noted as seen.
         """
-        told, bodies = _unpacked(data)
+        theirs, bodies = _unpacked(data)
         if self._db._mask is not None:
-            documents.masked(told, bodies, self._db._mask)
-        tree = str(told["id"])
+            documents.masked(theirs, bodies, self._db._mask)
+        tree = str(theirs["id"])
         with self._engine.read() as tx:
-            known = [tree, *tables.forks_of(tx, tree), *(told["sessions"].keys() - {tree})]
+            known = [tree, *tables.forks_of(tx, tree), *(theirs["sessions"].keys() - {tree})]
         with self._db._writing(*dict.fromkeys(known)) as tx:
             state = collect.bring_up_to_date(tx, tree, self.store)
             before = time.time() - self._grace * retention.DAY
-            done = apply.take(self._engine, tx, state, told, bodies, before)
+            done = apply.apply_document(self._engine, tx, state, theirs, bodies, before)
             for session_id in done.to_shred:
                 note_meta(tx, _TO_SHRED + session_id)
             self._db._transcripts.mark(tx, done.sessions)
-            tables.see(tx, name)
-        return self._follow(done), done.attachments
+            tables.mark_merged(tx, name)
+        return self._finish(done), done.attachments
 
-    def _follow(self, done: Applied) -> Counts:
-        """Bring what lies beside the rows up to date: transcripts, and sessions whose time is over."""
+    def _finish(self, done: Applied) -> Counts:
+        """Update transcripts, and remove expired sessions, after applying a document."""
         self._db._transcripts.rewritten(*sorted(done.sessions))
         counts = done.counts
         counts.deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
@@ -157,7 +157,7 @@ class Replica:
         wanted = sorted(set(digests))
         here = [one for one in wanted if self._db._attachments.has(one)]
         with self._engine.write(exclusive=False) as tx:
-            note(tx, here, [one for one in wanted if one not in here])
+            note_absent(tx, here, [one for one in wanted if one not in here])
 
     def shredded_attachments(self, tree: str, earlier: Iterable[bytes]) -> list[str]:
         """The attachments that earlier versions of a shredded session's document show, and no message here."""
@@ -213,8 +213,8 @@ def _unpacked(data: bytes) -> tuple[documents.Document, dict[str, Any]]:
     try:
         with zstandard.ZstdDecompressor().stream_reader(data) as stream:
             text = stream.read(_MOST)
-        told = json.loads(text)
-        document, bodies = told["document"], told["bodies"]
+        package = json.loads(text)
+        document, bodies = package["document"], package["bodies"]
     except (zstandard.ZstdError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"it is damaged or incomplete ({error})") from error
     return documents.checked(document), bodies

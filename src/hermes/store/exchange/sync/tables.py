@@ -78,7 +78,7 @@ def save(tx: Tx, state: TreeState) -> None:
 
 
 def tree_of(tx: Tx, session_id: str) -> str:
-    """The session whose document tells of this one: itself, unless it is a fork."""
+    """The session whose document contains this one: itself, unless it is a fork."""
     found = tx.value("SELECT tree FROM sync_forks WHERE session_id = ?", (session_id,))
     return session_id if found is None else str(found)
 
@@ -102,7 +102,7 @@ def versions(tx: Tx) -> dict[str, tuple[str, str]]:
 
 
 def remember(tx: Tx, tree: str, origin: str, message_id: int) -> None:
-    """A message has this name among stores."""
+    """Record the name that a message has among stores."""
     tx.run(
         "INSERT INTO sync_messages(origin, tree, message_id) VALUES(?, ?, ?) ON CONFLICT(origin) DO UPDATE SET"
         " message_id = excluded.message_id, tree = excluded.tree",
@@ -131,18 +131,18 @@ def forget_missing(tx: Tx, tree: str) -> None:
 # ------------------------------------------------------------------------------------------ what was seen
 
 
-def seen(tx: Tx) -> set[str]:
+def merged_versions(tx: Tx) -> set[str]:
     """The versions of documents that were merged here."""
     return set(tx.column("SELECT name FROM sync_seen"))
 
 
-def see(tx: Tx, name: str) -> None:
-    """This version of a document was merged here."""
+def mark_merged(tx: Tx, name: str) -> None:
+    """Record that this version of a document was merged here."""
     tx.run("INSERT INTO sync_seen(name) VALUES(?) ON CONFLICT DO NOTHING", (name,))
 
 
 def shredded(tx: Tx, session_ids: Iterable[str]) -> None:
-    """Sessions are being shredded: keep nothing of them but that."""
+    """Forget everything about shredded sessions but that they were shredded."""
     if not tx.has_table("sync_seen"):
         return
     for session_id in session_ids:

@@ -2,7 +2,7 @@
 
 Two texts that mean the same have vectors of nearly the same direction. A model is loaded with the first text it is given,
 once for all stores of a process, and runs on one processor: it shares the machine with the conversation it indexes.
-The name of a model stands beside each vector; it changes whenever its vectors would.
+The name of a model is stored with each vector; it changes whenever its vectors would.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Arctic:
         for number, (one, _) in enumerate(read):
             ids[number, : len(one)] = one
             mask[number, : len(one)] = 1
-        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-        states = session.run(None, given)[0]
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        states = session.run(None, inputs)[0]
         first = states[:, 0, :]
         return first / np.linalg.norm(first, axis=1, keepdims=True), [min(size, tokens) for _, size in read]
 
@@ -188,7 +188,7 @@ def _first_words(text: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def _made(kind: Callable[..., Encoder], *where: Path) -> Encoder:
+def _instance(kind: Callable[..., Encoder], *where: Path) -> Encoder:
     """The one instance of a model, or of a model in a folder: it is loaded once for all stores of a process."""
     return kind(*where)
 
@@ -198,7 +198,7 @@ def installed(home: Path | None = None) -> list[Encoder]:
     folder = (get_hermes_home() if home is None else home) / "models"
     found: list[Encoder] = []
     if Arctic.is_installed(folder):
-        found.append(_made(Arctic, folder))
+        found.append(_instance(Arctic, folder))
     if Multilingual.is_installed():
-        found.append(_made(Multilingual))
+        found.append(_instance(Multilingual))
     return found

@@ -1,16 +1,15 @@
-"""The vectors of messages, in a table of their own that is created when search by meaning is switched on.
+"""Makes and stores the vectors of messages, in a table that is created when search by meaning is switched on.
 
 A row for each message and model; a message without meaning to find (a tool's output, a redacted one) has a row without
 a vector, so the vectors are complete exactly when there are as many rows as messages. Triggers, which run in any program
 that writes to the store, remove the row of a message that is deleted, changed or redacted, in the same transaction.
 Components are int8, scaled to the largest one: only the direction counts.
 
-Makes the vectors of messages: a thread in each process that stores messages, or a command that waits for it.
-
-The thread begins a moment after the last message and works in small batches: each is read, encoded without any lock,
-and written in one short transaction, so an append never waits for a model. One process at a time works (a lease). It goes on
-from the newest row; from time to time the counts are compared, and where rows are missing (an import, an edit, a new model)
-all messages are looked through. A process that ends in between loses at most one batch of work.
+A thread in each process that stores messages makes them, or a command that waits for it. The thread begins a moment after
+the last message and works in small batches: each is read, encoded without any lock, and written in one short transaction,
+so an append never waits for a model. One process at a time works (a lease). It goes on from the newest row; from time to
+time the counts are compared, and where rows are missing (an import, an edit, a new model) all messages are looked through.
+A process that ends in between loses at most one batch of work.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class MessageWithoutVector(msgspec.Struct, frozen=True):
         return text[: 2 * CHARACTERS].strip()
 
 
-def are_kept(tx: Tx) -> bool:
+def is_switched_on(tx: Tx) -> bool:
     """Whether search by meaning was switched on for this store. (The key may remain where the table was dropped with SQL.)"""
     return get_meta(tx, META) is not None and tx.has_table("message_vectors")
 
@@ -100,7 +99,7 @@ def are_kept(tx: Tx) -> bool:
 def prepare(engine: Engine) -> None:
     """Switch it on: create the table and its triggers, if they do not exist. Not inside a transaction."""
     with engine.read() as tx:
-        if are_kept(tx):
+        if is_switched_on(tx):
             return
     engine.make_tables((*TABLES, *TRIGGERS[engine.name]))
     with engine.write() as tx:
@@ -196,20 +195,20 @@ class VectorIndexer:
         self._compare_at: dict[str, float] = {}
 
     def appended(self) -> None:
-        """A message was stored: its vector is made soon, if this is switched on."""
+        """Have the vector of a stored message made soon, if this is switched on."""
         if not self._on:
             self._appends += 1
             if self._appends % OFF_CHECKS != 1:
                 return
             with self._engine.read() as tx:
-                self._on = are_kept(tx)
+                self._on = is_switched_on(tx)
             if not self._on:
                 return
         self.start()
         self._wanted.set()
 
     def switched_on(self) -> None:
-        """This process itself has created the table."""
+        """Record that this process has created the table."""
         self._on = True
 
     def start(self) -> None:
@@ -272,7 +271,7 @@ class VectorIndexer:
             with self._engine.write(durable=False) as tx:
                 leases.release(tx, LEASE, token)
 
-    def _pass(self, encoder: Encoder, after: int, token: int, done: int, told: Callable[[int], None]) -> int:
+    def _pass(self, encoder: Encoder, after: int, token: int, done: int, progress: Callable[[int], None]) -> int:
         """Look through the messages after this id; how many rows were written in all, with those `done` before."""
         with self._engine.read() as tx:
             last = int(tx.value("SELECT max(id) FROM messages") or 0)
@@ -296,5 +295,5 @@ class VectorIndexer:
                 store(tx, encoder.name, some, made)
             done += len(some)
             after = some[-1].id
-            told(done)
+            progress(done)
         return done
