@@ -300,8 +300,8 @@ class Record:
              **({"tests": [{**run, "command": quoted(run["command"])} for run in one["tests"]]} if tests else {})}
             for one in answer["changes"]
         )  # fmt: skip
-        told = ({key: value for key, value in one.items() if key != "words"} for one in entries)
-        return fitted(head, "changes", enumerate(told), max_tokens, {"changes": len(answer["changes"])})
+        changes = ({key: value for key, value in one.items() if key != "words"} for one in entries)
+        return fitted(head, "changes", enumerate(changes), max_tokens, {"changes": len(answer["changes"])})
 
     def session_stats(self) -> str:
         """How many conversations and messages there are, by source."""

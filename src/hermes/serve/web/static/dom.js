@@ -20,9 +20,9 @@ export async function ask(path, body, signal) {
   let answer;
   try { answer = await fetch(path, { ...options, signal }); }
   catch (error) { if (error.name === "AbortError") throw error; throw new Error("hermes web does not answer; is it still running?"); }
-  const told = (answer.headers.get("content-type") || "").includes("json") ? await answer.json() : { error: await answer.text() };
-  if (!answer.ok) throw Object.assign(new Error(told.error || answer.statusText), { status: answer.status });
-  return told;
+  const data = (answer.headers.get("content-type") || "").includes("json") ? await answer.json() : { error: await answer.text() };
+  if (!answer.ok) throw Object.assign(new Error(data.error || answer.statusText), { status: answer.status });
+  return data;
 }
 // "14:05" today, "3 Mar, 14:05" this year, "3 Mar 2024, 14:05" before: a time stands beside every date.
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -75,8 +75,8 @@ export function liftToast() { // above the prompt box, and what is asked there
 }
 export function hush() { clearTimeout(quiet); toast.replaceChildren(); }
 export function failed(error) { confirmed("Error: " + error.message, null, 12); }
-export async function copy(text, told) {
-  try { await navigator.clipboard.writeText(text); confirmed(told || "Copied.", null, 4); }
+export async function copy(text, message) {
+  try { await navigator.clipboard.writeText(text); confirmed(message || "Copied.", null, 4); }
   catch { confirmed(text, null, 20); }
 }
 

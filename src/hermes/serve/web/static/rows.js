@@ -12,9 +12,9 @@ export function sourceMark(source) {
 export function facts(session) {
   const folder = session.cwd && session.cwd.split("/").slice(-2).join("/");
   const parts = [session.source, plural(session.message_count || 0, "message"), session.model, folder, session.cost ? money(session.cost) : null];
-  const told = parts.filter(Boolean).flatMap(part => [make("bdi", {}, part), make("span", { className: "dot", ariaHidden: "true" }, "·")]).slice(0, -1);
+  const items = parts.filter(Boolean).flatMap(part => [make("bdi", {}, part), make("span", { className: "dot", ariaHidden: "true" }, "·")]).slice(0, -1);
   const tags = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag));
-  return make("div", { className: "facts" }, ...told, " ", ...tags);
+  return make("div", { className: "facts" }, ...items, " ", ...tags);
 }
 export function row(session, hits = []) {
   const head = make("div", { className: "line" }, make("bdi", { className: "title" }, star(session), name(session)), time(session.last_active, "dim"));
