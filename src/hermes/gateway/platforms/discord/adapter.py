@@ -1,6 +1,6 @@
 """The Discord adapter: one connection for receiving, requests for everything else.
 
-Discord wants no receipt for messages, so what is safe is noted by us (`missed`): a message that could not be kept, or
+Discord wants no receipt for messages, so we note which are stored (`missed`): a message that could not be stored, or
 that was still waiting when the process ended, is fetched again by the next connection. Slash commands want one within
 three seconds and can't be fetched: without it Discord shows the person that the command failed. Rate limits of up to 30 seconds
 are waited for by discord.py inside a call (it obeys Retry-After and can be cancelled); longer ones are a SlowDown.
@@ -90,7 +90,7 @@ class Discord(ApiAdapter[DiscordClient]):
         super().__init__(values, home)
         self._link: Link | None = None
         self._seen: Seen | None = None
-        self._stood: asyncio.Future[None] | None = None
+        self._established: asyncio.Future[None] | None = None
         self._heard: asyncio.Queue[Heard | None] = asyncio.Queue()
 
     # ------------------------------------------------------------------------------------------ connecting
@@ -110,12 +110,12 @@ class Discord(ApiAdapter[DiscordClient]):
     async def begin(self, link: Link, client: DiscordClient) -> None:
         """Log in and begin to receive."""
         self._link, self._heard = link, asyncio.Queue()
-        self._stood = asyncio.get_running_loop().create_future()
+        self._established = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(_TO_CONNECT):
                 await self._log_in(client)
                 self._tasks.start(self._run(client))
-                await self._stood
+                await self._established
         except TimeoutError:
             raise PlatformUnreachable("Discord did not answer in time") from None
 
@@ -128,7 +128,7 @@ class Discord(ApiAdapter[DiscordClient]):
     def make_api(self) -> DiscordClient:
         """A client that is not logged in yet."""
         return DiscordClient(
-            self.text("api_base"), self.text("gateway_url"), stands=self._stands,
+            self.text("api_base"), self.text("gateway_url"), on_connected=self._on_connected,
             heard=lambda heard: self._heard.put_nowait(heard),
         )  # fmt: skip
 
@@ -149,12 +149,12 @@ class Discord(ApiAdapter[DiscordClient]):
         self._lost(error)
 
     def _lost(self, error: Exception) -> None:
-        if self._stood is not None and not self._stood.done():
-            self._stood.set_exception(error)
+        if self._established is not None and not self._established.done():
+            self._established.set_exception(error)
         elif self._link is not None:
             self._link.lost(error)
 
-    def _stands(self, resumed: bool) -> None:
+    def _on_connected(self, resumed: bool) -> None:
         """The connection is established: resumed without a loss, or new; then missed messages are fetched first."""
         client, link = self._api, self._link
         if client is None or client.user is None or link is None:
@@ -163,8 +163,8 @@ class Discord(ApiAdapter[DiscordClient]):
             self._heard.put_nowait(None)
         if self._seen is None:
             self._seen = Seen(self.home / "discord" / "seen.json", client.user.id)
-        if self._stood is not None and not self._stood.done():
-            self._stood.set_result(None)
+        if self._established is not None and not self._established.done():
+            self._established.set_result(None)
             self._tasks.start(self._take(client, link, self._seen))
         link.connected(_identity(client))
 
@@ -295,7 +295,7 @@ class Discord(ApiAdapter[DiscordClient]):
             await self._connected().http.send_typing(channel.id)
 
     async def fetch(self, attachment: Attachment) -> bytes:
-        """The bytes of a file, at an address asked for now: the one that came with the message expires."""
+        """The bytes of a file, at an address requested now: the one that came with the message expires."""
         reference = attachment.reference
         place = self._connected().get_partial_messageable(_number(reference.get("channel")))
         with our_errors("fetch this file"):

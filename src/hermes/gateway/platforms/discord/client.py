@@ -64,7 +64,7 @@ class DiscordClient(discord.Client):
         api_base: str,
         gateway_url: str,
         *,
-        stands: Callable[[bool], None] = lambda resumed: None,
+        on_connected: Callable[[bool], None] = lambda resumed: None,
         heard: Callable[[Heard], None] = lambda item: None,
     ) -> None:
         super().__init__(
@@ -81,7 +81,7 @@ class DiscordClient(discord.Client):
             guild_ready_timeout=0,
             max_ratelimit_timeout=LONGEST_WAIT,
         )
-        self._stands, self._heard = stands, heard
+        self._on_connected, self._heard = on_connected, heard
         _redirect(self.http, api_base.rstrip("/"), gateway_url)
         for name in ("discord.http", "discord.gateway", "discord.client", "discord.state"):
             logging.getLogger(name).addFilter(_DISCREET)
@@ -89,10 +89,10 @@ class DiscordClient(discord.Client):
     # Each of these is begun in the order of the events, and ends without waiting: the order stays.
 
     async def on_connect(self) -> None:
-        self._stands(False)
+        self._on_connected(False)
 
     async def on_resumed(self) -> None:
-        self._stands(True)
+        self._on_connected(True)
 
     async def on_message(self, message: discord.Message) -> None:
         self._heard(message)
