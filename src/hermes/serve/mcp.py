@@ -240,7 +240,7 @@ class Record:
         if place is None:
             raise InvalidInput(f"message {around_message_id} is not in session {session_id}")
         near = range(max(0, place - window), min(len(rows), place + window + 1))
-        # The message that was asked for comes first, then its neighbours: those that do not fit are the farthest.
+        # The requested message comes first, then its neighbours: those that do not fit are the farthest.
         order_around = sorted(near, key=lambda number: abs(number - place))
         entries = (
             (one, message_entry(rows[one], _LARGEST * 4 if one == place else PER_MESSAGE)) for one in order_around

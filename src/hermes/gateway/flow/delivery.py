@@ -176,7 +176,7 @@ class Delivery:
         try:
             if isinstance(job, StreamedReply):
                 await self._streaming.complete(job)
-                if job.answers.startswith(OWN_ID):  # a handoff that fails is reported where it was asked for
+                if job.answers.startswith(OWN_ID):  # a handoff that fails is reported where it was requested
                     self._unreported.pop(_place(job.chat), None)
                 await self._tell_lost(job.chat, job.text(), job.context)
             else:

@@ -291,7 +291,7 @@ class Replies:
 
         if stream is None:
             return request.stop.bind(person.agent.hear(content, keep=keep))
-        at_once = not is_background(route.key) and not is_own(event)  # others need a last look at what the turn said
+        at_once = not is_background(route.key) and not is_own(event)  # others need a last look at the turn's text
         turn = person.agent.turn(content, keep=keep, with_reply=with_reply if at_once else None)
         return request.stop.bind(turn)
 

@@ -336,7 +336,7 @@ class HtmlRenderer:
         )
         return (
             f"<details class=call><summary><b>{escape(one_line(name))}</b>"
-            f" <span class=given>{escape(_gist(fields.get('arguments')))}</span>"
+            f" <span class=arguments>{escape(_gist(fields.get('arguments')))}</span>"
             f' <span class="state {state}">{escape(word)}</span></summary><pre>{escape(arguments)}</pre>{output}</details>'
         )
 

@@ -252,7 +252,7 @@ class Talks:
                 detail = event.question.detail if isinstance(event.question, Question) else ""
                 page.post(kind="question", id=event.id, text=event.question, detail=detail[:_SHOWN])
             case PermissionDecided():
-                if page.request is not None:  # nobody has answered
+                if page.request is not None:  # without an answer
                     page.request = None
                     await self._audit(page, event.request, False)
                 page.post(kind="answered", id=event.request.id, yes=event.allowed)

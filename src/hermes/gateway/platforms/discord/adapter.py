@@ -39,7 +39,7 @@ from hermes.gateway.platforms.discord.client import (
     INTENTS_ADVICE,
     TOKEN_ADVICE,
     DiscordClient,
-    Heard,
+    Incoming,
     Revised,
     buttons,
     clear,
@@ -91,7 +91,7 @@ class Discord(ApiAdapter[DiscordClient]):
         self._link: Link | None = None
         self._seen: Seen | None = None
         self._established: asyncio.Future[None] | None = None
-        self._heard: asyncio.Queue[Heard | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[Incoming | None] = asyncio.Queue()
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -109,7 +109,7 @@ class Discord(ApiAdapter[DiscordClient]):
 
     async def begin(self, link: Link, client: DiscordClient) -> None:
         """Log in and begin to receive."""
-        self._link, self._heard = link, asyncio.Queue()
+        self._link, self._queue = link, asyncio.Queue()
         self._established = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(_TO_CONNECT):
@@ -129,7 +129,7 @@ class Discord(ApiAdapter[DiscordClient]):
         """A client that is not logged in yet."""
         return DiscordClient(
             self.text("api_base"), self.text("gateway_url"), on_connected=self._on_connected,
-            heard=lambda heard: self._heard.put_nowait(heard),
+            on_item=lambda item: self._queue.put_nowait(item),
         )  # fmt: skip
 
     async def _log_in(self, client: DiscordClient) -> None:
@@ -160,7 +160,7 @@ class Discord(ApiAdapter[DiscordClient]):
         if client is None or client.user is None or link is None:
             return
         if not resumed:
-            self._heard.put_nowait(None)
+            self._queue.put_nowait(None)
         if self._seen is None:
             self._seen = Seen(self.home / "discord" / "seen.json", client.user.id)
         if self._established is not None and not self._established.done():
@@ -173,17 +173,17 @@ class Discord(ApiAdapter[DiscordClient]):
     async def _take(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         """Hand over queued items, one after the other."""
         while True:
-            heard = await self._heard.get()
+            item = await self._queue.get()
             try:
-                if heard is None:
+                if item is None:
                     await self._take_missed(client, link, seen)
-                elif isinstance(heard, discord.Interaction):
-                    await self._take_command(client, link, seen, heard)
-                elif isinstance(heard, Revised):
-                    await self._take_revised(client, link, heard)
+                elif isinstance(item, discord.Interaction):
+                    await self._take_command(client, link, seen, item)
+                elif isinstance(item, Revised):
+                    await self._take_revised(client, link, item)
                 else:
-                    await self._take_message(client, link, heard)
-                    seen.note(heard.id, heard.channel.id if heard.guild is None else None)
+                    await self._take_message(client, link, item)
+                    seen.note(item.id, item.channel.id if item.guild is None else None)
             except (OSError, aiohttp.ClientError) as trouble:
                 self._lost(translated(trouble, "fetch what was missed"))
                 return
@@ -206,23 +206,23 @@ class Discord(ApiAdapter[DiscordClient]):
         if event is not None:
             await keep(link, event)
 
-    async def _take_revised(self, client: DiscordClient, link: Link, heard: Revised) -> None:
+    async def _take_revised(self, client: DiscordClient, link: Link, item: Revised) -> None:
         """An edit (Discord allows it to the author alone), or a deletion."""
-        if isinstance(heard, discord.RawBulkMessageDeleteEvent):
-            for one in sorted(heard.message_ids):
-                await keep(link, deleted(f"{heard.channel_id}:{one}"))
-        elif isinstance(heard, discord.RawMessageDeleteEvent):
-            await keep(link, deleted(f"{heard.channel_id}:{heard.message_id}"))
-        elif heard.data.get("edited_timestamp") and client.user is not None:  # else only a preview was added
-            event = message_event(heard.message, client.user)
+        if isinstance(item, discord.RawBulkMessageDeleteEvent):
+            for one in sorted(item.message_ids):
+                await keep(link, deleted(f"{item.channel_id}:{one}"))
+        elif isinstance(item, discord.RawMessageDeleteEvent):
+            await keep(link, deleted(f"{item.channel_id}:{item.message_id}"))
+        elif item.data.get("edited_timestamp") and client.user is not None:  # else only a preview was added
+            event = message_event(item.message, client.user)
             if event is not None:
                 words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
-                name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
+                name = f"edited:{event.id}:{item.data['edited_timestamp']}:{words}"
                 await keep(link, Revision(id=name, revises=event.id, event=event))
 
-    async def _take_command(self, client: DiscordClient, link: Link, seen: Seen, heard: discord.Interaction) -> None:
+    async def _take_command(self, client: DiscordClient, link: Link, seen: Seen, item: discord.Interaction) -> None:
         """Store a command or a press, then acknowledge it. Discord shows the person one that was not acknowledged in time."""
-        event = command_event(heard) or press_event(heard)
+        event = command_event(item) or press_event(item)
         if event is None:
             return
         try:
@@ -233,7 +233,7 @@ class Discord(ApiAdapter[DiscordClient]):
             return
         if event.chat.type == DM:
             seen.note(0, int(event.chat.chat_id))
-        self._tasks.start(_acknowledge(client, link, heard))
+        self._tasks.start(_acknowledge(client, link, item))
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -351,13 +351,13 @@ class Discord(ApiAdapter[DiscordClient]):
         return self._connected().get_partial_messageable(number)
 
 
-async def _acknowledge(client: DiscordClient, link: Link, heard: discord.Interaction) -> None:
+async def _acknowledge(client: DiscordClient, link: Link, item: discord.Interaction) -> None:
     """Acknowledge a command or a press, and remove the line that Discord shows for a command."""
     try:
         with our_errors("acknowledge a command"):
-            await defer(client, heard)
-            if heard.type is discord.InteractionType.application_command:
-                await clear(client, heard)
+            await defer(client, item)
+            if item.type is discord.InteractionType.application_command:
+                await clear(client, item)
     except PlatformError as error:
         link.log.warning("a slash command is stored, but could not be acknowledged to Discord: %s", error)
 

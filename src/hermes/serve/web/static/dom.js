@@ -69,7 +69,7 @@ export function confirmed(text, undo = null, seconds = 8) {
   const wait = () => { quiet = setTimeout(() => { if (toast.matches(":hover, :focus-within")) wait(); else hush(); }, seconds * 1000); };
   wait();
 }
-export function liftToast() { // above the prompt box, and what is asked there
+export function liftToast() { // above the prompt box and its questions
   const box = document.getElementById("talk")?.getBoundingClientRect(), isBelow = box && innerHeight - box.bottom > 90;
   toast.style.bottom = box && !isBelow ? `${innerHeight - box.top + 8}px` : "";
 }
@@ -80,7 +80,7 @@ export async function copy(text, message) {
   catch { confirmed(text, null, 20); }
 }
 
-// One text that is asked for in a dialog. What `attempt` can't do with it is said beside it, and the dialog stays.
+// A dialog that asks for one text. An error of `attempt` is shown beside the text, and the dialog stays.
 export function question(title, { label = "", value = "", ok = "OK", attempt }) {
   const dialog = document.getElementById("ask"), input = document.getElementById("ask-value"), problem = document.getElementById("ask-problem");
   const complain = text => { problem.textContent = text; input.setAttribute("aria-invalid", text ? "true" : "false"); };

@@ -202,7 +202,7 @@ export async function showTrash() {
   const rows = data.sessions.map(session => {
     const act = async action => { await ask(`/api/do/${action}/${path(session.id)}`, {}); await showTrash(); (main.querySelector(".trashed button") || main).focus(); };
     const back = button("Restore", async () => { await act("restore"); confirmed("Restored.", () => act("trash")); });
-    const about = make("div", { className: "told" }, make("bdi", { className: "title" }, session.title || session.id), make("div", { className: "facts" }, session.source, " · in the trash since ", time(session.trashed_at)));
+    const about = make("div", { className: "about" }, make("bdi", { className: "title" }, session.title || session.id), make("div", { className: "facts" }, session.source, " · in the trash since ", time(session.trashed_at)));
     return make("li", { className: "trashed" }, sourceMark(session.source), about, readOnly ? null : back);
   });
   const empty = make("div", { className: "empty" }, make("p", { className: "lead" }, "The trash is empty."), make("p", {}, "A conversation that you put in the trash can be restored from here."));

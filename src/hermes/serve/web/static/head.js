@@ -106,7 +106,7 @@ function lineage(session) {
   if (session.parent && session.parent !== session.previous) steps.append(make("a", { href: link(session.parent) }, "↑ Branched from"));
   return make("div", { className: "lineage" }, make("details", { className: "relatives" }, make("summary", {}, heading), draw(null)), steps);
 }
-// A box whose messages are asked for when it is opened, a piece at a time.
+// A box whose messages are loaded when it is opened, a piece at a time.
 export function unfolding(text, address, draw, className) {
   const box = make("details", { className }, make("summary", {}, text)), inside = make("div", {});
   const note = make("p", { className: "dim", role: "status" });

@@ -46,7 +46,7 @@ export function join(port) {
     forget(port, watch || leave);
     if (watch) watchers.push({ port, topic: watch, seen: watch.startsWith("turn=") ? 0 : undefined });
     if (watch) open = ""; // also what is watched already: its state goes to the tab that asks
-    plan(watch || !watchers.length ? 0 : 2000); // what nobody watches any more disturbs nobody for a moment
+    plan(watch || !watchers.length ? 0 : 2000); // an unwatched topic may stay in the stream for a moment
   };
   port.start?.();
 }

@@ -55,7 +55,7 @@ function heat(grid) {
 const MOST = 12; // bars of a plot; the last one is all others together
 const named = (rows, of) => [...rows.slice(0, rows.length > MOST ? MOST - 1 : MOST).map(of),
   ...(rows.length > MOST ? [[`${count(rows.length - MOST + 1)} more`, rows.slice(MOST - 1).map(of).reduce((all, [, value]) => all + value, 0)]] : [])];
-const LONGEST = 400; // days that are shown although nothing was said on the first of them
+const LONGEST = 400; // the longest period that is shown from its first day on, also if that has no messages
 function everyDay(data, days) { // days without messages are days, too
   const found = [], known = data.usage_by_day, names = Object.keys(known);
   if (!names.length) return found;

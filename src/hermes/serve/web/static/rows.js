@@ -19,7 +19,7 @@ export function facts(session) {
 export function row(session, hits = []) {
   const head = make("div", { className: "line" }, make("bdi", { className: "title" }, star(session), name(session)), time(session.last_active, "dim"));
   const preview = session.title && session.preview && !hits.length ? make("div", { className: "preview dim" }, make("bdi", {}, session.preview)) : null;
-  const open = make("a", { className: "row", href: link(session.id) }, sourceMark(session.source), make("div", { className: "told" }, head, preview, facts(session)));
+  const open = make("a", { className: "row", href: link(session.id) }, sourceMark(session.source), make("div", { className: "about" }, head, preview, facts(session)));
   if (session.archived_at) open.classList.add("archived");
   const more = hits.slice(FIRST), one = make("li", {}, open, ...hits.slice(0, FIRST));
   if (more.length) one.append(button(`${plural(more.length, "more hit")} here`, event => { event.target.replaceWith(...more); more[0].focus(); }, { className: "plain hits" }));
