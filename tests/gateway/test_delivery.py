@@ -539,7 +539,7 @@ def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo) ->
         until(lambda: len(lab.messages) == 300 and not list(gateway.turns))
         (connection,) = gateway.connections.values()
         until(lambda: not connection.delivery._queues and not connection.delivery._tasks)
-        until(lambda: not gateway.inbox._taken)
+        until(lambda: not gateway.inbox._requests)
         assert len(gateway.agents._all) <= 256
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.gateway.chats.access import escaped, said_by, speaker
+from hermes.gateway.chats.access import escaped, speaker, with_sender
 from hermes.gateway.events import Sender
 from hermes.store.api.session_db import SessionDB
 from tests.support.echo import Echo
@@ -55,10 +55,10 @@ def test_nobody_speaks_for_the_gateway_in_a_conversation_of_two(lab: PlainLab, m
 
 @given(st.text(alphabet="[]\n\r \u2028\u200b\\>ab\uff3b"))
 def test_only_the_first_line_begins_with_a_bracket(text: str) -> None:
-    first, *others = re.split(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", said_by("Bob", text))
+    first, *others = re.split(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", with_sender("Bob", text))
     assert first.startswith("[Bob] ")
     assert not [line for line in others if line.lstrip(" \u200b>").startswith(("[", "\uff3b"))]
-    assert said_by("Bob", text).removeprefix("[Bob] ").replace("\\", "") == text.replace("\\", "")
+    assert with_sender("Bob", text).removeprefix("[Bob] ").replace("\\", "") == text.replace("\\", "")
 
 
 @given(st.text(alphabet="abc \n().,;"))

@@ -194,7 +194,7 @@ async def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.Mon
     from starlette.requests import Request
 
     from hermes.serve.http_messages import ApiError
-    from hermes.serve.web.conversation_view import told_in
+    from hermes.serve.web.conversation_view import json_body
 
     monkeypatch.setattr(http_messages, "HEAD_START", 0.2)
     monkeypatch.setattr(
@@ -207,7 +207,7 @@ async def test_a_change_on_the_page_that_dribbles_is_cut(monkeypatch: pytest.Mon
 
     with pytest.raises(ApiError) as caught:
         async with asyncio.timeout(20):
-            await told_in(Request({"type": "http", "method": "POST", "headers": []}, dribble))
+            await json_body(Request({"type": "http", "method": "POST", "headers": []}, dribble))
     assert caught.value.status == 408
 
 

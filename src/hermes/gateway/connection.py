@@ -26,7 +26,7 @@ LONGEST_PAUSE = 300.0  # seconds before a lost connection is established again
 REFUSED_PAUSE = 300.0  # seconds; the owner may replace a wrong token meanwhile
 PATIENCE = 60.0  # seconds a connection may take to be established
 STOOD_WELL = 30.0  # a connection that lasted so many seconds was good: the next pause is short again
-LET_GO_SECONDS = 10.0
+DISCONNECT_SECONDS = 10.0
 
 
 class Connection:
@@ -44,7 +44,7 @@ class Connection:
         self.delivery = Delivery(adapter, store, config, self.log, self._trouble, timings.retry)
         self.identity: str | None = None
         self.accepts = True
-        self.let_go_seconds = LET_GO_SECONDS
+        self.disconnect_seconds = DISCONNECT_SECONDS
         self.store, self._timings = store, timings
         secrets = [str(adapter.values.get(one.name) or "") for one in adapter.settings if one.secret]
         self._masked = Masking(secrets).masked  # a vendor's words may repeat what we sent
@@ -87,7 +87,7 @@ class Connection:
 
         start(note(), self._statuses)
 
-    async def told(self) -> None:
+    async def flush(self) -> None:
         """Wait until the last state is stored."""
         await asyncio.gather(*self._statuses, return_exceptions=True)
 
@@ -126,20 +126,20 @@ class Connection:
         finally:
             link.over = True
             self.delivery.connected.clear()
-            leaving = asyncio.create_task(self._let_go())
+            leaving = asyncio.create_task(self._disconnect())
             try:
                 await asyncio.shield(leaving)
             except asyncio.CancelledError:  # the gateway stops while the adapter disconnects: nothing is left open
                 await leaving
                 raise
 
-    async def _let_go(self) -> None:
+    async def _disconnect(self) -> None:
         """Disconnect the adapter; errors go to the log."""
         try:
-            async with asyncio.timeout(self.let_go_seconds):
+            async with asyncio.timeout(self.disconnect_seconds):
                 await self.adapter.disconnect()
         except TimeoutError:
-            self.log.warning("did not disconnect within %g s", self.let_go_seconds)
+            self.log.warning("did not disconnect within %g s", self.disconnect_seconds)
         except Exception:
             self.log.exception("disconnecting failed")
 

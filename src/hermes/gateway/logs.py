@@ -22,11 +22,11 @@ from hermes.texts import harmless
 FILE_BYTES, FILES = 5_000_000, 5
 MASK = "••••"
 _SHORTEST = 6  # a "secret" of five letters would mask half of everything
-_SPACING = 1.0  # seconds between two lines that strangers can cause
+_SPACING = 1.0  # seconds between two lines that outsiders can cause
 
 
 class Masking:
-    """Masks secrets in texts: given ones by their text, others by their shape."""
+    """Masks secrets in texts: known ones by their text, others by their shape."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         from urllib.parse import quote
@@ -47,7 +47,7 @@ class Masking:
 class Output(logging.Handler):
     """Hands masked lines to other handlers.
 
-    Of those that strangers can cause at will it hands on one a second; the next one has the number of omitted lines.
+    Of the lines that outsiders can cause at will it hands on one a second; the next one has the number of omitted lines.
     """
 
     _STRANGERS = ("asyncio", "uvicorn", "hermes.gateway.webhook", "hermes.serve")

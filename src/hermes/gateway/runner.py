@@ -9,7 +9,7 @@ A stop takes at most ten seconds, whatever hangs, and loses nothing. Turns get a
 are interrupted, and the next start resumes them. What can't be sent in time stays in the outbox. Each step has a time limit;
 a step that exceeds it is abandoned, since the store has everything.
 
-Scheduled prompts in the gateway: each runs in a thread, and its reply goes to the home chat of a platform.
+Scheduled prompts run here, too: each in a thread, with its reply to the home chat of a platform.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Gateway:
             await delivery.stop()
             if not held.lost.is_set():  # else the state is that of the gateway that has it
                 connection.tell("stopped")
-            await connection.told()
+            await connection.flush()
 
     async def _unfinished(self, name: str) -> tuple[list[Received], list[Outgoing]]:
         while True:
@@ -230,7 +230,7 @@ class Gateway:
         turns, connections = self.turns, list(self.connections.values())
         turns_end = self.loop.time() + self.services.timings.turns_end
         for connection in connections:
-            connection.accepts, connection.let_go_seconds = False, LEAVE_SECONDS
+            connection.accepts, connection.disconnect_seconds = False, LEAVE_SECONDS
         turns.stop()
         while turns.running and self.loop.time() < turns_end:
             await asyncio.sleep(0.02)

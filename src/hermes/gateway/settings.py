@@ -1,7 +1,4 @@
-"""A platform's section of config.yaml: who may talk there, the home chat, and the adapter's own settings.
-
-The timings of the gateway, too: how long it waits for what, and how often it looks.
-"""
+"""A platform's section of config.yaml (who may talk there, the home chat, the adapter's settings), and the gateway's timings."""
 
 from __future__ import annotations
 
@@ -62,8 +59,8 @@ def platform_settings(
             from hermes.config import suggestion
 
             raise ConfigError(f"unknown configuration key: {where}.{key}{suggestion(key, [*known, *COMMON, PEOPLE])}")
-    given = {key: _typed(section.get(key), kind, f"{where}.{key}") for key, kind in COMMON.items()}
-    common = {key: value for key, value in given.items() if value is not None and key != "enabled"}
+    typed = {key: _typed(section.get(key), kind, f"{where}.{key}") for key, kind in COMMON.items()}
+    common = {key: value for key, value in typed.items() if value is not None and key != "enabled"}
     values = {one.name: setting_value(one, section, variables, where, ending, name) for one in adapter.settings}
     variable = allowed_variable(adapter.platform) + ending
     allowed = _people(section.get(PEOPLE), f"{where}.{PEOPLE}") | _people(variables.get(variable), variable)
@@ -106,9 +103,9 @@ def check_accounts(config: Config, adapter: type[Adapter], name: str, variables:
     for account in accounts:
         own = None if account == DEFAULT_ACCOUNT else account
         section = config.platform_section(platform if own is None else f"{platform}/{own}")
-        given = [section.get(one.name) or variables.get(f"{one.variable}{variable_ending(own)}") for one in secrets]
-        first = seen.setdefault(tuple(map(str, given)), account)
-        if any(given) and account == mine and first != account:
+        logins = [section.get(one.name) or variables.get(f"{one.variable}{variable_ending(own)}") for one in secrets]
+        first = seen.setdefault(tuple(map(str, logins)), account)
+        if any(logins) and account == mine and first != account:
             raise ConfigError(f"{where}.{account} is the same account as {first}: give it its own {secrets[0].name}")
 
 
@@ -159,7 +156,7 @@ def setting_value(
 
 
 def _is_blank(value: Any) -> bool:
-    """Whether nothing is given: a secret of spaces alone would be an empty one."""
+    """Whether a value is missing: a secret of spaces alone would be an empty one."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 

@@ -92,7 +92,7 @@ class Holding:
         return self._held.get(name)
 
     def fence(self, name: str) -> tuple[str, int] | None:
-        """The name and the token of that lease."""
+        """The name and the token of a connection's lease."""
         held = self._held.get(name)
         return None if held is None else held.fence
 
@@ -139,13 +139,13 @@ class Holding:
                 await self._take(name)
 
     async def _take(self, name: str) -> None:
-        taken = await asyncio.to_thread(self._store.write, connections.acquire, name, self._holder, self._ttl)
-        if taken is None:
+        acquired = await asyncio.to_thread(self._store.write, connections.acquire, name, self._holder, self._ttl)
+        if acquired is None:
             return
-        token, dead = taken
+        token, dead = acquired
         if dead is not None:
             number = await asyncio.to_thread(self._store.write, connections.free_leases_of, dead)
-            _log.warning("%s takes no more care of %s; taking over (%d leases freed)", dead, name, number)
+            _log.warning("%s no longer serves %s; taking over (%d leases freed)", dead, name, number)
         held = Held(self._store, (connections.connection_lease(name), token), self._ttl, self._gone)
         self._held[name] = held
         start(self._keep(name, held), self._tasks)

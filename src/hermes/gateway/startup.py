@@ -105,7 +105,7 @@ def account_home(home: Path, platform: str, account: str) -> Path:
 
 
 def check_api_server(config: Config, *, insecure: bool = False) -> None:
-    """ConfigError or MissingExtra when the API server can't run as configured, or would let strangers in."""
+    """ConfigError or MissingExtra when the API server can't run as configured, or would be open to everyone."""
     config.require_set("api_server")
     config.require_known("api_server")
     try:
@@ -273,7 +273,7 @@ async def _serving(config: Config, gateway: Gateway, insecure: bool) -> None:
         await connection.run()
     finally:
         connection.tell("stopped")
-        await connection.told()
+        await connection.flush()
 
 
 class ApiServer(Adapter):

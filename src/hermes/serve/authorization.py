@@ -69,15 +69,15 @@ def check_api(
 
 
 class Guard:
-    """An application behind bearer tokens; without tokens only local programs have access (or everyone: `strangers`).
+    """An application behind bearer tokens; without tokens only local programs have access (or everyone: `is_open`).
 
     The name of the key a request came with is in its scope, as CALLER; None is the owner.
     """
 
-    def __init__(self, app: ASGIApp, secrets: Mapping[str | None, str], *, strangers: bool = False) -> None:
+    def __init__(self, app: ASGIApp, secrets: Mapping[str | None, str], *, is_open: bool = False) -> None:
         self._app = app
         self._secrets = {name: secret.encode() for name, secret in secrets.items()}
-        self._strangers = strangers
+        self._is_open = is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in _OPEN:
@@ -91,15 +91,15 @@ class Guard:
     def _caller(self, headers: Headers) -> str | None:
         """The caller's key; ApiError without access."""
         if not self._secrets:
-            if not self._strangers and (problem := from_elsewhere(headers)) is not None:
+            if not self._is_open and (problem := from_elsewhere(headers)) is not None:
                 raise problem
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")
-        given = shown.strip().encode("latin-1", "replace")
-        # All are compared, always.
-        fitting = [name for name, secret in self._secrets.items() if hmac.compare_digest(given, secret)]
-        if kind.lower() == "bearer" and fitting:
-            return fitting[0]
+        token = shown.strip().encode("latin-1", "replace")
+        # All are always compared: the time taken reveals nothing.
+        matching = [name for name, secret in self._secrets.items() if hmac.compare_digest(token, secret)]
+        if kind.lower() == "bearer" and matching:
+            return matching[0]
         if not shown:
             raise ApiError(401, "a token is needed: Authorization: Bearer TOKEN", code="missing_api_key")
         raise ApiError(401, "wrong token", code="invalid_api_key")

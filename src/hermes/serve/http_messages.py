@@ -152,7 +152,7 @@ def parse_json(data: bytes) -> Any:
     level = [parsed] if isinstance(parsed, (dict, list)) else []
     for _ in range(_DEEPEST):
         inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for held in inner for one in held if isinstance(one, (dict, list))]
+        level = [one for children in inner for one in children if isinstance(one, (dict, list))]
         if not level:
             return parsed
     raise too_deep
@@ -180,7 +180,7 @@ def data(value: Any, event: str | None = None) -> str:
 
 
 async def with_pings(events: AsyncGenerator[T], seconds: float = 20.0) -> AsyncGenerator[T | str]:
-    """Events, and a comment after each silence. When this ends, for whatever reason, so do they."""
+    """Events, and a comment after each silence. When this generator ends, for any reason, it closes `events`."""
     waiting = asyncio.ensure_future(anext(events))
     try:
         while True:

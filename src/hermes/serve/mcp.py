@@ -240,7 +240,7 @@ class Record:
         if place is None:
             raise InvalidInput(f"message {around_message_id} is not in session {session_id}")
         near = range(max(0, place - window), min(len(rows), place + window + 1))
-        # The message that was asked for comes first, then its neighbours: those that do not fit are the farthest.
+        # The requested message comes first, then its neighbours: those that do not fit are the farthest.
         order_around = sorted(near, key=lambda number: abs(number - place))
         entries = (
             (one, message_entry(rows[one], _LARGEST * 4 if one == place else PER_MESSAGE)) for one in order_around
@@ -300,8 +300,8 @@ class Record:
              **({"tests": [{**run, "command": quoted(run["command"])} for run in one["tests"]]} if tests else {})}
             for one in answer["changes"]
         )  # fmt: skip
-        told = ({key: value for key, value in one.items() if key != "words"} for one in entries)
-        return fitted(head, "changes", enumerate(told), max_tokens, {"changes": len(answer["changes"])})
+        changes = ({key: value for key, value in one.items() if key != "words"} for one in entries)
+        return fitted(head, "changes", enumerate(changes), max_tokens, {"changes": len(answer["changes"])})
 
     def session_stats(self) -> str:
         """How many conversations and messages there are, by source."""

@@ -19,17 +19,17 @@ class Models:
     def __init__(self, main: Model) -> None:
         self.main = main
         self._others: list[str] = []
-        self._asked_at: float | None = None
+        self._listed_at: float | None = None
         self._made: dict[str, Model] = {main.name: main}
-        self._asking = asyncio.Lock()
+        self._listing = asyncio.Lock()
 
     async def names(self) -> list[str]:
         """Every name, the configured model's first. If its endpoint does not answer, the last list stays."""
         main = self.main
-        async with self._asking:
-            is_old = self._asked_at is None or time.monotonic() - self._asked_at >= _FRESH
+        async with self._listing:
+            is_old = self._listed_at is None or time.monotonic() - self._listed_at >= _FRESH
             if isinstance(main, EndpointModel) and is_old:
-                self._asked_at = time.monotonic()
+                self._listed_at = time.monotonic()
                 found = await asyncio.to_thread(listed_models, str(main.base_url), key=main.api_key, timeout=3.0)
                 if found is not None:
                     self._others = [str(item["id"]) for item in found if can_chat(str(item["id"]))]

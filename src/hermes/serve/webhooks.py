@@ -3,11 +3,9 @@
 A delivery is accepted when its signature is valid, and answered with 202 only when it is stored; the gateway stores one that
 is sent again only once. A refusal names the reason in a few words, and never the secret.
 
-Signatures are verified over the raw bytes, in the ways senders of webhooks sign.
-
-GitHub (and Gitea, Forgejo): X-Hub-Signature-256. Standard Webhooks (and Svix): webhook-id, webhook-timestamp,
-webhook-signature. Stripe: Stripe-Signature with its time in it. Anything else: X-Signature: sha256=<hex>. GitLab signs
-nothing and sends the secret itself. Every comparison takes constant time.
+Signatures are verified over the raw bytes, in the schemes that senders use. GitHub (and Gitea, Forgejo): X-Hub-Signature-256.
+Standard Webhooks (and Svix): webhook-id, webhook-timestamp, webhook-signature. Stripe: Stripe-Signature with its time in it.
+Anything else: X-Signature: sha256=<hex>. GitLab signs nothing and sends the secret itself. Every comparison takes constant time.
 
 A route has one scheme: what is signed as one (a body with dots in it) can be cut into a valid delivery of another, under
 another id, so that a captured delivery would be accepted a second time.
@@ -57,7 +55,7 @@ _NAMES = ("webhook-id", "svix-id", "x-github-delivery", "idempotency-key", "x-gi
 
 
 def bad_signature(why: str) -> ApiError:
-    """The error for a delivery that is not to be believed."""
+    """The error for a delivery without a valid signature."""
     return ApiError(401, why)
 
 
@@ -120,7 +118,7 @@ def _standard(headers: Mapping[str, str], body: bytes, secret: str, now: float) 
 
 
 def _check_one(shown: Iterable[bytes], expected: bytes) -> None:
-    """ApiError 401 unless one of these signatures is the expected one; all are compared, always."""
+    """ApiError 401 unless one of these signatures is the expected one; all are always compared."""
     if not sum(hmac.compare_digest(one, expected) for one in shown):
         raise bad_signature("the signature does not fit")
 
@@ -236,13 +234,13 @@ def _field(value: Any, key: str) -> str | None:
 
 
 def webhook_app(
-    routes: Mapping[str, WebhookRoute], keep: Keep, *, log: Log, strangers: bool = False, slowest: float = SLOWEST
+    routes: Mapping[str, WebhookRoute], keep: Keep, *, log: Log, is_open: bool = False, slowest: float = SLOWEST
 ) -> Starlette:
     """The application. `keep` is awaited for each delivery; when it returns, the sender gets 202.
 
-    Routes without a secret accept programs of this machine, or everyone (`strangers`).
+    Routes without a secret accept programs of this machine, or everyone (`is_open`).
     """
-    hooks = _Hooks(routes, keep, log, strangers, slowest)
+    hooks = _Hooks(routes, keep, log, is_open, slowest)
     arrive = HttpRoute("/webhooks/{name}", hooks.arrive, methods=["POST"])
     return Starlette(routes=[HttpRoute("/health", _health, methods=["GET"]), arrive])
 
@@ -256,7 +254,7 @@ class _Hooks:
     routes: Mapping[str, WebhookRoute]
     keep: Keep
     log: Log
-    strangers: bool
+    is_open: bool
     slowest: float
 
     async def arrive(self, request: Request) -> JSONResponse:
@@ -266,22 +264,22 @@ class _Hooks:
             return _answer(404, "unknown webhook")
         try:
             body = await read_body(request, LARGEST, self.slowest)
-            delivery = self._believed(route, request.headers, body)
-            return await self._taken(route, delivery, request.headers, body)
+            delivery = self._authenticated(route, request.headers, body)
+            return await self._accepted(route, delivery, request.headers, body)
         except ApiError as problem:
             if problem.status == 401:
                 self.log.warning("webhook %s: refused a delivery: %s", route.name, problem.message)
             return _answer(problem.status, problem.message)
 
-    def _believed(self, route: WebhookRoute, headers: Headers, body: bytes) -> str:
+    def _authenticated(self, route: WebhookRoute, headers: Headers, body: bytes) -> str:
         if route.secret is not None:
             return verify(headers, body, route.secret, time.time(), scheme=route.scheme)
-        if not self.strangers and (problem := from_elsewhere(headers)) is not None:
+        if not self.is_open and (problem := from_elsewhere(headers)) is not None:
             raise problem
         named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
         return named or secrets.token_hex(16)  # its sender's own id, else a new one
 
-    async def _taken(self, route: WebhookRoute, delivery: str, headers: Headers, body: bytes) -> JSONResponse:
+    async def _accepted(self, route: WebhookRoute, delivery: str, headers: Headers, body: bytes) -> JSONResponse:
         payload = await asyncio.to_thread(_payload, headers, body)
         text = await asyncio.to_thread(prompt_for, route.name, route.prompt, payload, headers)
         try:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, misused, wanted_proof
+from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, distrust, misuse, wanted_proof
 from hermes.gateway.platforms.email.incoming import EVIDENCE, LONGEST, Mail, file_in, read_mail
 from hermes.gateway.platforms.email.mail_bodies import new_text, quoted, text_of_html, unflowed, without_reply_marks
 from hermes.gateway.platforms.email.outgoing import as_html, header_text, message_id_for, subject_from, written
@@ -358,7 +358,7 @@ FAILS = [
 def doubts(*headers: tuple[str, str] | str, sender: str = "alice@example.org", **more: Any) -> str | None:
     """Why a mail with these headers, topmost first, is not proven."""
     trail = [("authentication-results", one) if isinstance(one, str) else one for one in headers]
-    return doubt(trail, sender, **{"server": "mx.lab.test", "our_domain": "lab.test", **more})
+    return distrust(trail, sender, **{"server": "mx.lab.test", "our_domain": "lab.test", **more})
 
 
 @pytest.mark.parametrize("header", PASSES)
@@ -428,7 +428,7 @@ def test_any_results_header_can_be_read(header: str) -> None:
 def test_any_headers_can_be_judged(headers: list[tuple[str, str]], proof: str) -> None:
     trail = [("authentication-results", proof), *headers]
     given = {"server": "mx.lab.test", "our_addresses": {US}, "our_domain": "lab.test", "now": 0.0, "days": 14}
-    assert misused(trail, "alice@example.org", **given)
+    assert misuse(trail, "alice@example.org", **given)
 
 
 _ANY = st.text(alphabet='ab=;."()\\ @<>', max_size=30)

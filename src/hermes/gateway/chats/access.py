@@ -1,10 +1,8 @@
-"""Access: who may talk, and who may see what.
+"""Access: who may talk, who may see what, and who has sent a message, in a form that no message can imitate.
 
 A person may talk once allowed: by `allowed_users`, by <PLATFORM>_ALLOWED_USERS, or by pairing. Everyone sees their own
 conversations and those they share; the owner, named in `owner:`, sees all, and has the tools that reach into the
 machine.
-
-Senders: the model sees who speaks in a form that no message can imitate.
 
 In a conversation of several people a message begins with its sender in brackets. So no other line of it may begin with a
 bracket: such a bracket gets a backslash. Notes of the gateway itself are in brackets, too, and no person's text begins a
@@ -88,9 +86,9 @@ class Access:
             return None
         code = "".join(secrets.choice(_LETTERS) for _ in range(8))
         code = f"{code[:4]}-{code[4:]}"
-        asked = msgspec.json.decode(destination(event.chat, event.reply_context))
-        asked[_LANGUAGE] = language_of([event.text], event.sender.language)
-        chat = msgspec.json.encode(asked).decode()
+        stored = msgspec.json.decode(destination(event.chat, event.reply_context))
+        stored[_LANGUAGE] = language_of([event.text], event.sender.language)
+        chat = msgspec.json.encode(stored).decode()
         made = self._store.write(approvals.make_pairing, code, event.chat.connection, person, event.sender.name, chat)
         return code if made else None
 
@@ -114,7 +112,7 @@ def greeting(code: str, event: Event) -> str:
 
 
 def welcome(chat: str) -> str:
-    """The notice that a person was approved, in the language in which they asked, which is with the stored chat."""
+    """The notice that a person was approved, in the language of their request, which is with the stored chat."""
     return say("welcome", msgspec.json.decode(chat).get(_LANGUAGE))
 
 
@@ -138,7 +136,7 @@ def escaped(text: str, *, shared: bool) -> str:
     return (_LINE if shared else _NOTE).sub(r"\1\2\\", text)
 
 
-def said_by(sender: str, text: str) -> str:
+def with_sender(sender: str, text: str) -> str:
     """A message in a conversation of several: its sender, then its text."""
     return f"[{sender}] {escaped(text, shared=True)}"
 

@@ -50,12 +50,12 @@ class Claim:
     session_id: str
     token: int
 
-    async def do(self, change: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    async def do(self, change: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Change something in the store; Fenced when another gateway has the claim."""
 
         def fenced() -> Any:
             with self.db.fenced(handoff_lease(self.session_id), self.token):
-                return change(*given, **named)
+                return change(*args, **options)
 
         return await asyncio.to_thread(fenced)
 
@@ -73,7 +73,7 @@ class Handoffs:
 
     def __init__(self, services: Services, inbox: Inbox) -> None:
         self._services, self._inbox = services, inbox
-        self._under_way: set[str] = set()
+        self._in_flight: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -84,8 +84,8 @@ class Handoffs:
         for session in await asyncio.to_thread(self._services.db.list_pending_handoffs):
             session_id, platform = session["id"], session["handoff_platform"] or ""
             delivery = self._services.outbox.deliveries.get(platform)
-            if delivery is not None and delivery.connected.is_set() and session_id not in self._under_way:
-                self._under_way.add(session_id)
+            if delivery is not None and delivery.connected.is_set() and session_id not in self._in_flight:
+                self._in_flight.add(session_id)
                 start(self._take(session_id, platform, session["handoff_requested_at"] or 0.0), self._tasks)
 
     async def _take(self, session_id: str, platform: str, asked_at: float) -> None:
@@ -97,7 +97,7 @@ class Handoffs:
             claim = Claim(db, session_id, token)
             with kept(claim.lease()):
                 placed, event, notice = await self._bring(claim, platform, asked_at)
-                await self._inbox.speak(placed.key, event, lambda: is_running(db, session_id))
+                await self._inbox.inject_event(placed.key, event, lambda: is_running(db, session_id))
             if not await claim.do(db.complete_handoff, session_id):
                 raise PlatformError("the request was withdrawn")
             if notice is not None:
@@ -110,7 +110,7 @@ class Handoffs:
             if claim is not None:
                 await self._undo(claim, placed, why)
         finally:
-            self._under_way.discard(session_id)
+            self._in_flight.discard(session_id)
 
     async def _undo(self, claim: Claim, placed: Binding | None, why: str) -> None:
         """Undo the handoff, and store the reason for the process that requested it.
@@ -133,9 +133,9 @@ class Handoffs:
 
     async def _bring(self, claim: Claim, platform: str, asked_at: float) -> tuple[Binding, Event, PendingNotice | None]:
         """Make the thread and bind it to the session; the binding, the event that the agent answers there, and the notice for
-        the chat that the session is taken from."""
-        services, asked = self._services, claim.session_id
-        session_id = await asyncio.to_thread(services.db.get_compression_tip, asked)
+        the chat that the session leaves."""
+        services, requested = self._services, claim.session_id
+        session_id = await asyncio.to_thread(services.db.get_compression_tip, requested)
         session = await asyncio.to_thread(services.db.get_session, session_id)
         if session is None:
             raise PlatformError(f"session {session_id} no longer exists")
@@ -146,7 +146,7 @@ class Handoffs:
         else:
             placed, chat, notice = await self._bind(claim, session, platform)
         words = ARRIVAL.format(origin=_called(session["source"]), platform=_called(platform))
-        return placed, Event(id=f"{OWN_ID}{asked}:{asked_at}", chat=chat, text=words, sender=OWN), notice
+        return placed, Event(id=f"{OWN_ID}{requested}:{asked_at}", chat=chat, text=words, sender=OWN), notice
 
     async def _bind(
         self, claim: Claim, session: SessionRow, platform: str

@@ -44,7 +44,7 @@ def content_of(services: Services, event: Event, spoken: str) -> str | list[Any]
     notes: list[str] = []
     room = MOST_TEXT // max(1, sum(one.kind == "file" for one in event.attachments))
     for attachment in event.attachments:
-        note, part = _taken(services, event, attachment, room)
+        note, part = _note_and_part(services, event, attachment, room)
         notes.append(note)
         if part is not None:
             parts.append(part)
@@ -63,7 +63,7 @@ def quotation(quoted: str | None, most: int | None = MOST_QUOTED) -> str:
     return "".join(f"> {line}\n" for line in words.splitlines()) + "\n"
 
 
-def _taken(services: Services, event: Event, attachment: Attachment, room: int) -> tuple[str, Any]:
+def _note_and_part(services: Services, event: Event, attachment: Attachment, room: int) -> tuple[str, Any]:
     """The note about one attachment, and the content part for the model, if any."""
     name, most = shown_name(attachment.name, attachment.kind), services.config.gateway.media.max_mb
     too_large = f"[{name} was sent, but is larger than {most:g} MB and was not kept]"

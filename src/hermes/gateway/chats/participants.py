@@ -222,7 +222,7 @@ class Participant:
             self.agent.chosen_early = name is not None
 
     def begun(self) -> None:
-        """The session exists now: what was chosen before belongs to it."""
+        """Move choices made before the session existed to the session."""
         self.name_it()
         agent, db = self.agent, self._services.db
         if agent.chosen_early and db.get_session(self.session_id) is not None:
@@ -230,9 +230,9 @@ class Participant:
             agent.chosen_early = False
 
     def permission(self, question: str) -> bool | Answer:
-        """Ask for a tool, as `confirm` does. In the background no one is asked, and the rules decide alone.
+        """Ask for a tool, as `confirm` does. In the background there is no one to ask, and the rules decide alone.
 
-        What the person says then goes to the conversation beside it.
+        The person's messages then go to the conversation beside it.
         """
         if self.sender is None or self._talk is None or is_background(self.route.key):
             return NOBODY
@@ -243,14 +243,14 @@ class Participant:
         if self.sender is None or self._talk is None or is_background(self.route.key):
             return False
         patience = self._services.timings.answer
-        asked = PendingQuestion(self.sender.id)
-        self._talk.question = asked
+        pending = PendingQuestion(self.sender.id)
+        self._talk.question = pending
         try:
             self._services.outbox.post(
                 self.chat, wording(question, patience, self.language), asks=True, answers=self.answers,
-                choices=buttons(asked, self.language),
+                choices=buttons(pending, self.language),
             )  # fmt: skip
-            return asked.wait(self.agent.context.cancelled, patience)
+            return pending.wait(self.agent.context.cancelled, patience)
         finally:
             self._talk.question = None
 
@@ -288,7 +288,7 @@ class Participant:
 
         return self.agent.wait_for_turn(waiting, self._services.halted.wait)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the session between turns, so that other processes may use it."""
         if self._agent is not None:
             self._agent.let_go()
@@ -365,8 +365,8 @@ class ChatHost(Participant):
             return say("no_files", self.language, session=self.session_id)
         if (most := capabilities.largest_file) < len(data):
             return say("file_too_large", self.language, name=name, megabytes=most / 1_000_000)
-        kept = self.db.keep_attachment(data)
-        file = FileReference(kind="file", name=name, mime=mime, attachment=kept)
+        digest = self.db.keep_attachment(data)
+        file = FileReference(kind="file", name=name, mime=mime, attachment=digest)
         outbox.post_file(event.chat, file, caption, answers=event, session=self.session_id)
         return None
 

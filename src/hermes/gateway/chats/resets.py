@@ -168,7 +168,7 @@ class Resets:
                 _log.warning("%s was not reset: %s", key, error)
                 return
             finally:
-                person.let_go()
+                person.release()
         else:
             services.store.write(routes.release, key, previous=old, reason=reason)
         services.agents.drop(key)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.gateway.events import Event, Revision, as_json, from_json, platform_of, writable
-from hermes.gateway.flow.inbox import asked_by_command
+from hermes.gateway.flow.inbox import command_message
 from hermes.gateway.flow.replies import words_of
 from hermes.store.gateway import inbox
 
@@ -34,8 +34,8 @@ class Revisions:
     async def take(self, platform: str, revision: Revision) -> None:
         """Apply an adapter's edit or deletion. Returns when it is stored."""
         event = None if revision.event is None else writable(revision.event)
-        if event is not None and (said := asked_by_command(event)) is not None:
-            event = said[1]
+        if event is not None and (message := command_message(event)) is not None:
+            event = message[1]
         if event is not None and not event.words and not event.attachments:
             return
         await asyncio.to_thread(self._apply, platform, revision, event)
@@ -75,11 +75,11 @@ class Revisions:
 
     def _waits(self, known: KnownEvent, event: Event | None) -> bool:
         """Change the waiting event in the inbox; False when it does not wait there any more."""
-        kept = None
+        revised = None
         if event is not None and known.event is not None:
             text = self._services.db.masked(event.text)
-            kept = as_json(msgspec.structs.replace(from_json(known.event, Event), text=text))
-        return known.inbox_id is not None and self._store.write(inbox.revise, known.inbox_id, kept)
+            revised = as_json(msgspec.structs.replace(from_json(known.event, Event), text=text))
+        return known.inbox_id is not None and self._store.write(inbox.revise, known.inbox_id, revised)
 
     def _in_record(self, message_id: int, event: Event | None) -> None:
         db = self._services.db

@@ -1,8 +1,7 @@
 """The router: which conversation an event belongs to, whether it is meant for us, and where replies go.
 
-Session keys: the same chat and person always give the same key, two different ones never do.
-
-A key is `agent:main:<platform>[/<account>]:<type>:<chat>[:<thread>][:<user>]`. Its parts are escaped, so that an id with a
+A chat and a person always give the same session key, and two different ones never do. A key is
+`agent:main:<platform>[/<account>]:<type>:<chat>[:<thread>][:<user>]`. Its parts are escaped, so that an id with a
 colon in it can't look like two. WhatsApp knows one person by a phone number and by a LID; both are normalized to one id first.
 """
 
@@ -263,9 +262,9 @@ class Router:
 
     def home_chat(self, platform: str) -> Chat | None:
         """The destination of handoffs and deliveries to a platform: the chat set with /sethome, else the configured one."""
-        kept = self._store.read(approvals.home, platform)
-        if kept is not None:
-            return from_json(kept, Chat)
+        stored = self._store.read(approvals.home, platform)
+        if stored is not None:
+            return from_json(stored, Chat)
         settings = self.settings.get(platform)
         configured = None if settings is None else settings.home_channel
         return None if configured is None else read_home(platform, configured)

@@ -1,9 +1,9 @@
 """Delivery: sends what the outbox holds, chat by chat and in order, until the platform has it.
 
 Each chat (each thread of it) has its own queue, so a slow or failing chat delays no other. A reply that is still being written
-is in no queue: it is shown beside it (streaming.py), and joins it when it is complete, so nobody waits for another person's
+is in no queue: it is shown beside it (streaming.py), and joins it when it is complete, so no one waits for another person's
 turn. A platform's rate limit is obeyed, a broken connection is waited for. A message that the platform refuses, or at which it
-fails (or asks to wait) for ten minutes while it takes another one, is given up: the reason is recorded, and the person is told.
+fails (or asks to wait) for ten minutes while it takes another one, is given up: the reason is recorded, the person notified.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hermes.errors import (
 )
 from hermes.gateway.events import Chat, Choice, FileReference, OutgoingFile, choices_of, context_of, file_of, from_json
 from hermes.gateway.flow.splitting import limited, split
-from hermes.gateway.flow.streaming import PATIENCE, StreamedReply, Streaming, given
+from hermes.gateway.flow.streaming import PATIENCE, StreamedReply, Streaming, context_arg
 from hermes.gateway.flow.turns import start, wait_first
 from hermes.gateway.notices import language_of, say
 from hermes.store.gateway import outbox
@@ -84,7 +84,7 @@ class Delivery:
         self._growing: dict[str | None, StreamedReply] = {}  # by the event they answer
         self._queued: set[int] = set()  # ids of parts that are in a queue
         self._finished: deque[int] = deque(maxlen=REMEMBERED)  # ids of parts that were
-        self._untold: dict[Place, str] = {}  # chats that don't know of a part that was given up: its nonce
+        self._unreported: dict[Place, str] = {}  # chats that don't know of a part that was given up: its nonce
 
     # ------------------------------------------------------------------------------------------ from the gateway
 
@@ -151,7 +151,7 @@ class Delivery:
         self._growing.clear()
         self._queued.clear()
         self._finished.clear()
-        self._untold.clear()
+        self._unreported.clear()
 
     # ------------------------------------------------------------------------------------------ queues
 
@@ -176,8 +176,8 @@ class Delivery:
         try:
             if isinstance(job, StreamedReply):
                 await self._streaming.complete(job)
-                if job.answers.startswith(OWN_ID):  # a handoff that fails is reported where it was asked for
-                    self._untold.pop(_place(job.chat), None)
+                if job.answers.startswith(OWN_ID):  # a handoff that fails is reported where it was requested
+                    self._unreported.pop(_place(job.chat), None)
                 await self._tell_lost(job.chat, job.text(), job.context)
             else:
                 chat = from_json(job.chat, Chat)
@@ -202,7 +202,7 @@ class Delivery:
         capabilities = self.adapter.capabilities
         if edit_after is None:  # a part left by an earlier process: its reply may have been streamed
             edit_after = capabilities.idempotent and capabilities.edits and part.inbox_id is not None
-        doubtful, tries, mistakes, told = part.begun_at is not None, 0, 0, False
+        doubtful, tries, mistakes, is_notified = part.begun_at is not None, 0, 0, False
         failures: list[float] = []  # when it failed while there was a connection
         message_id: str | None = None
         while message_id is None:
@@ -235,15 +235,15 @@ class Delivery:
                 tries += pause is None
                 doubtful = doubtful or (pause is None and getattr(error, "maybe_sent", True))
                 await self._not_sent(part, doubtful)
-                if told:  # the platform took another message, and failed at this one again
-                    await self._give_up(part, error, told=True)
+                if is_notified:  # the platform took another message, and failed at this one again
+                    await self._give_up(part, error, is_notified=True)
                     return
-                told = self._too_often(failures, error) and await self._takes(
+                is_notified = self._too_often(failures, error) and await self._send_lost_notice(
                     chat, part.nonce, part.text, context_of(part.chat)
                 )
                 if pause is not None:
                     await asyncio.sleep(max(0.05, pause))
-                elif not told:
+                elif not is_notified:
                     await self._pause(min(LONGEST_PAUSE, self._retry * 2**tries))
             except PlatformError as error:
                 await self._give_up(part, error)
@@ -261,7 +261,7 @@ class Delivery:
     async def _try(self, chat: Chat, part: Outgoing, text: str, edit_after: bool) -> str:
         text = encodable(text)
         if part.edits is None:
-            context = given(context_of(part.chat))
+            context = context_arg(context_of(part.chat))
             if (file := file_of(part.chat)) is not None:
                 whole = await self._file(file)
                 return await self.adapter.send_file(chat, whole, caption=text, nonce=part.nonce, **context)
@@ -319,16 +319,16 @@ class Delivery:
         """Wait so long, or until a connection is established."""
         await wait_first(self._reconnected, seconds)
 
-    async def _note(self, step: Callable[..., Any], *given: Any, synced: bool = True) -> None:
+    async def _note(self, step: Callable[..., Any], *args: Any, synced: bool = True) -> None:
         """Record a step in the store: without it no process would know what was sent."""
-        await self._patiently(self.store.write if synced else self.store.write_unsynced, step, *given)
+        await self._patiently(self.store.write if synced else self.store.write_unsynced, step, *args)
 
-    async def _patiently(self, work: Callable[..., Any], *given: Any) -> Any:
+    async def _patiently(self, work: Callable[..., Any], *args: Any) -> Any:
         """Read or write the store, however long that takes."""
         pause = 0.25
         while True:
             try:
-                return await asyncio.to_thread(work, *given)
+                return await asyncio.to_thread(work, *args)
             except (StoreClosed, Fenced):
                 raise
             except StoreError as error:
@@ -348,7 +348,7 @@ class Delivery:
         await self._note(outbox.sent, part.id, message_id, part.chat, synced=not idempotent)
 
     def _too_often(self, failures: list[float], error: Exception) -> bool:
-        """Note a failed try; whether there were too many."""
+        """Note a failed try; returns whether there were too many."""
         if not self.connected.is_set():
             return False
         failures.append(self.clock())
@@ -357,35 +357,37 @@ class Delivery:
             self.on_trouble(error)
         return len(failures) >= TRIES and failures[-1] - failures[0] >= TRY_SECONDS
 
-    async def _takes(self, chat: Chat, nonce: str, text: str, context: Mapping[str, Any] | None) -> bool:
-        """Tell the person, in the language of a text, that something could not be sent; whether the platform took that."""
+    async def _send_lost_notice(self, chat: Chat, nonce: str, text: str, context: Mapping[str, Any] | None) -> bool:
+        """Notify the person, in the language of a text, that a message could not be sent; whether the platform took that."""
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.adapter.send(chat, say("lost", language_of([text])), nonce=f"{nonce}-lost", **given(context))
+                await self.adapter.send(
+                    chat, say("lost", language_of([text])), nonce=f"{nonce}-lost", **context_arg(context)
+                )
         except Exception as error:  # refused, unreachable, or a bug in the adapter: one try is enough
-            self.log.info("the person can't be told now that a message was not sent: %s", error)
+            self.log.info("the person can't be notified now that a message was not sent: %s", error)
             return False
         return True
 
     async def _tell_lost(self, chat: Chat, text: str, context: Mapping[str, Any] | None) -> None:
-        """Tell the person of a part of the chat that was given up, if they don't know; on failure again after its next message.
+        """Notify the person of a part that was given up in the chat, unless they know; on failure again after its next message.
 
         `text` was sent there last: its language is that of the notice.
         """
         place = _place(chat)
-        nonce = self._untold.get(place)
-        if nonce is not None and self.is_open and await self._takes(chat, nonce, text, context):
-            self._untold.pop(place, None)
+        nonce = self._unreported.get(place)
+        if nonce is not None and self.is_open and await self._send_lost_notice(chat, nonce, text, context):
+            self._unreported.pop(place, None)
 
-    async def _give_up(self, part: Outgoing, error: Exception, *, told: bool = False) -> None:
+    async def _give_up(self, part: Outgoing, error: Exception, *, is_notified: bool = False) -> None:
         self.log.error("a message can't be delivered: %s", error)
         self.on_trouble(error)
         from hermes.store.redact import redact
 
         why = redact(str(error)) or type(error).__name__
         await self._note(outbox.unsendable, part.id, why)
-        if not told and QUESTION not in part.nonce:  # nobody waits for a question any more
-            self._untold[_place(from_json(part.chat, Chat))] = part.nonce
+        if not is_notified and QUESTION not in part.nonce:  # no one waits for a question any more
+            self._unreported[_place(from_json(part.chat, Chat))] = part.nonce
 
 
 def parts_of(text: str, adapter: Adapter | None) -> Sequence[str]:

@@ -4,11 +4,10 @@ conversation.
 The gateway that holds a connection stores its events and answers them. When it takes a connection, it begins with the events
 that an earlier holder has left (`resume`).
 
-Each sender has a rate limit: two programs that answer each other never stop, and are not answered without end.
-
-A round is a message sent after everything its sender had sent before was answered; a burst of messages is one round.
-People make few rounds a minute; beyond the limit, answers wait until a minute has no more rounds than it allows. Nothing is
-lost: delayed messages wait in the inbox. A restarted gateway counts from the beginning.
+Each sender has a rate limit, so that two programs do not answer each other without end. A round is a message sent after
+everything its sender had sent before was answered; a burst of messages is one round. People make few rounds a minute; beyond
+the limit, answers wait until a minute has no more rounds than it allows. Nothing is lost: delayed messages wait in the inbox.
+A restarted gateway counts from the beginning.
 """
 
 from __future__ import annotations
@@ -88,20 +87,20 @@ def is_turn(item: Any) -> bool:
     return isinstance(item, Request) and (command is None or bool(item.event.attachments) or command[0] == "retry")
 
 
-def asked_by_command(event: Event) -> tuple[str, Event] | None:
+def command_message(event: Event) -> tuple[str, Event] | None:
     """The command and the message of `/queue TEXT` and `/background TEXT`, which are messages to the agent; None for others."""
     command = parse(event.text.strip())
     if command is None or command[0] not in ("queue", "background") or not (command[1] or event.attachments):
         return None
     name, text = command
-    if parse(text) is not None:  # what is asked is a text, also one that begins with a slash
+    if parse(text) is not None:  # the message is a text, also one that begins with a slash
         text = f"/{text}"
     return name, msgspec.structs.replace(event, text=text, queued=name == "queue", addressed=True)
 
 
 def _is_for(question: PendingQuestion, event: Event) -> bool:
-    """Whether a message is by the person who was asked. One that only forwards others' words leaves the question open."""
-    return question.asked == event.sender.id and (bool(event.text.strip()) or event.forwarded is None)
+    """Whether a message is by the person whom the question is for. A forwarded text alone leaves the question open."""
+    return question.person_id == event.sender.id and (bool(event.text.strip()) or event.forwarded is None)
 
 
 class Inbox:
@@ -111,9 +110,9 @@ class Inbox:
         self._services, self._turns, self._holding, self._limit = services, turns, holding, limit
         self._store, self._router, self._outbox = services.store, services.router, services.outbox
         self.note_trouble: Callable[[str, str], None] = lambda platform, text: None  # for `hermes gateway status`
-        self._taken: dict[int, Request] = {}  # events that wait in their conversation, or are being answered
-        self._deciding = asyncio.Lock()  # as below
-        self._storing = asyncio.Lock()  # one at a time: events are answered in the order in which they are stored
+        self._requests: dict[int, Request] = {}  # events that wait in their conversation, or are being answered
+        self._decision_lock = asyncio.Lock()  # as below
+        self._store_lock = asyncio.Lock()  # one at a time: events are answered in the order in which they are stored
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # ------------------------------------------------------------------------------------------ storing
@@ -123,7 +122,7 @@ class Inbox:
         event = writable(event)
         if not event.words and not event.attachments:
             return
-        async with self._deciding:
+        async with self._decision_lock:
             found = await asyncio.to_thread(self._decided, platform, event)
         if found is None:
             await self._refuse(platform, event)
@@ -132,8 +131,8 @@ class Inbox:
         if not (pressed(event.text) or is_meant or self._is_answer(key, event)):
             return
         beside = partial(self._router.key_beside, key, event) if event.chat.type == DM else None
-        if (said := asked_by_command(event)) is not None:
-            name, event = said
+        if (message := command_message(event)) is not None:
+            name, event = message
             if name == "background":
                 key, beside = background_key(key, event.id), None
         chat, sender = event.chat, event.sender
@@ -163,16 +162,16 @@ class Inbox:
         fence = self._holding.fence(incoming.platform)
         if fence is None:
             raise PlatformUnreachable("another gateway has this connection; the platform sends this again there")
-        async with self._storing:
-            kept = await asyncio.to_thread(self._received, incoming, fence)
-            if kept.id is not None and kept.id not in self._taken:  # else it is a redelivery
-                self._start(kept.key, Request(kept.id, event, incoming.event, fence, is_remark=is_remark))
+        async with self._store_lock:
+            stored = await asyncio.to_thread(self._received, incoming, fence)
+            if stored.id is not None and stored.id not in self._requests:  # else it is a redelivery
+                self._start(stored.key, Request(stored.id, event, incoming.event, fence, is_remark=is_remark))
 
     def _received(self, incoming: IncomingEvent, fence: tuple[str, int]) -> ReceiveResult:
         with self._services.db.fenced(*fence):  # else the gateway that took the connection would not see it
             return self._store.receive(incoming)
 
-    async def speak(self, key: str, event: Event, wanted: Callable[[], bool]) -> None:
+    async def inject_event(self, key: str, event: Event, wanted: Callable[[], bool]) -> None:
         """Have the agent answer an event of the gateway's own, under a key; returns when the answer was delivered.
 
         When it is no longer `wanted`, the turn is stopped. PlatformError when it is not delivered.
@@ -190,7 +189,7 @@ class Inbox:
             if finished and not unsent:
                 return
             if not await asyncio.to_thread(wanted):
-                for request in self._taken.values():
+                for request in self._requests.values():
                     if request.event.id == event.id:
                         request.stop.want()
                 raise PlatformError("the request was withdrawn")
@@ -246,14 +245,14 @@ class Inbox:
         """Note that an item has left its conversation."""
         if isinstance(item, Request):
             self._limit.done(item.inbox_id)
-            if self._taken.get(item.inbox_id) is item:
-                del self._taken[item.inbox_id]
+            if self._requests.get(item.inbox_id) is item:
+                del self._requests[item.inbox_id]
 
     # ------------------------------------------------------------------------------------------ handing to a conversation
 
     def _start(self, key: str, request: Request) -> None:
         """Answer an event when its turn comes. Answers to questions and /stop are handled at once."""
-        self._taken[request.inbox_id] = request
+        self._requests[request.inbox_id] = request
         if (press := pressed(request.event.text)) is not None:
             self._press(press, request)
             return
@@ -269,7 +268,7 @@ class Inbox:
         self._add(key, request)
 
     def _add(self, key: str, request: Request) -> None:
-        self._taken[request.inbox_id] = request
+        self._requests[request.inbox_id] = request
         self._turns.add(key, request)
 
     def _is_handled(self, talk: Conversation, request: Request) -> bool:
@@ -286,7 +285,7 @@ class Inbox:
             answer = read_answer(event.text)
             question.answer.put(bool(answer))
             if answer is not None:
-                self._beside(request, self._is_heard)
+                self._beside(request, self._finish_answer)
                 return True
         stops = command is not None and command[0] == "stop"
         speaks = (
@@ -306,21 +305,21 @@ class Inbox:
         return False
 
     def _press(self, press: Press, request: Request) -> None:
-        """A button was pressed: it answers its own question, by the person who was asked, and no other one."""
+        """Handle a pressed button: it answers its own question alone, and only for the person whom the question is for."""
         questions = (talk.question for talk in self._turns if talk.question is not None)
         question = next((one for one in questions if one.id == press.question), None)
         if question is None:
             self._beside(request, self._tell, "question_closed")
-        elif question.asked != request.event.sender.id:
+        elif question.person_id != request.event.sender.id:
             self._beside(request, self._tell, "question_not_yours")
         else:
             question.answer.put(press.yes)
-            self._beside(request, self._is_heard)
+            self._beside(request, self._finish_answer)
 
-    def _beside(self, request: Request, work: Callable[..., None], *given: Any) -> None:
+    def _beside(self, request: Request, work: Callable[..., None], *args: Any) -> None:
         """Handle a message beside the turns of its conversation."""
         handling = asyncio.to_thread(
-            self._services.persist, request.fence, place_of(request.event.chat), partial(work, request, *given)
+            self._services.persist, request.fence, place_of(request.event.chat), partial(work, request, *args)
         )
         start(handling, self._tasks).add_done_callback(lambda task: self.done(request))
 
@@ -348,7 +347,7 @@ class Inbox:
             and parse(other.event.text.strip()) is None
         )
 
-    def _is_heard(self, request: Request) -> None:
+    def _finish_answer(self, request: Request) -> None:
         """Finish an event that was the answer to a question: it gets no reply of its own."""
         self._store.finish(request.inbox_id, request.event.chat.connection, as_json(request.event.chat))
 
@@ -364,7 +363,7 @@ class Inbox:
         event = request.event
         text = "\n".join([say(key, language_of(texts, event.sender.language)), *(["", *lines] if lines else [])])
         self._outbox.post(event.chat, text, answers=event)
-        self._is_heard(request)
+        self._finish_answer(request)
 
     def _slowed(self, event: Event, who: str) -> None:
         """Report, in the log and in `hermes gateway status`, that a chat may be two programs answering each other."""

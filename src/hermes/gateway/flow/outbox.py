@@ -80,7 +80,7 @@ class Outbox:
         return reply.inbox_id, place.connection, destination(place, reply.context), parts
 
     def abandon(self, reply: StreamedReply) -> None:
-        """No more text comes, if it is not finished: the messages shown so far stay as they are."""
+        """End a reply that is not finished: the messages shown so far stay as they are."""
         self._soon(reply.chat.connection, Delivery.finish, reply, ())
 
     def post(
@@ -144,7 +144,7 @@ class Outbox:
         """A nonce for a message that is not a reply."""
         return f"{self._identity}-n{secrets.token_hex(8)}"
 
-    def _soon(self, platform: str, step: Callable[..., None], *given: Any) -> None:
+    def _soon(self, platform: str, step: Callable[..., None], *args: Any) -> None:
         """Have the platform's delivery do this on the event loop, in order, if this gateway holds the connection then.
 
         Otherwise, and after the loop's end, the messages are in the outbox for the gateway that takes it.
@@ -153,7 +153,7 @@ class Outbox:
         def do() -> None:
             delivery = self.deliveries.get(platform)
             if delivery is not None and delivery.held is not None:
-                step(delivery, *given)
+                step(delivery, *args)
 
         assert self.loop is not None
         with suppress(RuntimeError):  # the loop has ended

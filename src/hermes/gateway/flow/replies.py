@@ -17,7 +17,7 @@ from hermes.agent.turn import Notice as TurnNotice
 from hermes.agent.turn_session import Also
 from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import HermesError, ModelError, SessionBusy, StoreError
-from hermes.gateway.chats.access import escaped, passed_on, said_by, speaker
+from hermes.gateway.chats.access import escaped, passed_on, speaker, with_sender
 from hermes.gateway.chats.handoff import is_withdrawn
 from hermes.gateway.chats.media import content_of, quotation
 from hermes.gateway.chats.participants import ChatHost, Participant, hint_after
@@ -55,7 +55,7 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
         return text
     text = f"{quotation(event.quoted)}{text}"
     if shared and sender.id:
-        text = said_by(speaker(db, event.chat.platform, sender), text)
+        text = with_sender(speaker(db, event.chat.platform, sender), text)
     else:
         text = escaped(text, shared=shared)
     if event.forwarded is None:
@@ -64,8 +64,8 @@ def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
     return f"{text}\n\n{passed_on(event.forwarded.author, forwarded, shared=shared)}".strip()
 
 
-class _Heard:
-    """The text of a turn as it arrives, which is passed on to be shown."""
+class _Stream:
+    """The text of a turn as it arrives, which is streamed to the chat."""
 
     def __init__(self, reply: StreamedReply, joined: Callable[[], bool] = lambda: False) -> None:
         """`joined`: whether the next message is answered with this one."""
@@ -94,11 +94,11 @@ class _Heard:
             self._written_on = True
 
     def before_tool(self) -> None:
-        """A tool is about to run: a paragraph ends."""
+        """End the paragraph: a tool is about to run."""
         self._paragraph = True
 
     def restart(self) -> None:
-        """The reply starts over."""
+        """Discard the text: the reply starts over."""
         self._written.clear()
         self._reply.restart()
 
@@ -181,8 +181,8 @@ class Replies:
             elif text is not None:  # None: the gateway is stopping; the next process resumes the turn
                 aside = is_background(talk.key)
                 if aside:  # says to what it is the answer, and where it is
-                    asked = shortened_line(sent_text(event.words), 80) or say("a_file", person.language)
-                    text = say("background", person.language, asked=asked, reply=text, session=person.session_id)
+                    question = shortened_line(sent_text(event.words), 80) or say("a_file", person.language)
+                    text = say("background", person.language, asked=question, reply=text, session=person.session_id)
                 self._finish(reply, text)
                 if aside:  # nothing more comes under this key
                     self._store.write(routes.release, talk.key)
@@ -190,10 +190,10 @@ class Replies:
                 services.index.touched()
         finally:
             self._outbox.abandon(reply)
-            person.let_go()
+            person.release()
 
     def _chosen(self, request: Request) -> str | None:
-        """The session a dead process chose for a message, but died before it stored the message there: use that one."""
+        """The session that a process chose for a message before it died without storing the message there."""
         if request.session_id is None or request.message_id is not None:
             return None  # the stored message is gone with its session: start a new one
         trashed = (row["id"] for row in self._db.list_trash())
@@ -215,21 +215,21 @@ class Replies:
             if request.message_id is not None and self._store.is_redacted(request.message_id):
                 return ""  # it was deleted while a process that died was answering it
             self._share(person)
-            silent = self._only_heard(talk, request)
+            silent = self._is_record_only(talk, request)
             if silent and taken_up:
                 return ""
             if silent:
                 turn = self._new_turn(person, request, reply)
-                return None if turn is None else self._listen(person, reply, turn, _Heard(reply, lambda: True))
+                return None if turn is None else self._listen(person, reply, turn, _Stream(reply, lambda: True))
             if taken_up:
                 self._begin(person, reply)
                 text = self._listen(person, reply, request.stop.bind(person.agent.go_on(request.message_id)))
             else:
-                heard = _Heard(reply, lambda: request.joined)
-                turn = self._new_turn(person, request, reply, heard)
+                stream = _Stream(reply, lambda: request.joined)
+                turn = self._new_turn(person, request, reply, stream)
                 if turn is None:
                     return None
-                text = self._listen(person, reply, turn, heard)
+                text = self._listen(person, reply, turn, stream)
             if text is not None:
                 self._share(person)
             return "" if text and is_withdrawn(self._db, request.event) else text
@@ -241,7 +241,7 @@ class Replies:
             _log.exception("a turn in %s failed", person.route.key)
             return f"⚠️ {error}"
 
-    def _only_heard(self, talk: Conversation, request: Request) -> bool:
+    def _is_record_only(self, talk: Conversation, request: Request) -> bool:
         """Whether a message is stored without a reply of its own: a remark to others, or one that the next continues."""
         router = self._services.router
         if router.is_remark(talk.key, request.event):
@@ -250,14 +250,14 @@ class Replies:
         return self._inbox.continues(request, following) and not router.is_remark(talk.key, following.event)
 
     def _new_turn(
-        self, person: Participant, request: Request, reply: StreamedReply, heard: _Heard | None = None
+        self, person: Participant, request: Request, reply: StreamedReply, stream: _Stream | None = None
     ) -> Turn | None:
-        """Start a turn with a message, whose reply is `heard`; None: it is only stored. A pending notice about a reset is
+        """Start a turn with a message, whose reply is `stream`; None: it is only stored. A pending notice about a reset is
         shown before the reply, once.
 
         None when the gateway stops before the attachments were fetched.
         """
-        event, route, answer = request.event, person.route, heard is not None
+        event, route, answer = request.event, person.route, stream is not None
         notice = self._notice(route, event)
         if notice is None and answer:
             self._begin(person, reply)
@@ -284,14 +284,14 @@ class Replies:
             return message_id
 
         def with_reply(tx: Tx) -> None:
-            assert heard is not None
-            if heard.text and not heard.is_joined:
-                heard.stored = self._outbox.finish_in(tx, reply, heard.text)
+            assert stream is not None
+            if stream.text and not stream.is_joined:
+                stream.stored = self._outbox.finish_in(tx, reply, stream.text)
                 person.agent.lease.release_in(tx)
 
-        if heard is None:
+        if stream is None:
             return request.stop.bind(person.agent.hear(content, keep=keep))
-        at_once = not is_background(route.key) and not is_own(event)  # others need a last look at what the turn said
+        at_once = not is_background(route.key) and not is_own(event)  # others need a last look at the turn's text
         turn = person.agent.turn(content, keep=keep, with_reply=with_reply if at_once else None)
         return request.stop.bind(turn)
 
@@ -307,35 +307,37 @@ class Replies:
         place, stored = self._outbox.destination(event.chat, event)
         return PendingNotice(place.connection, stored, text, self._outbox.new_nonce())
 
-    def _listen(self, person: Participant, reply: StreamedReply, turn: Turn, heard: _Heard | None = None) -> str | None:
+    def _listen(
+        self, person: Participant, reply: StreamedReply, turn: Turn, stream: _Stream | None = None
+    ) -> str | None:
         """Follow a turn; its reply, or None when it was interrupted because the gateway stops.
 
         "" when another message of the person came before anything was shown: its reply answers this one as well.
         """
-        heard = heard or _Heard(reply)
+        stream = stream or _Stream(reply)
         interrupted, final = False, ""
         for event in turn:
             if isinstance(event, Text):
-                heard.add(event.text)
+                stream.add(event.text)
             elif isinstance(event, ToolStarted):
-                heard.before_tool()
+                stream.before_tool()
             elif isinstance(event, Followed):
                 self._store.write(routes.follow, event.old_session_id, event.session_id)
                 person.moved()
             elif isinstance(event, TurnNotice):
                 _log.info("%s: %s", person.route.key, event.text)
                 if isinstance(event, Restarted):
-                    heard.restart()
+                    stream.restart()
             elif isinstance(event, Done):
                 interrupted, final = event.interrupted, event.text
             person.begun()
-        if heard.stored is not None:  # it is complete, also if it was interrupted a moment later
-            reply.stored = heard.stored
-            return heard.text
+        if stream.stored is not None:  # it is complete, also if it was interrupted a moment later
+            reply.stored = stream.stored
+            return stream.text
         if interrupted and self._services.stopping:
             return None
-        text = heard.text or final.strip()
-        if (interrupted or not text) and heard.is_joined:
+        text = stream.text or final.strip()
+        if (interrupted or not text) and stream.is_joined:
             return ""
         if interrupted:
             return f"{text}\n\n{say('stopped', person.language)}".strip()
@@ -373,7 +375,7 @@ class Replies:
             if not host.answered:
                 self._store.finish(request.inbox_id, chat.connection, as_json(chat))
         finally:
-            host.let_go()
+            host.release()
         self._services.index.touched()
 
     def _run(self, host: ChatHost, line: str, name: str) -> None:

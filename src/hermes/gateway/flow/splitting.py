@@ -1,4 +1,4 @@
-"""Cutting a long text into messages: at paragraph borders where possible, with code fences kept whole.
+"""Splitting a long text into messages: at paragraph borders where possible, with code fences kept whole.
 
 A fence that is longer than a message is closed at the end of one and opened again at the beginning of the next. What a
 text begins with never changes its cut when more is added to its end, so that a growing reply can be shown in parts.

@@ -91,7 +91,7 @@ class StreamedReply:
         return whole
 
     def complete(self, parts: Sequence[Outgoing]) -> None:
-        """No more text comes. The reply is stored in the outbox as these parts; none: what is shown stays as it is."""
+        """End the text. The reply is stored in the outbox as these parts; none: the messages shown stay as they are."""
         if self.parts is None:
             self.parts = list(parts)
             self.done.set()
@@ -176,7 +176,7 @@ class Streaming:
             async with asyncio.timeout(PATIENCE):
                 question = None if reply.shown else reply.reply_to
                 message_id = await self._adapter.send(
-                    reply.chat, encodable(shown), nonce=nonce, reply_to=question, **given(reply.context)
+                    reply.chat, encodable(shown), nonce=nonce, reply_to=question, **context_arg(reply.context)
                 )
         except (SlowDown, SendRefused, PlatformRefused):
             reply.unsure = again
@@ -230,6 +230,6 @@ class Streaming:
                 pass
 
 
-def given(context: Mapping[str, Any] | None) -> dict[str, Any]:
+def context_arg(context: Mapping[str, Any] | None) -> dict[str, Any]:
     """The argument `context` of Adapter.send, if there is one: adapters that set no reply context need not take it."""
     return {"context": context} if context else {}

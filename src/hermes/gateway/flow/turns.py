@@ -3,9 +3,8 @@
 Conversations don't wait for each other. An item runs in a thread of its own, since a turn may take minutes; a conversation
 without items is forgotten. Everything here belongs to the event loop, except what an item's thread sets on its conversation.
 
-Questions to the user in the middle of a turn: a reply of yes within five minutes is a yes, everything else a no.
-
-A button carries the id of its question: a press below an old message never answers a newer question.
+A turn may ask the user a question: a reply of yes within five minutes is a yes, everything else a no. A button carries the id
+of its question, so a press below an old message never answers a newer question.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _NO = frozenset("no n nope nein non não нет いいえ 否 不 아니요 👎
 class PendingQuestion:
     """A question to one person; the turn waits for the answer."""
 
-    asked: str | None  # the id of the person who began the turn and may answer; None: people have no ids here
+    person_id: str | None  # the id of the person who began the turn and may answer; None: people have no ids here
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 
@@ -90,7 +89,7 @@ R = TypeVar("R")
 
 
 class Conversation:
-    """The items of one key, and the question that the running one has asked."""
+    """The items of one key, and the open question of the running one."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -169,13 +168,13 @@ class Turns:
             del self._all[one.key]
 
 
-async def in_thread(work: Callable[..., R], *given: Any) -> R:
+async def in_thread(work: Callable[..., R], *args: Any) -> R:
     """Run this in a daemon thread of its own: it may take minutes, and must not delay the end of the process."""
     done: Future[R] = Future()
 
     def run() -> None:
         try:
-            done.set_result(work(*given))
+            done.set_result(work(*args))
         except BaseException as error:
             done.set_exception(error)
 

@@ -1,7 +1,7 @@
 """Notices: what the gateway itself says in a chat, in the language of the conversation; English where there is no translation.
 
 Each language is a TOML file with the same keys and placeholders. The language is guessed from the words of the conversation,
-else it is the one the platform tells of the person.
+else it is the one that the platform reports for the person.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def say(key: str, language: str | None, **values: object) -> str:
     return _texts((language or "").partition("-")[0].lower())[key].format(**values)
 
 
-def language_of(texts: Iterable[str | None], told: str | None = None) -> str | None:
-    """The language of the first of these texts that shows one, else what the platform tells of the person."""
+def language_of(texts: Iterable[str | None], preferred: str | None = None) -> str | None:
+    """The language of the first of these texts that shows one, else `preferred`, the one that the platform reports."""
     found = next((one for text in texts if text and (one := guess(text))), None)
-    if found == "zh" and told is not None and told.startswith("ja"):  # a Japanese text may have no kana
-        return told
-    return found or told
+    if found == "zh" and preferred is not None and preferred.startswith("ja"):  # a Japanese text may have no kana
+        return preferred
+    return found or preferred
 
 
 @cache

@@ -2,7 +2,7 @@
 
 https://docs.bluebubbles.app/server/developer-guides/rest-api-and-webhooks
 The webhook is registered at every connection. It is not signed, so its address contains a token. The server calls it once for a
-message, whatever the answer is: what arrived while the gateway was down, or could not be stored, is asked for by time. Typing,
+message, whatever the answer is: what arrived while the gateway was down, or could not be stored, is fetched by time. Typing,
 quotes and edits need the server's private API, and are left out without it.
 """
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 EVENTS = ["new-message", "updated-message"]
 _LAYOUT = markup.Layout(bullet="• ")
 _PHONE = re.compile(r"\+?[0-9 ()./\u00a0\u2010-\u2015-]*[0-9][0-9 ()./\u00a0\u2010-\u2015-]*")
-_PAGE = 100  # messages asked for at once
-_OVERLAP = 60_000  # milliseconds that are asked for again: messages may be stored out of order
+_PAGE = 100  # messages requested at once
+_OVERLAP = 60_000  # milliseconds that are requested again: messages may be stored out of order
 
 
 class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
@@ -145,7 +145,7 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _happened(self, link: Link, item: dict[str, Any]) -> None:
-        """A pushed message says that there are new ones, which are asked for in their order. Edits are stored as they come."""
+        """Handle a push: a new message makes us fetch the new ones in their order; an edit is stored as it comes."""
         if item.get("type") == "new-message":
             self._news.set()
         elif item.get("type") in EVENTS:
@@ -154,7 +154,7 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
                 await keep(link, what)
 
     async def _look_after(self, link: Link, api: _BlueBubblesApi, identity: str) -> None:
-        """Ask for new messages, when one was pushed and now and then: a push may be lost."""
+        """Fetch new messages, when one was pushed and now and then: a push may be lost."""
         retries = Retries(link, identity)
         with loss_reported(link, "BlueBubbles", "messages could not be asked for"):
             while True:
@@ -171,13 +171,13 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
         """Hand over messages since we last were up to date; on the very first connection none."""
         since = self._mark.state.since
         if since is None:
-            newest = await self._asked_for(api, sort="DESC", limit=1)
+            newest = await self._messages(api, sort="DESC", limit=1)
             for data in newest:
                 self._stored.put(str(data.get("guid")), True)
             self._mark.note(max((one.get("dateCreated") or 0 for one in newest), default=0) + _OVERLAP)
             return
         offset = 0
-        while found := await self._asked_for(
+        while found := await self._messages(
             api, sort="ASC", limit=_PAGE, offset=offset, after=max(0, since - _OVERLAP)
         ):
             for data in found:
@@ -188,7 +188,7 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
                 self._mark.note(data.get("dateCreated"))
             offset += len(found)
 
-    async def _asked_for(self, api: _BlueBubblesApi, **query: Any) -> list[dict[str, Any]]:
+    async def _messages(self, api: _BlueBubblesApi, **query: Any) -> list[dict[str, Any]]:
         body = {"with": ["chats", "attachment", "handle"], **query}
         found = await api.data("POST", "/message/query", json=body)
         return dicts_of(found)
@@ -223,8 +223,8 @@ class BlueBubbles(ApiAdapter["_BlueBubblesApi"]):
     def _sender(self, address: str, handle: Any, chat: Chat) -> Sender:
         """The author. Apple proves addresses of iMessage; a Mac also relays SMS and RCS, whose numbers can be forged."""
         who = canonical(address)
-        told = {str(handle.get("service") or ""), chat.chat_id.partition(";")[0]} - {"", "any"}
-        if self.setting("trust_numbers") or {one.lower() for one in told} == {"imessage"}:
+        services = {str(handle.get("service") or ""), chat.chat_id.partition(";")[0]} - {"", "any"}
+        if self.setting("trust_numbers") or {one.lower() for one in services} == {"imessage"}:
             return Sender(user_id=who, name=address, proven=True)
         return Sender(user_id=who, stable_id=f"unproven:{who}", name=address, proven=False)
 
@@ -280,7 +280,7 @@ class _BlueBubblesApi(HttpApi):
         return found.get("data") if isinstance(found, dict) else None
 
     def check(self, answer: httpx.Response) -> None:
-        """As usual; iMessage's own refusals come as server errors, and a retry would not help."""
+        """Check an answer as usual; iMessage's own refusals come as server errors, and a retry would not help."""
         if answer.status_code >= 500 and _error(answer).get("type") == "iMessage Error":
             raise self.failure(answer)
         super().check(answer)
@@ -289,10 +289,10 @@ class _BlueBubblesApi(HttpApi):
         """The error with the server's own words."""
         if answer.status_code in (401, 403):
             return PlatformRefused("BlueBubbles does not accept the password")
-        told = error_text(_error(answer).get("message") or f"HTTP {answer.status_code}", *self.secrets)
-        if "already queued" in told:  # our earlier request with this id still runs
+        reason = error_text(_error(answer).get("message") or f"HTTP {answer.status_code}", *self.secrets)
+        if "already queued" in reason:  # our earlier request with this id still runs
             return PlatformUnreachable("BlueBubbles is still sending the message", maybe_sent=True)
-        return SendRefused(f"BlueBubbles refuses: {told}")
+        return SendRefused(f"BlueBubbles refuses: {reason}")
 
 
 def _error(answer: httpx.Response) -> dict[str, Any]:

@@ -106,10 +106,10 @@ class DingTalkApi(HttpApi):
     async def call(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Call the API with the token; once more with a new one if it is refused."""
 
-        async def asked(token: str) -> dict[str, Any]:
+        async def attempt(token: str) -> dict[str, Any]:
             return await self.object("POST", path, json=body, headers={_TOKEN: token})
 
-        return await self._token.used(asked)
+        return await self._token.call(attempt)
 
     async def upload(self, kind: str, name: str, data: bytes, mime: str) -> str:
         """Upload a file; its media id."""
@@ -122,7 +122,7 @@ class DingTalkApi(HttpApi):
             return found
 
         try:
-            return str((await self._token.used(uploaded))["media_id"])
+            return str((await self._token.call(uploaded))["media_id"])
         except KeyError:
             raise PlatformUnreachable("DingTalk did not take the file") from None
 
@@ -147,7 +147,7 @@ class DingTalkApi(HttpApi):
         return is_at(address, _STORES, self._base, schemes=("https", "http"))
 
     def check(self, answer: httpx.Response) -> None:
-        """As usual; a limit by the second has no header that says how long to wait."""
+        """Check an answer as usual; a limit by the second has no header that says how long to wait."""
         if answer.status_code == 429:
             raise SlowDown("DingTalk asks us to wait", retry_after(answer.headers, _QPS_PAUSE))
         super().check(answer)
@@ -155,12 +155,12 @@ class DingTalkApi(HttpApi):
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by DingTalk's own code."""
         found = json_object(answer) or {}
-        code, told = str(found.get("code") or ""), str(found.get("message") or f"HTTP {answer.status_code}")
+        code, reason = str(found.get("code") or ""), str(found.get("message") or f"HTTP {answer.status_code}")
         if answer.status_code == 401 or code in _STALE:
-            return TokenRefused(error_text(told, *self._login))
+            return TokenRefused(error_text(reason, *self._login))
         if any(one in code for one in _LIMITS):
             return SlowDown("DingTalk asks us to wait", retry_after(answer.headers, _QPS_PAUSE))
-        return SendRefused(f"DingTalk refuses: {error_text(told, *self._login)}")
+        return SendRefused(f"DingTalk refuses: {error_text(reason, *self._login)}")
 
     def _passed(self, found: dict[str, Any]) -> None:
         """Raise the error of an answer with an errcode, as the older API and webhooks give it."""
@@ -168,16 +168,16 @@ class DingTalkApi(HttpApi):
         if code in (0, "0"):
             return
         number = int(code) if isinstance(code, int) or _NUMBER.fullmatch(str(code)) else -2
-        told = error_text(found.get("errmsg") or f"errcode {number}", *self._login)
+        reason = error_text(found.get("errmsg") or f"errcode {number}", *self._login)
         if str(number) in _STALE:
-            raise TokenRefused(told)
+            raise TokenRefused(reason)
         if number == TOO_FAST:
             raise SlowDown("DingTalk takes twenty messages in a minute", _MINUTE_PAUSE)
         if 90001 <= number <= 90020 or number == 88:
             raise SlowDown("DingTalk asks us to wait", _QPS_PAUSE)
         if number == -1:
             raise PlatformUnreachable("DingTalk is busy")
-        raise SendRefused(f"DingTalk refuses: {told}")
+        raise SendRefused(f"DingTalk refuses: {reason}")
 
 
 class Stream(WebSocketClient):
@@ -192,7 +192,7 @@ class Stream(WebSocketClient):
             await self.connect(endpoint, params={"ticket": ticket}, heartbeat=_HEARTBEAT)
 
     def explained(self, error: Exception) -> HermesError:
-        """A ticket that is refused is asked for again."""
+        """The error for a stream that can't be opened: a refused ticket is requested again."""
         return PlatformUnreachable(f"DingTalk's stream can't be reached: {connection_trouble(error)}")
 
     async def acknowledge(self, frame: dict[str, Any], data: str = '{"response": null}') -> None:

@@ -57,7 +57,7 @@ class WebSocketApi(WebSocketClient):
     async def ask(self, kind: str, **fields: Any) -> Any:
         """The result of a command."""
         number = next(self._numbers)
-        answer = await self.asked(number, {"id": number, "type": kind, **fields}, _PATIENCE)
+        answer = await self.exchange(number, {"id": number, "type": kind, **fields}, _PATIENCE)
         if not answer.get("success"):
             raise self._refusal(answer.get("error") or {})
         return answer.get("result")
@@ -87,13 +87,13 @@ class WebSocketApi(WebSocketClient):
                     continue
                 payload = read_object(message.data, self.title, self.log, parse=_several)
                 for one in payload["items"] if payload is not None else ():
-                    self._heard(one, happened)
+                    self._on_event(one, happened)
         except (aiohttp.ClientError, OSError) as error:
             why = self.explained(error)
         self.unanswered()
         ended(why)
 
-    def _heard(self, payload: dict[str, Any], happened: Callable[[dict[str, Any]], None]) -> None:
+    def _on_event(self, payload: dict[str, Any], happened: Callable[[dict[str, Any]], None]) -> None:
         if payload.get("type") == "event" and isinstance(payload.get("event"), dict):
             happened(payload["event"])
         elif payload.get("type") == "result":
@@ -165,7 +165,7 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
         self._link: Link | None = None
-        self._stands = False
+        self._is_connected = False
         self._names: dict[str, str] = {}  # people, by the id of their login
         self._place: str | None = None
 
@@ -194,17 +194,17 @@ class HomeAssistant(ApiAdapter[WebSocketApi]):
         await connection.ask("subscribe_events", event_type=self.text("event_type"))
         if self._watched():
             await connection.ask("subscribe_events", event_type="state_changed")
-        self._stands = True
+        self._is_connected = True
         self._tasks.start(self._work(link, waiting))
         link.connected(f"{self._place or 'Home Assistant'} ({connection.version})")
 
     async def disconnect(self) -> None:
         """Disconnect."""
-        self._stands = False
+        self._is_connected = False
         await super().disconnect()
 
     def _ended(self, error: Exception) -> None:
-        if self._link is not None and self._stands:  # before that, connect itself raises it
+        if self._link is not None and self._is_connected:  # before that, connect itself raises it
             self._link.lost(error)
 
     async def _learn_names(self, connection: WebSocketApi) -> None:

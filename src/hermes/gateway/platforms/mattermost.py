@@ -305,7 +305,7 @@ class _MattermostApi(HttpApi):
             raise PlatformRefused("the server at url is not Mattermost's API; check url") from None
 
     def check(self, answer: httpx.Response) -> None:
-        """As usual, with Mattermost's own header for how long to wait."""
+        """Check an answer as usual, with Mattermost's own header for how long to wait."""
         reset = answer.headers.get("X-RateLimit-Reset")
         if answer.status_code == 429 and "Retry-After" not in answer.headers and reset:
             raise SlowDown(
@@ -315,10 +315,10 @@ class _MattermostApi(HttpApi):
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by Mattermost's own code."""
-        told = error_text(parsed(answer.content).get("message") or f"HTTP {answer.status_code}")
+        reason = error_text(parsed(answer.content).get("message") or f"HTTP {answer.status_code}")
         if answer.status_code == 401:
             return PlatformRefused("Mattermost does not accept the token; create a new one for the bot")
-        return SendRefused(f"Mattermost refuses: {told}")
+        return SendRefused(f"Mattermost refuses: {reason}")
 
 
 def _posts(answer: Any) -> list[dict[str, Any]]:

@@ -156,29 +156,29 @@ class QQBot(ApiAdapter["_QQApi"]):
 
     async def _sent(self, chat: Chat, body: dict[str, Any], nonce: str, context: ReplyContext | None) -> str:
         answers = dict(context or {})
-        asked = str(answers.get("msg_id") or "")
-        if not asked:
+        question_id = str(answers.get("msg_id") or "")
+        if not question_id:
             raise SendRefused(ANSWERS_ONLY[self.platform])
         if time.time() >= float(answers.get("until") or 0):
             raise SendRefused(
                 "QQ takes an answer only within an hour, in a group within five minutes; this one is later"
             )
-        used = self._replies.get(asked) or 0
+        used = self._replies.get(question_id) or 0
         if used >= MOST_REPLIES:
             raise SendRefused(_NONE_LEFT)
         number = zlib.crc32(nonce.encode("utf-8", "replace")) & 0x7FFFFFFF or 1
         try:
             found = await self.api.ask(
-                "POST", f"{_place(chat)}/messages", json={**body, "msg_id": asked, "msg_seq": number}
+                "POST", f"{_place(chat)}/messages", json={**body, "msg_id": question_id, "msg_seq": number}
             )
         except Repeated:
             found = {}
         except TooMany:  # too fast, or a process that ended has used the replies
             if self._waits.put(nonce, (self._waits.get(nonce) or 0) + 1) < _MOST_WAITS:
                 raise
-            self._replies.put(asked, MOST_REPLIES)
+            self._replies.put(question_id, MOST_REPLIES)
             raise SendRefused(_NONE_LEFT) from None
-        self._replies.put(asked, used + 1)
+        self._replies.put(question_id, used + 1)
         return str(found.get("id") or nonce)
 
 
@@ -241,37 +241,37 @@ class _QQApi(HttpApi):
 
     async def _fetch(self) -> tuple[str, float]:
         try:
-            answer = await self.asked("POST", self._token_url, json=self._login)
+            answer = await self.fetch("POST", self._token_url, json=self._login)
             if answer.status_code == 429 or answer.status_code >= 500:
                 self.check(answer)
         except httpx.HTTPError as error:  # nothing was sent to anyone yet
             raise PlatformUnreachable(f"QQ gives no token ({type(error).__name__})") from None
         found = json_object(answer) or {}
         if not found.get("access_token"):
-            told = error_text(found.get("message", ""), self._secret)
-            raise PlatformRefused(f"QQ does not accept app_id and client_secret {told}".rstrip())
+            reason = error_text(found.get("message", ""), self._secret)
+            raise PlatformRefused(f"QQ does not accept app_id and client_secret {reason}".rstrip())
         life = str(found.get("expires_in") or "7200")
         return str(found["access_token"]), float(life) if life.isdecimal() else 7200.0
 
     async def ask(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         """The JSON of an answer."""
 
-        async def asked(token: str) -> httpx.Response:
+        async def attempt(token: str) -> httpx.Response:
             return await self.request(method, path, headers={"Authorization": f"QQBot {token}"}, **options)
 
-        return json_object(await self._token.used(asked)) or {}
+        return json_object(await self._token.call(attempt)) or {}
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error by QQ's own code."""
         found = json_object(answer) or {}
-        code, told = found.get("code"), error_text(found.get("message") or f"HTTP {answer.status_code}", self._secret)
+        code, reason = found.get("code"), error_text(found.get("message") or f"HTTP {answer.status_code}", self._secret)
         if answer.status_code == 401 or code in _EXPIRED:
             return TokenRefused("QQ does not accept the token")
         if code == _REPEATED:
             return Repeated("QQ has this message already")
         if code in _TOO_MANY:
             return TooMany("QQ asks us to wait", 5.0)
-        return SendRefused(f"QQ refuses: {told}")
+        return SendRefused(f"QQ refuses: {reason}")
 
 
 class _QQSocket(WebSocketClient):
@@ -279,7 +279,7 @@ class _QQSocket(WebSocketClient):
 
     def __init__(self, api: _QQApi, session: _Session, log: Log) -> None:
         super().__init__("QQ", log)
-        self._api, self._kept = api, session
+        self._api, self._state = api, session
         self._seen = session.seq
         self._unanswered = False  # a heartbeat was sent, and not acknowledged yet
         self._reading = False  # we wait for QQ, and not for the store
@@ -302,7 +302,7 @@ class _QQSocket(WebSocketClient):
     async def _log_in(self, token: str) -> None:
         """Resume the session, or begin one; returns when the server has begun to dispatch."""
         assert self._socket is not None
-        session = self._kept
+        session = self._state
         self._seen, self._early = session.seq, []
         if session.session_id:
             again = {"token": token, "session_id": session.session_id, "seq": session.seq}
@@ -338,15 +338,15 @@ class _QQSocket(WebSocketClient):
                 self._seen = number
             data = item.get("d")
             if item.get("t") == "READY" and isinstance(data, dict):
-                self._kept.session_id = str(data.get("session_id") or "")
+                self._state.session_id = str(data.get("session_id") or "")
             yield str(item.get("t")), data
 
     def stored(self) -> None:
         """Note that the last event is stored."""
-        self._kept.seq = self._seen
+        self._state.seq = self._seen
 
     def _forgotten(self) -> PlatformUnreachable:
-        self._kept.session_id, self._kept.seq = "", 0
+        self._state.session_id, self._state.seq = "", 0
         return PlatformUnreachable("QQ does not resume the session")
 
     def ended(self, code: int | None) -> PlatformError:

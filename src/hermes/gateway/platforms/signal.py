@@ -64,7 +64,7 @@ class Signal(ApiAdapter["Daemon"]):
         self._account = self.text("account")
         self._ourselves = {self._account}
         self._versions: Recent[str, str] = Recent(500)  # an edit's id → the id of the message it edits
-        self._unkept: list[Event | Revision] = []  # not stored yet; the daemon does not send them again
+        self._unstored: list[Event | Revision] = []  # not stored yet; the daemon does not send them again
         self._texts: Recent[str, str] = Recent(500)  # message id → its beginning, for quotes
 
     # ---------------------------------------------------------------------------------------------- login
@@ -76,7 +76,7 @@ class Signal(ApiAdapter["Daemon"]):
         return self._account
 
     def make_api(self) -> Daemon:
-        """The daemon, asked for our account."""
+        """The daemon's API, for our account."""
         return Daemon(self.text("base_url"), self._account)
 
     async def begin(self, link: Link, daemon: Daemon) -> None:
@@ -117,7 +117,7 @@ class Signal(ApiAdapter["Daemon"]):
         """Give the gateway the messages, in order, until the stream can't be opened any more."""
         retries = Retries(link, self._account, self.pauses)
 
-        def stands() -> None:
+        def on_open() -> None:
             if not opened.done():
                 opened.set_result(None)
             retries.succeeded()
@@ -126,10 +126,10 @@ class Signal(ApiAdapter["Daemon"]):
             while True:
                 try:
                     await self._keep(link)
-                    async for data in daemon.events(stands, link.log):
+                    async for data in daemon.events(on_open, link.log):
                         event = self._revision_of(data) or self._event_of(data, link)
                         if event is not None:
-                            self._unkept.append(event)
+                            self._unstored.append(event)
                             await self._keep(link)
                 except PlatformUnreachable as error:
                     if not opened.done():
@@ -146,9 +146,9 @@ class Signal(ApiAdapter["Daemon"]):
 
     async def _keep(self, link: Link) -> None:
         """Give the gateway what is not stored yet. A failed one is tried again after the next connect."""
-        while self._unkept:
-            await hand_over(link, self._unkept[0])
-            del self._unkept[0]
+        while self._unstored:
+            await hand_over(link, self._unstored[0])
+            del self._unstored[0]
 
     def _revision_of(self, data: dict[str, Any]) -> Revision | None:
         """An edit or a deletion. It names its message by author and time, so it can only refer to its sender's own."""
@@ -369,7 +369,7 @@ class UnknownMethod(PlatformRefused):
 
 
 class Daemon(HttpApi):
-    """One daemon, asked for one account."""
+    """The API of a daemon, for one account."""
 
     def __init__(self, base_url: str, account: str) -> None:
         address = httpx.URL(base_url if "://" in base_url else f"http://{base_url}")

@@ -48,7 +48,7 @@ _ADDRESS = re.compile(r"(https?://)?([^/?#]*?)(:\d+)?([/?#].*)?", re.DOTALL)
 _SID = re.compile(r"[A-Z]{2}[0-9a-fA-F]{32}")
 OVERLAP = timedelta(minutes=15)  # read again each time: a message is listed a while after its date
 _PAGE = 1000  # Twilio's largest
-_BRIEF = 10.0  # seconds until a list that could not be read is asked for again
+_BRIEF = 10.0  # seconds until a list that could not be read is requested again
 _MEDIA_HOSTS = (".twilio.com", ".twiliocdn.com", ".amazonaws.com")
 
 
@@ -156,7 +156,7 @@ class Sms(ApiAdapter["_TwilioApi"]):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _look_after(self, link: Link, api: _TwilioApi) -> None:
-        """Hand over new messages when Twilio has called, and now and then those of which it could not tell."""
+        """Hand over new messages when Twilio has called, and now and then those whose call did not reach us."""
         with loss_reported(link, self.title):
             while True:
                 pause = self.look_again
@@ -185,9 +185,9 @@ class Sms(ApiAdapter["_TwilioApi"]):
                 self._mark.write()
 
     def _is_twilio(self, call: PlatformRequest) -> bool:
-        given = call.headers.get("X-Twilio-Signature", "")
+        presented = call.headers.get("X-Twilio-Signature", "")
         wanted = [signature(self.text("auth_token"), url, _fields(call)) for url in addresses(call.url)]
-        return any(hmac.compare_digest(given.encode(), one.encode()) for one in wanted)
+        return any(hmac.compare_digest(presented.encode(), one.encode()) for one in wanted)
 
     async def _hand_over(self, link: Link, fields: dict[str, str], sent: datetime | None = None) -> None:
         """Hand over a message, unless Twilio has handled it: STOP, START and the like."""

@@ -74,8 +74,8 @@ class Webhook(Adapter):
         await self.disconnect()
         routes = self._routes()
         self._link = link
-        strangers = not is_loopback(self._host())
-        app = webhook_app(routes, self._keep, log=link.log, strangers=strangers, slowest=self.slowest)
+        is_open = not is_loopback(self._host())
+        app = webhook_app(routes, self._keep, log=link.log, is_open=is_open, slowest=self.slowest)
         port, shared = self.values.get("port"), self.webhook_place
         place = replace(shared, host=self._host(), port=shared.port if port is None else int(port))
         self._registration = await listen_app(place, "/webhooks", app=app, link=link)

@@ -38,8 +38,8 @@ _BOT_TYPE = "3"
 _VERSION = "2.4.8"  # of the protocol; as a header it has a byte for each of its numbers
 _ABOUT = {"iLink-App-Id": "bot", "iLink-App-ClientVersion": str(2 << 16 | 4 << 8 | 8)}
 _POLL = 35.0  # seconds that a long poll takes if the server does not say
-_CODE_LASTS = 480.0  # seconds after which a QR code is given up; the server says earlier that it has expired
-_CODES = 3  # QR codes shown before a login is given up
+_CODE_LASTS = 480.0  # seconds after which a QR code is abandoned; the server says earlier that it has expired
+_CODES = 3  # QR codes shown before a login is abandoned
 BLOCK = 16  # bytes of a key, and of what is encrypted at once
 _DOMAINS = (".qq.com", ".wechat.com")
 
@@ -300,7 +300,7 @@ def _number(message: dict[str, Any]) -> str:
 
 
 def _words(items: list[dict[str, Any]]) -> str:
-    """The words of a message, written or said: WeChat transcribes voice messages."""
+    """The text of a message, written or spoken: WeChat transcribes voice messages."""
     found = []
     for item in items:
         inner = item.get("text_item") if item.get("type") == TEXT else item.get("voice_item")
@@ -377,7 +377,7 @@ class Weixin(ApiAdapter[ILink]):
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
-        login = hashlib.sha256(self.text("token").encode()).hexdigest()[:16]  # what was kept for another is of no use
+        login = hashlib.sha256(self.text("token").encode()).hexdigest()[:16]  # another login's tokens are of no use
         self._mark = MarkFile(home / "weixin.json", login, _State)
         self._tickets: Recent[str, str] = Recent()
         self._refusals: Recent[str, int] = Recent()
@@ -392,7 +392,7 @@ class Weixin(ApiAdapter[ILink]):
     async def login(self, show: Callable[[str], None]) -> Mapping[str, Any]:
         """Show a link to a QR code until that is confirmed on the phone."""
         async with self.make_api() as api:
-            found = await api.log_in(show, _asked, self.text("token"))
+            found = await api.log_in(show, _ask_owner, self.text("token"))
         if not found:
             if not self.text("token"):
                 raise PlatformRefused("this WeChat account has a bot already; remove it on the phone, and log in again")
@@ -401,15 +401,15 @@ class Weixin(ApiAdapter[ILink]):
         token, base = found.get("bot_token"), found.get("baseurl")
         if not isinstance(token, str) or not token:
             raise PlatformRefused("WeChat has given no token; log in again")
-        given: dict[str, Any] = {"token": token, "bot_id": str(found.get("ilink_bot_id") or "")}
+        values: dict[str, Any] = {"token": token, "bot_id": str(found.get("ilink_bot_id") or "")}
         if isinstance(base, str) and base:
             base = base if "://" in base else f"https://{base}"
             if not api.is_tencents(base):
                 raise PlatformRefused("WeChat has named an address that is not Tencent's; log in again")
-            given["base_url"] = base.rstrip("/")
+            values["base_url"] = base.rstrip("/")
         if found.get("ilink_user_id"):
             show(f"Your own user id is {found['ilink_user_id']}")
-        return given
+        return values
 
     async def check(self) -> str:
         """Ask for the bot's configuration: the token must be accepted."""
@@ -444,11 +444,11 @@ class Weixin(ApiAdapter[ILink]):
     # ------------------------------------------------------------------------------------------ receiving
 
     async def _receive(self, link: Link, api: ILink) -> None:
-        """Poll, and go on to the next place when everything before it is stored."""
+        """Poll, and advance in the stream of messages when everything before is stored."""
         retries = Retries(link, self._identity)
         with loss_reported(link, "WeChat", "messages could not be handled"):
             while True:
-                asked = time.monotonic()
+                started = time.monotonic()
                 try:
                     found = await api.updates(self._mark.state.buffer)
                 except (PlatformUnreachable, SlowDown) as error:
@@ -456,8 +456,8 @@ class Weixin(ApiAdapter[ILink]):
                     continue
                 retries.succeeded()
                 await self._take(link, found)
-                if not found.get("msgs") and time.monotonic() - asked < _SHORTEST:
-                    await asyncio.sleep(_SHORTEST)  # a server that does not wait is not asked all the time
+                if not found.get("msgs") and time.monotonic() - started < _SHORTEST:
+                    await asyncio.sleep(_SHORTEST)  # a server that does not wait is not polled all the time
 
     async def _take(self, link: Link, found: dict[str, Any]) -> None:
         messages, state, changed = found.get("msgs"), self._mark.state, False
@@ -555,7 +555,7 @@ class Weixin(ApiAdapter[ILink]):
                 raise
 
 
-def _asked(question: str) -> str:
+def _ask_owner(question: str) -> str:
     """Ask the owner in the terminal, in setup."""
     try:
         return input(question).strip()

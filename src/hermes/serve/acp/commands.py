@@ -3,9 +3,9 @@
 Sessions are opened, left and deleted by the editor's own means, so commands for that are not offered there. The output of a
 command is shown like a reply and is no part of the record.
 
-Model and mode are configuration options; the mode is also offered as one, for editors that know only modes. The model is kept
-with the session, as /model does; the mode is for one session of the editor and ends with the process. `config.yaml` has
-the defaults.
+Model and mode are configuration options; the mode is also offered as a mode, for editors that know only modes. The model is
+stored with the session, as /model does; the mode is for one session of the editor and ends with the process. `config.yaml`
+has the defaults.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ async def options(
 
 
 def choose_mode(agent: Agent, mode: str) -> None:
-    """From the next command on, also in a turn that runs."""
+    """Set the mode from the next command on, also in a turn that runs."""
     if mode not in _MODES:
         raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
     terminal = msgspec.structs.replace(agent.config.terminal, approval=mode)
@@ -160,7 +160,7 @@ def choose_mode(agent: Agent, mode: str) -> None:
 
 
 async def choose_model(agent: Agent, models: Models, name: str) -> None:
-    """From the next turn on; kept with the session, for every entry point."""
+    """Set the model from the next turn on; it is stored with the session, for every entry point."""
     model = await models.find(name)
     if model is None:
         reason = f"no model {name!r}; the option {MODEL!r} lists those that can be chosen"

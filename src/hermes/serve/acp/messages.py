@@ -1,7 +1,7 @@
-"""Messages between an editor and the record: what is shown of a turn or of a history, and a question as content.
+"""Messages between an editor and the record: a turn or a history as updates, and an editor's prompt as content.
 
-A history is shown by the same events as a turn, so a session that is loaded looks as it did when it ran. A question's files
-are put into it and its pictures go along; nothing of a question is left out silently.
+A history is shown by the same events as a turn, so a session that is loaded looks as it did when it ran. A prompt's files
+are put into its text and its pictures go along; nothing of a prompt is left out silently.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Display:
         self._running: dict[str, ToolStarted] = {}
 
     def updates(self, event: Event) -> Iterator[Any]:
-        """An event of a turn. That of a finished call reads from the record."""
+        """The updates for an event of a turn. A finished call is read from the record."""
         match event:
             case Text():
                 yield acp.update_agent_message_text("\n\n" + event.text if event.anew else event.text)
@@ -94,13 +94,13 @@ class Display:
                 yield acp.update_agent_thought_text(f"{event.text}\n\n")
 
     def stopped(self) -> Iterator[Any]:
-        """The end: calls without a result have failed."""
+        """The updates at the end of a turn: calls without a result have failed."""
         for call_id in self._running:
             yield acp.update_tool_call(call_id, status="failed", content=_text("No result: the turn ended before it."))
         self._running.clear()
 
     def message(self, row: MessageRow) -> Iterator[Any]:
-        """A message of a history."""
+        """The updates for a message of a history."""
         if row["role"] == "user":
             yield from map(acp.update_user_message, _blocks(row))
         elif row["role"] == "assistant":
@@ -127,15 +127,15 @@ class Display:
         return schema.ToolCallUpdate(tool_call_id=call_id, content=content, **self._about(call))
 
     def _about(self, call: ToolStarted) -> dict[str, Any]:
-        given = call.arguments
+        arguments = call.arguments
         kind = _KINDS.get(call.name.lower(), "other")
-        texts = {key: one for key in _GIST if isinstance(one := given.get(key), str) and one}
+        texts = {key: one for key in _GIST if isinstance(one := arguments.get(key), str) and one}
         gist, path = next(iter(texts.values()), ""), texts.get("path") or texts.get("file_path")
         title = shortened_line(visible(f"{call.name}: {gist}" if gist else call.name or "tool", lines=True), _TITLE)
         at = []
         if path is not None and kind in ("read", "edit"):
-            at = [_location(self._cwd / os.path.expanduser(path), given.get("offset") if kind == "read" else None)]
-        return {"title": title, "kind": kind, "locations": at, "raw_input": given}
+            at = [_location(self._cwd / os.path.expanduser(path), arguments.get("offset") if kind == "read" else None)]
+        return {"title": title, "kind": kind, "locations": at, "raw_input": arguments}
 
     def _finished(self, event: ToolFinished) -> schema.ToolCallProgress:
         call = self._running.pop(event.call_id, None)
@@ -204,8 +204,8 @@ def _blocks(message: MessageRow) -> Iterator[Any]:
         yield acp.text_block(text)
 
 
-def question_of(prompt: list[Any], cwd: Path) -> str | list[dict[str, Any]]:
-    """A question as the agent takes it: text, or parts with pictures. InvalidInput for what it can't take."""
+def prompt_content(prompt: list[Any], cwd: Path) -> str | list[dict[str, Any]]:
+    """A prompt as the agent takes it: text, or parts with pictures. InvalidInput for a block that it can't take."""
     parts = [_part(block, cwd) for block in prompt]
     if not any(part["type"] != "text" or part["text"].strip() for part in parts):
         raise InvalidInput("the prompt is empty")
@@ -231,7 +231,7 @@ def _part(block: Any, cwd: Path) -> dict[str, Any]:
 
 
 def _picture(encoded: str, named: str) -> dict[str, Any]:
-    """A picture that came with the question, as what its bytes say it is."""
+    """A picture that came with the prompt, with the type that its bytes show."""
     try:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):

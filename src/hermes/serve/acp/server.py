@@ -35,7 +35,7 @@ from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
 from hermes.serve.acp import commands
 from hermes.serve.acp.commands import EditorSession, offered, refusal
-from hermes.serve.acp.messages import Display, mcp_servers_of, question_of, replayed
+from hermes.serve.acp.messages import Display, mcp_servers_of, prompt_content, replayed
 from hermes.serve.models import Models
 from hermes.texts import encodable
 
@@ -52,7 +52,7 @@ _log = logging.getLogger("hermes.acp")
 
 
 class _Lines:
-    """JSON-RPC messages, one a line; a line that is none gets an error and is skipped."""
+    """JSON-RPC messages, one a line; an invalid line gets an error and is skipped."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -109,8 +109,8 @@ class EditorAgent:
             raise refusal(str(error), -32602 if isinstance(error, InvalidInput) else -32603) from None
 
     async def _send(self, session_id: str, update: Any) -> None:
-        told = schema.SessionNotification(session_id=session_id, update=update)
-        await notify_model(self._editor, "session/update", told)
+        notification = schema.SessionNotification(session_id=session_id, update=update)
+        await notify_model(self._editor, "session/update", notification)
 
     async def initialize(self, protocol_version: int, **kwargs: Any) -> schema.InitializeResponse:
         """Tell what this agent can do."""
@@ -129,14 +129,14 @@ class EditorAgent:
         )  # fmt: skip
 
     async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: Any) -> schema.SetSessionModeResponse:
-        """Which commands the agent asks about."""
+        """Choose which commands the agent asks about."""
         await self._choose_mode(session_id, mode_id)
         return schema.SetSessionModeResponse()
 
     async def set_config_option(
         self, config_id: str, session_id: str, value: str | bool, **kwargs: Any
     ) -> schema.SetSessionConfigOptionResponse:
-        """The model that answers, or the mode."""
+        """Choose the model that answers, or the mode."""
         agent = self._known(session_id).agent
         if config_id == commands.MODEL:
             await commands.choose_model(agent, self._models, str(value))
@@ -208,17 +208,17 @@ class EditorAgent:
         rows = await asyncio.to_thread(
             self._db.list_sessions_rich, limit=_PAGE, offset=offset, order_by_last_active=True, cwd=cwd, automated=False
         )
-        told = [
+        sessions = [
             schema.SessionInfo(session_id=row["id"], cwd=row["cwd"] or "/", title=row["title"] or row["preview"],
                                updated_at=_iso(row["last_active"] or row["started_at"]))
             for row in rows
         ]  # fmt: skip
         return schema.ListSessionsResponse(
-            sessions=told, next_cursor=str(offset + _PAGE) if len(rows) == _PAGE else None
+            sessions=sessions, next_cursor=str(offset + _PAGE) if len(rows) == _PAGE else None
         )
 
     async def close_session(self, session_id: str, **kwargs: Any) -> schema.CloseSessionResponse:
-        """The editor is done with a session; it stays in the record."""
+        """Close a session that the editor has finished with; it stays in the record."""
         if (known := self._sessions.pop(session_id, None)) is not None:
             if known.stop is not None:
                 known.stop.want()
@@ -290,7 +290,7 @@ class EditorAgent:
         stop, agent = Stop(), known.agent
         known.stop = stop
         try:
-            content = await asyncio.to_thread(question_of, prompt, agent.cwd)
+            content = await asyncio.to_thread(prompt_content, prompt, agent.cwd)
             line = content.strip() if isinstance(content, str) and len(prompt) == 1 else ""
             if parse(line) is not None:
                 model = agent.model
@@ -338,7 +338,7 @@ class EditorAgent:
             await self._send(known.name, update)
 
     async def cancel(self, session_id: str, **kwargs: Any) -> None:
-        """Stop the turn; what was said is kept."""
+        """Stop the turn; the reply so far is stored."""
         if (known := self._sessions.get(session_id)) is not None and known.stop is not None:
             known.stop.want()
 
@@ -358,8 +358,8 @@ class EditorAgent:
             session_id=known.name, tool_call=known.display.question(question, call_id), options=options
         )
         try:
-            asked = request_model(self._editor, "session/request_permission", request, schema.RequestPermissionResponse)
-            outcome = (await asked).outcome
+            reply = request_model(self._editor, "session/request_permission", request, schema.RequestPermissionResponse)
+            outcome = (await reply).outcome
         except Exception as error:  # the editor is gone, or does not know how to ask: then the answer is no
             _log.warning("the editor could not ask: %s", error)
             return False
@@ -379,7 +379,7 @@ def _folder(cwd: str) -> Path:
 
 
 def _iso(at: float) -> str | None:
-    """None for a time that no calendar has: an import may bring any."""
+    """A time in ISO 8601; None for one that no calendar has: an import may bring any."""
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):

@@ -77,7 +77,7 @@ def api_app(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
-        middleware=[Middleware(Guard, secrets=secrets, strangers=not is_loopback(config.api_server.host))],
+        middleware=[Middleware(Guard, secrets=secrets, is_open=not is_loopback(config.api_server.host))],
         exception_handlers={ApiError: _failed, HermesError: _failed, HTTPException: _plain, Exception: _failed},
         lifespan=lifespan,
     )
@@ -110,8 +110,8 @@ class _ApiRoutes:
         """The model that a caller names; ApiError 404 when there is none."""
         model = self._models.main if name == MAIN else await self._models.find(name)
         if model is None:
-            said = f"The model {name!r} does not exist here; /v1/models lists those that do."
-            raise ApiError(404, said, code="model_not_found", param="model")
+            text = f"The model {name!r} does not exist here; /v1/models lists those that do."
+            raise ApiError(404, text, code="model_not_found", param="model")
         return model
 
     async def chat(self, request: Request) -> Response:
@@ -158,7 +158,7 @@ class _ApiRoutes:
 
 
 class EventStream(StreamingResponse):
-    """A streamed response. When it ends, for whatever reason, so does the turn."""
+    """A streamed response. When it ends, for any reason, so does the turn."""
 
     def __init__(self, pieces: AsyncIterator[str], turn: ServedTurn, headers: dict[str, str]) -> None:
         lasting = {**headers, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -229,5 +229,5 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 async def _plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = f"there is no route {request.method} {request.url.path[:200]}" if error.status_code == 404 else error.detail
-    return ApiError(error.status_code, said).response()
+    text = f"there is no route {request.method} {request.url.path[:200]}" if error.status_code == 404 else error.detail
+    return ApiError(error.status_code, text).response()

@@ -110,7 +110,7 @@ class CompletionAnswer:
         self._about = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": request.model}
 
     async def remember(self, outcome: Outcome) -> None:
-        """Nothing: a client sends the whole conversation, which is recognised."""
+        """Do nothing: a client sends the whole conversation, which is recognised."""
 
     def whole(self, outcome: Outcome) -> dict[str, Any]:
         """The completion as one JSON object."""

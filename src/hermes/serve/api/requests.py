@@ -113,8 +113,8 @@ class Shape(msgspec.Struct, kw_only=True, omit_defaults=True):
             param = place[1] if place else ""
             if missing:
                 param = f"{param}.{missing[1]}" if param else missing[1]
-            said = _PLACE.sub("", text).replace("`", "'") + (f" ({param})" if param else "")
-            raise ApiError(400, said, param=param or None, code="invalid_type") from None
+            problem = _PLACE.sub("", text).replace("`", "'") + (f" ({param})" if param else "")
+            raise ApiError(400, problem, param=param or None, code="invalid_type") from None
 
 
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # the field with the text
@@ -128,7 +128,7 @@ Content = str | list[dict[str, Any]]  # of a message: a text, or parts in the fo
 
 
 def _chat_part(part: dict[str, Any]) -> dict[str, Any] | None:
-    """A part in the form of chat completions, with the known fields alone; None for one that is not known or not whole."""
+    """A part in the form of chat completions, with the known fields alone; None for an unknown or incomplete one."""
     kind = str(part.get("type"))
     if kind in _TEXTS:
         text = part.get(_TEXTS[kind])
@@ -152,17 +152,17 @@ def chat_content(content: Content, where: str) -> Content:
     if isinstance(content, str):
         return content
     parts = []
-    for number, given in enumerate(content):
-        if (part := _chat_part(given)) is None:
-            kind = str(given.get("type"))[:40]
-            said = f"a part of type {kind!r} is not known here, or lacks its text, data or address"
+    for number, raw in enumerate(content):
+        if (part := _chat_part(raw)) is None:
+            kind = str(raw.get("type"))[:40]
+            problem = f"a part of type {kind!r} is not known here, or lacks its text, data or address"
         elif unfit_address(part) is not None:
             why = "send the data itself (a data: URL), or an http(s) address with a public host name"
-            said = f"this address can't be used: {why}"
+            problem = f"this address can't be used: {why}"
         else:
             parts.append(part)
             continue
-        raise ApiError(400, said, param=f"{where}[{number}]", code="invalid_type")
+        raise ApiError(400, problem, param=f"{where}[{number}]", code="invalid_type")
     return parts
 
 
@@ -184,10 +184,10 @@ class FunctionTool(Shape):
     parameters: dict[str, Any] | None = None
 
 
-def callers_tools(choice: Any, given: Iterable[FunctionTool]) -> list[Tool]:
+def callers_tools(choice: Any, offered: Iterable[FunctionTool]) -> list[Tool]:
     """The caller's tools, if they may be used."""
     nothing = {"type": "object", "properties": {}}
-    tools = () if choice == "none" else given
+    tools = () if choice == "none" else offered
     return [Tool(tool.name, tool.description or "", tool.parameters or nothing, _elsewhere) for tool in tools]
 
 

@@ -71,12 +71,12 @@ class ResponseRequest(Shape):
 
 def read(body: Any, session_id: str | None) -> tuple[ApiRequest, ResponseRequest]:
     """Parse a request; ApiError 400 for an invalid one."""
-    given = body.get("input") if isinstance(body, dict) else None
-    for item in given if isinstance(given, list) else ():
+    raw = body.get("input") if isinstance(body, dict) else None
+    for item in raw if isinstance(raw, list) else ():
         if isinstance(item, dict):
             item.setdefault("type", "message")
     request = ResponseRequest.of(body)
-    for name in ("conversation", "prompt", "background"):  # kept or run at OpenAI
+    for name in ("conversation", "prompt", "background"):  # stored or run at OpenAI
         if getattr(request, name):
             raise ApiError(400, f"{name} is not supported; previous_response_id continues a response", param=name)
     instructions = [request.instructions] if request.instructions else []
@@ -109,8 +109,8 @@ def _take_call(item: CallItem, messages: list[Message]) -> None:
     call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": None})
-    said = messages[-1]
-    messages[-1] = {**said, "tool_calls": [*said.get("tool_calls", ()), call]}
+    last = messages[-1]
+    messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), call]}
 
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -172,19 +172,19 @@ class ResponseAnswer:
                 if isinstance(event, str):
                     yield event
                 elif isinstance(event, Text):
-                    for piece in self._said(event.text):
+                    for piece in self._text_events(event.text):
                         yield piece
             await self.remember(turn.outcome)
         except Exception as error:
             problem = api_error_of(error)
-            told = {"code": problem.code or "server_error", "message": problem.message}
-            failed = {**self._base, "status": "failed", "error": told, "output": []}
+            details = {"code": problem.code or "server_error", "message": problem.message}
+            failed = {**self._base, "status": "failed", "error": details, "output": []}
             yield self._event("response.failed", response=failed)
             return
         for piece in self._end(turn.outcome):
             yield piece
 
-    def _said(self, text: str) -> Iterator[str]:
+    def _text_events(self, text: str) -> Iterator[str]:
         if not self._text:
             yield self._event("response.output_item.added", output_index=0, item=self._message("", "in_progress"))
             yield self._event("response.content_part.added", **self._place, part=_text_part(""))
@@ -193,7 +193,7 @@ class ResponseAnswer:
 
     def _end(self, outcome: Outcome) -> Iterator[str]:
         if not self._text and not outcome.calls:
-            yield from self._said("")
+            yield from self._text_events("")
         output: list[dict[str, Any]] = []
         if self._text:
             whole = "".join(self._text)

@@ -1,9 +1,9 @@
-"""The place of a request in the record: at the end of a session, at an earlier point of one, or in a new one.
+"""The position of a request in the record: at the end of a session, at an earlier point of one, or in a new one.
 
 A request that names a session continues it, if its caller may see it. A client that sends the whole conversation is recognised
 by its digest, which covers the key, the user, the instructions and the tools too: an answered message is never stored again.
 If the session has continued since (the user edited a message, or wanted another answer), a branch begins at that point; it
-has the messages before it by reference. In doubt a conversation is a new one.
+has the messages before it by reference. A conversation that is not recognised is a new one.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class RecordPosition:
     session_id: str | None = None  # None: a new session
     after: int | None = None  # the message after which a branch begins; None: at the end of the session
     missing: tuple[Message, ...] = ()  # messages from elsewhere; stored before the turn
-    asked: bool = False  # the new message is stored already, unanswered: an earlier try failed
+    is_stored: bool = False  # the new message is stored already, unanswered: an earlier try failed
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether the session itself continues."""
         return self.session_id is not None and self.after is None
 
@@ -88,8 +88,8 @@ class RequestSessions:
     def _recognised(self, ask: ApiRequest, aside: bool, tried: bool) -> RecordPosition | None:
         names = ask.names()
         earlier = self._at(f"unanswered:{names[-1]}", (), aside, ask.caller) if tried else None
-        if earlier is not None and earlier.goes_on:
-            return RecordPosition(earlier.session_id, asked=True)
+        if earlier is not None and earlier.continues:
+            return RecordPosition(earlier.session_id, is_stored=True)
         history = ask.history
         for number in range(len(history), max(0, len(history) - _LOOKS), -1):
             if history[number - 1]["role"] != "assistant":
@@ -140,7 +140,7 @@ class RequestSessions:
             self._instruct(session_id, ask.instructions)
         for message in place.missing:
             self.store(session_id, message)
-        if not place.asked:
+        if not place.is_stored:
             for result in ask.results:
                 self.store(session_id, result)
 
@@ -158,10 +158,10 @@ class RequestSessions:
 
     def store(self, session_id: str, message: Message) -> None:
         """Store a message from elsewhere."""
-        kept = {name: message.get(name) for name in ("role", "content", "tool_calls", "tool_call_id")}
+        row = {name: message.get(name) for name in ("role", "content", "tool_calls", "tool_call_id")}
         if message["role"] == "tool":
-            kept["tool_name"] = self._name_of(session_id, message["tool_call_id"])
-        Transactions(self._db).store_message(session_id, kept)
+            row["tool_name"] = self._name_of(session_id, message["tool_call_id"])
+        Transactions(self._db).store_message(session_id, row)
 
     def _name_of(self, session_id: str, call_id: str) -> str | None:
         """The tool that a call was for."""

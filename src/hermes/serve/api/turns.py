@@ -2,15 +2,12 @@
 
 A request during a turn of the same session waits for it, in order of arrival; a full queue is answered with 429. An agent stays
 for a little while after its turn, so that the next message finds it (and its background processes); the session's lease is
-released at once, so that another server, or a terminal, may continue the conversation.
+released at once, so that another server, or a terminal, may continue the conversation. If the caller disconnects, the turn
+stops; the reply so far is stored. A turn ends with its thread, so that the next one of the session finds everything stored.
 
-If the caller disconnects, the turn stops; the reply so far is kept. The turn is over when its thread is, and not a moment
-before, so that the next one of the same session finds everything stored.
-
-Some of the tools may be the caller's: such a call ends the turn, and the caller sends its result later. The agent's own tools
-run here as always. A reply that calls one of the caller's is stored with its calls, those of our own tools are run, and the turn
-is over; `handed` has the caller's calls. Their results are stored like any others, and `go_on` continues the
-conversation from there.
+Some of the tools may be the caller's. A reply that calls one of them is stored with its calls, those of our own tools are run,
+and the turn ends; `handed` has the caller's calls. The caller sends their results later: these are stored like any others, and
+`go_on` continues the conversation from there.
 """
 
 from __future__ import annotations
@@ -112,24 +109,24 @@ class ServedTurn:
         self, db: SessionDB, places: RequestSessions, agent: ServedAgent, ask: ApiRequest, tools: Sequence[Tool],
         over: Callable[[], None], *, again: bool,
     ) -> None:  # fmt: skip
-        """`over` is called in the turn's thread when all is stored. `again`: the user's message is already."""
+        """`over` is called in the turn's thread when all is stored. `again`: the user's message is stored already."""
         self.session_id = agent.session_id
         self._db, self._places, self._agent, self._ask, self._tools, self._over = db, places, agent, ask, tools, over
         self._content = None if again else ask.content
-        self._asked: int | None = None  # the last message before the reply
+        self._question_id: int | None = None  # the last message before the reply
         turn = agent.go_on() if self._content is None else agent.turn(self._content, keep=self._keep)
         self._turn = turn.through(self._through)
 
     def start(self) -> None:
         """Begin."""
         try:
-            self.events = stream_turn(self._agent, self._turn, patience=0)  # a program can't be asked
+            self.events = stream_turn(self._agent, self._turn, patience=0)  # a program can't answer questions
         except BaseException:  # there are too many threads
             self._over()
             raise
 
     def stop(self) -> None:
-        """Interrupt the turn; the reply so far is kept. Harmless when it is over."""
+        """Interrupt the turn; the reply so far is stored. Harmless when it is over."""
         self._turn.interrupt()
 
     # ------------------------------------------------------------------------------------------ in the turn's thread
@@ -141,8 +138,8 @@ class ServedTurn:
             self._agent.equip(self._tools, self._ask.tools)
             thought = self._reasoning()
             if self._content is None:
-                self._asked = last_id(self._db, self.session_id)
-                self._places.remember(self._ask, self.session_id, self._asked, [])
+                self._question_id = last_id(self._db, self.session_id)
+                self._places.remember(self._ask, self.session_id, self._question_id, [])
             for event in events:
                 if isinstance(event, Followed):
                     self.session_id, thought = event.session_id, 0  # a compressed session counts from zero
@@ -156,15 +153,15 @@ class ServedTurn:
                 self._over()  # before the caller gets the end of the turn, and uses another server
 
     def _keep(self, session_id: str, content: str | list[Any], also: Also) -> int:
-        self._asked = self._places.keep_question(self._ask, session_id, content, also)
-        return self._asked
+        self._question_id = self._places.keep_question(self._ask, session_id, content, also)
+        return self._question_id
 
     def _account(self, words: ReplyWords, thought: int) -> None:
         """Make the outcome, from the record, and record the conversation's digests as the caller saw it."""
         rows = self._db.get_messages(self.session_id)
         last = rows[-1]["id"] if rows else 0
-        asked = last if self._asked is None else self._asked
-        stored = [row for row in rows if row["id"] > asked and row["role"] == "assistant"]
+        question = last if self._question_id is None else self._question_id
+        stored = [row for row in rows if row["id"] > question and row["role"] == "assistant"]
         handed = self._agent.handed
         if stored:
             texts = dict.fromkeys((words.whole, words.shown))
@@ -232,7 +229,7 @@ class ServedTurns:
         """Begin the turn of a request, as soon as its session is free.
 
         A request that names a session waits until that is free. A recognised one does not: a session that is in use has
-        continued since, and the request goes on in a branch beside it.
+        continued since, so the request continues in a branch beside it.
         """
         if self._closed:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after=5)
@@ -256,7 +253,7 @@ class ServedTurns:
             agent = None
             try:
                 names = [tool.name for tool in tools]
-                agent = await asyncio.to_thread(self._taken, name, place, ask, model, names)
+                agent = await asyncio.to_thread(self._claimed_agent, name, place, ask, model, names)
             except SessionBusy:
                 if ask.session_id is not None:
                     raise
@@ -265,17 +262,17 @@ class ServedTurns:
                 if agent is None:
                     self._conversations.leave(name)
             if agent is not None:
-                return self._started(name, agent, ask, tools, again=place.asked)
+                return self._started(name, agent, ask, tools, again=place.is_stored)
 
     # ------------------------------------------------------------------------------------------ in threads
 
     def _find(self, ask: ApiRequest, aside: bool) -> tuple[str, RecordPosition]:
         """The place of a request, and the name of its conversation."""
         place = self.places.find(ask, aside=aside)
-        name = self.places.chain(str(place.session_id)) if place.goes_on else new_session_id(gateway=True)
+        name = self.places.chain(str(place.session_id)) if place.continues else new_session_id(gateway=True)
         return name, place
 
-    def _taken(
+    def _claimed_agent(
         self, name: str, place: RecordPosition, ask: ApiRequest, model: Model, tools: Sequence[str]
     ) -> ServedAgent | None:
         """The agent of a new session, or of an existing one that it holds; all messages before the new one are stored then.
@@ -283,13 +280,13 @@ class ServedTurns:
         None when the conversation has continued, so that the request belongs elsewhere; SessionBusy while another program
         uses the session.
         """
-        if not place.goes_on:
+        if not place.continues:
             self.places.open(place, ask, model, tools, Path.cwd(), name)
             return self._agent(name, name, model, ask.caller)
-        # Without an earlier try, an unanswered message is that of a request at the same time, in a branch.
-        before, place = place, self.places.find(ask, tried=place.asked)
+        # Without an earlier try, an unanswered message belongs to a simultaneous request, in a branch.
+        before, place = place, self.places.find(ask, tried=place.is_stored)
         session_id = str(place.session_id)
-        if not place.goes_on or place.asked != before.asked or self.places.chain(session_id) != name:
+        if not place.continues or place.is_stored != before.is_stored or self.places.chain(session_id) != name:
             return None
         agent = self._agent(name, session_id, model, ask.caller)
         if not agent.hold() or agent.answering() is not None:

@@ -19,9 +19,9 @@ from starlette.staticfiles import StaticFiles
 from hermes.agent.attached_files import AttachedFile
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
 from hermes.serve.http_messages import ApiError, AsciiJson
-from hermes.serve.web.conversation_view import ConversationChanges, ConversationView, told_in
+from hermes.serve.web.conversation_view import ConversationChanges, ConversationView, json_body
 from hermes.serve.web.finding import PageLists, number
-from hermes.serve.web.talking import PageTurn, Said, Talks
+from hermes.serve.web.talking import PageTurn, Prompt, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
 from hermes.serve.web.watching import PageWatch
 from hermes.texts import one_line
@@ -77,7 +77,7 @@ def app(
         Route("/api/do/{action}/{session_id:path}", changing.do, methods=["POST"]),
     ]
     made = Starlette(
-        routes=routes, exception_handlers={HermesError: _explained, ApiError: _explained}, lifespan=lifespan
+        routes=routes, exception_handlers={HermesError: _error_response, ApiError: _error_response}, lifespan=lifespan
     )
     return VisitorsOnly(made, token, config.web, visitor, local=local, once=once)
 
@@ -88,7 +88,7 @@ def _warm_up(db: SessionDB) -> None:
         db.search_messages("a", limit=1)
 
 
-async def _explained(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     if isinstance(error, ApiError):
         return AsciiJson({"error": error.message}, error.status)
     status = 404 if isinstance(error, SessionNotFound) else 409 if isinstance(error, SessionBusy) else 400
@@ -113,23 +113,23 @@ class _TalkRoutes:
 
     async def talk(self, request: Request) -> Response:
         """Begin a turn: in a new conversation, or in the one that is named."""
-        told = await told_in(request, self._most * 3 // 2)  # base64 takes four bytes for three
+        body = await json_body(request, self._most * 3 // 2)  # base64 takes four bytes for three
         session_id = await self._named(request)
-        again = told.get("again") is True and session_id is not None
-        said = Said(
-            str(told.get("text") or ""), await run_in_threadpool(self._files, told.get("files") or []), again,
-            number(told.get("instead_of")), str(told.get("model") or ""),
+        again = body.get("again") is True and session_id is not None
+        prompt = Prompt(
+            str(body.get("text") or ""), await run_in_threadpool(self._files, body.get("files") or []), again,
+            number(body.get("instead_of")), str(body.get("model") or ""),
         )  # fmt: skip
-        turn = await self._talks.begin(session_id, said, visitor_of(request).by)
+        turn = await self._talks.begin(session_id, prompt, visitor_of(request).by)
         return AsciiJson({"turn": turn.id, "session": turn.session_id})
 
     async def models(self, request: Request) -> Response:
         """The models that can be chosen for a conversation, or the choice of one."""
-        told = await told_in(request)
+        body = await json_body(request)
         if (session_id := await self._named(request)) is not None:
             session_id = await run_in_threadpool(self._db.get_compression_tip, session_id)
-            if told:
-                await self._talks.choose(session_id, str(told.get("model") or ""), visitor_of(request).by)
+            if body:
+                await self._talks.choose(session_id, str(body.get("model") or ""), visitor_of(request).by)
         return AsciiJson(await self._talks.models(session_id))
 
     async def _named(self, request: Request) -> str | None:
@@ -138,11 +138,11 @@ class _TalkRoutes:
             return None
         return (await run_in_threadpool(self._reading.found, request))["id"]
 
-    def _files(self, told: Any) -> list[AttachedFile]:
+    def _files(self, files: Any) -> list[AttachedFile]:
         """The files in a request; ApiError when they are malformed or too large."""
         found = []
         try:
-            for one in told:
+            for one in files:
                 mime, data = one_line(str(one.get("type") or ""))[:100], b64decode(one["data"], validate=True)
                 kind = "audio" if mime.startswith("audio/") else "file"
                 found.append(AttachedFile(kind, str(one["name"])[:200], mime or None, data))
@@ -154,15 +154,15 @@ class _TalkRoutes:
 
     async def stop(self, request: Request) -> Response:
         """End a turn soon; what has arrived of the reply is kept."""
-        await told_in(request)
+        await json_body(request)
         self._turn(request).turn.interrupt()
         return AsciiJson({"done": True})
 
     async def answer(self, request: Request) -> Response:
         """Answer the question that a turn asks."""
-        told = await told_in(request)
-        turn, yes = self._turn(request), told.get("yes") is True
-        if not await self._talks.answer(turn, str(told.get("question") or ""), yes):
+        body = await json_body(request)
+        turn, yes = self._turn(request), body.get("yes") is True
+        if not await self._talks.answer(turn, str(body.get("question") or ""), yes):
             raise ApiError(409, "this question is not asked any more")
         return AsciiJson({"done": True})
 

@@ -1,6 +1,6 @@
-"""One conversation for the page: its columns, its relatives, its messages a piece at a time, and its files.
+"""One conversation for the page: its columns, its relatives, its messages a piece at a time, its files, and changes of it.
 
-Changes that the page makes in a conversation. Each change is in the audit log with who asked for it.
+Each change is in the audit log with the visitor who made it.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class ConversationView:
         holder, waiting = self._db.turn_holder(session_id), None
         if holder is not None and not is_gone(holder):
             turn = self._talks.running_in(session_id)
-            asked = None if turn is None else turn.request
-            waiting = "" if asked is None else asked.call_id
+            question = None if turn is None else turn.request
+            waiting = "" if question is None else question.call_id
         undone = len(self._db.get_undone_messages(session_id, visible_to=user))
         return self._piece(request, self._db.get_messages(session_id, visible_to=user), waiting, undone)
 
@@ -134,8 +134,8 @@ class ConversationView:
         some = []
         for row in entries[start : start + PAGE]:  # only the last one's calls run
             some.append(self._renderer.message(row, results, waiting if row is entries[-1] else None))
-        told = {"from": start, "total": len(entries), "stored": len(rows), "undone": undone, "messages": some}
-        return AsciiJson(told)
+        page = {"from": start, "total": len(entries), "stored": len(rows), "undone": undone, "messages": some}
+        return AsciiJson(page)
 
     # ------------------------------------------------------------------------------------------ files
 
@@ -183,8 +183,8 @@ class ConversationView:
         row = self._message(request)
         content = row["content"]
         is_whole = "said" not in request.query_params
-        told = [row.get("reasoning"), content_text(content)] if is_whole else [separated(content)[0]]
-        data = "\n\n".join(str(encodable(one)) for one in told if one).encode()
+        texts = [row.get("reasoning"), content_text(content)] if is_whole else [separated(content)[0]]
+        data = "\n\n".join(str(encodable(one)) for one in texts if one).encode()
         name = f'attachment; filename="message-{row["id"]}.txt"'
         return Response(data, media_type="text/plain; charset=utf-8", headers={"content-disposition": name})
 
@@ -232,20 +232,20 @@ _TEXTS = ("title", "tag", "text", "question")
 _LONGEST, _SLOWEST = 1_000_000, 60.0  # bytes of a request, and seconds it may take to arrive
 
 
-async def told_in(request: Request, files: int = 0) -> dict[str, Any]:
-    """The JSON object in a request that changes something; ApiError when the visitor may not, or it is none.
+async def json_body(request: Request, files: int = 0) -> dict[str, Any]:
+    """The JSON object in a request that changes something; ApiError for another body, or a visitor who may change nothing.
 
     `files`: the bytes that it may have for files.
     """
     if visitor_of(request).read_only:
         raise ApiError(403, "this page is read-only")
-    told = parse_json(await read_body(request, _LONGEST + files, _SLOWEST + files / 100_000) or b"{}")
-    if not isinstance(told, dict):
+    body = parse_json(await read_body(request, _LONGEST + files, _SLOWEST + files / 100_000) or b"{}")
+    if not isinstance(body, dict):
         raise ApiError(400, "the request is not a JSON object")
     for name in _TEXTS:
-        if not isinstance(told.get(name) or "", str):
+        if not isinstance(body.get(name) or "", str):
             raise ApiError(400, f"{name} is not a text")
-    return told
+    return body
 
 
 class ConversationChanges:
@@ -256,13 +256,13 @@ class ConversationChanges:
 
     async def do(self, request: Request) -> Response:
         """Change a session: title, tag, untag, pin, unpin, archive, unarchive, trash, restore, branch, redo."""
-        told = await told_in(request)
+        body = await json_body(request)
         action, session_id = str(request.path_params["action"]), str(request.path_params["session_id"])
-        return AsciiJson({"done": await run_in_threadpool(self._done, action, session_id, told, visitor_of(request))})
+        return AsciiJson({"done": await run_in_threadpool(self._done, action, session_id, body, visitor_of(request))})
 
-    def _done(self, action: str, session_id: str, told: dict[str, Any], visitor: Visitor) -> Any:
+    def _done(self, action: str, session_id: str, body: dict[str, Any], visitor: Visitor) -> Any:
         db, by = self._db, visitor.by
-        text = str(told.get("title" if action == "title" else "tag") or "")
+        text = str(body.get("title" if action == "title" else "tag") or "")
         changes: dict[str, Callable[[], Any]] = {
             "title": lambda: db.set_session_title(session_id, text),
             "tag": lambda: db.tag_session(session_id, text),
@@ -271,10 +271,10 @@ class ConversationChanges:
             "unpin": lambda: db.pin_session(session_id, False),
             "archive": lambda: db.archive_session(session_id, True),
             "unarchive": lambda: db.archive_session(session_id, False),
-            "trash": lambda: self._alone(session_id, lambda: db.trash_session(session_id, by=by, whole=True)),
-            "redo": lambda: self._alone(session_id, lambda: db.unrewind(session_id)),
+            "trash": lambda: self._between_turns(session_id, lambda: db.trash_session(session_id, by=by, whole=True)),
+            "redo": lambda: self._between_turns(session_id, lambda: db.unrewind(session_id)),
             "restore": lambda: db.restore_session(session_id, by=by, whole=True),
-            "branch": lambda: self._branch(session_id, told.get("at_message")),
+            "branch": lambda: self._branch(session_id, body.get("at_message")),
         }
         if action not in changes:
             raise ApiError(404, "no such action")
@@ -288,7 +288,7 @@ class ConversationChanges:
             db.record_audit(action, session_id, by=by, detail=detail)
         return done
 
-    def _alone(self, session_id: str, change: Callable[[], Any]) -> Any:
+    def _between_turns(self, session_id: str, change: Callable[[], Any]) -> Any:
         """Make a change that would pull the conversation away from a turn; refused while one runs."""
         if self._talks.running_in(session_id) is not None:
             raise answering_here()

@@ -69,13 +69,13 @@ class PageLists:
     def headlines(self, rows: Sequence[SessionRow], user: User | None) -> list[dict[str, Any]]:
         """The facts of a line about each session."""
         tags = self._db.tags_of([row["id"] for row in rows], visible_to=user)
-        told = []
+        lines = []
         for row, shown in zip(rows, message_counts(self._db, rows), strict=True):
             line = {name: row.get(name) for name in HEADLINE}
             line |= {"message_count": shown, "tags": tags[row["id"]]}
             line |= {"title": one_line(row["title"]), "preview": one_line(row.get("preview"))[:300]}
-            told.append(line)
-        return told
+            lines.append(line)
+        return lines
 
     def search(self, request: Request) -> Response:
         """Hits grouped by conversation, in the order of the best of each; `not` names conversations to leave out."""

@@ -94,7 +94,7 @@ def _link(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
 
 
 def _picture_elsewhere(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
-    """A picture on a server elsewhere is a link: loading it would tell that server who reads this."""
+    """A picture on another server is a link: loading it would tell that server who reads this."""
     token = tokens[index]
     place = escape(str(token.attrGet("src") or ""))
     return (
@@ -189,13 +189,13 @@ def _mathml_of(latex: str, block: bool) -> str:
 def _mathml(element: Any) -> str:
     """A tree as text. Only known tags and harmless attributes: the library passes on addresses, styles and tags in texts."""
     tag = element.tag if element.tag in _MATH_TAGS else "mrow"
-    given = "".join(
+    attributes = "".join(
         f' {name}="{value}"'
         for name, value in element.attrib.items()
         if name in _MATH_ATTRIBUTES and _MATH_VALUE.fullmatch(value)
     )
     inner = "".join(map(_mathml, element))
-    return f"<{tag}{given}>{escape(unescape(element.text or ''))}{inner}</{tag}>"
+    return f"<{tag}{attributes}>{escape(unescape(element.text or ''))}{inner}</{tag}>"
 
 
 _REFERENCE = re.compile(r"attachment:sha256:([0-9a-f]{64})")
@@ -309,22 +309,22 @@ class HtmlRenderer:
     def _attachment(self, digest: str, kind: str, name: str, row: Mapping[str, Any]) -> str:
         """A picture, a recording, or a link to the file."""
         place = place_of(row, "attachment", f"/{digest}")
-        told = escape(name or kind.replace("_", " ") or "attachment", quote=True)
+        alt = escape(name or kind.replace("_", " ") or "attachment", quote=True)
         mime = self._type_of(digest)
         family = (mime or "").partition("/")[0]
         if family == "image":
             return (
                 f'<a class=attachment href="{place}" target=_blank rel=noopener>'
-                f'<img loading=lazy alt="{told}" src="{place}"></a>'
+                f'<img loading=lazy alt="{alt}" src="{place}"></a>'
             )
         if family in ("audio", "video"):
-            return f'<{family} class=attachment controls preload=metadata src="{place}" aria-label="{told}"></{family}>'
-        return f'<p class=attachment><a href="{place}" download="{told}">{told}</a></p>'
+            return f'<{family} class=attachment controls preload=metadata src="{place}" aria-label="{alt}"></{family}>'
+        return f'<p class=attachment><a href="{place}" download="{alt}">{alt}</a></p>'
 
     def _call(self, call: Any, results: Mapping[str, Mapping[str, Any]], waiting: str | None) -> str:
         function = call.get("function") if isinstance(call, dict) else None
-        told = function if isinstance(function, dict) else {}
-        name, given = str(told.get("name") or "tool"), _clean(str(told.get("arguments") or "")[:_LONGEST])
+        fields = function if isinstance(function, dict) else {}
+        name, arguments = str(fields.get("name") or "tool"), _clean(str(fields.get("arguments") or "")[:_LONGEST])
         result = results.get(str(call.get("id"))) if isinstance(call, dict) else None
         word, state = status(result)
         if result is None and waiting is not None:
@@ -336,8 +336,8 @@ class HtmlRenderer:
         )
         return (
             f"<details class=call><summary><b>{escape(one_line(name))}</b>"
-            f" <span class=given>{escape(_gist(told.get('arguments')))}</span>"
-            f' <span class="state {state}">{escape(word)}</span></summary><pre>{escape(given)}</pre>{output}</details>'
+            f" <span class=arguments>{escape(_gist(fields.get('arguments')))}</span>"
+            f' <span class="state {state}">{escape(word)}</span></summary><pre>{escape(arguments)}</pre>{output}</details>'
         )
 
     def _output(self, row: Mapping[str, Any], *, folded: bool) -> str:
@@ -376,11 +376,11 @@ def _gist(arguments: Any) -> str:
     """Summarise a call on one line: the command, the file …, else all arguments."""
     text = str(encodable(str(arguments or "")))
     try:
-        given = msgspec.json.decode(text) if len(text) < _LONGEST else None
+        values = msgspec.json.decode(text) if len(text) < _LONGEST else None
     except msgspec.DecodeError:
-        given = None
-    if isinstance(given, dict):
-        text = next((given[name] for name in _TELLING if isinstance(given.get(name), str)), text)
+        values = None
+    if isinstance(values, dict):
+        text = next((values[name] for name in _TELLING if isinstance(values.get(name), str)), text)
     return one_line(text[:300])[:160]
 
 
@@ -410,7 +410,7 @@ def marked(snippet: str) -> str:
 def shown_type(data: bytes) -> str | None:
     """The type of a picture or recording that a browser may show; None for anything else, which is only offered for download.
 
-    The bytes decide, not what was said about them: SVG and HTML are programs.
+    The bytes decide, not the declared type: SVG and HTML are programs.
     """
     if data[:4] == b"RIFF":
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12])

@@ -1,9 +1,8 @@
-"""Talking through the page: a turn of the agent, which pages follow as events and may stop, and whose questions they answer.
-
-The reply so far is rendered as Markdown while it is written, by the code that renders it when it is stored.
+"""The page's turns: pages follow a turn of the agent as events, may stop it, and answer its questions.
 
 A turn belongs to the server, not to the tab that began it: a page that is loaded again finds it, and two tabs see the same.
-The rules of leases are those of every entry point: while another process answers in a conversation, nothing is sent.
+The reply so far is rendered as Markdown while it is written, by the code that renders it when it is stored. Leases are obeyed
+as by every entry point: while another process answers in a conversation, nothing is sent.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its bac
 _SHOWN = 20_000  # characters of what a question is about
 _MOST_MODELS = 200  # in the list; some endpoints have thousands
 _PAUSE = 0.05  # seconds between two pieces of news for a page; more where rendering them takes long
-_REMEMBERED = 50  # turns that are over and can still be asked for
+_REMEMBERED = 50  # finished turns that can still be fetched
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Prompt:
     """A visitor's message: a text with files, or nothing (`again`: another reply to the last message).
 
     `instead_of` is the message that the text replaces, in a branch that begins before it; `model` is chosen for the
@@ -83,7 +82,7 @@ class PageTurn:
         self.session_id, self.by = session_id, by  # `by`: the visitor who began it
         self.over = False
         self.stored = asyncio.Event()  # the session and the user's message are in the record, or the turn is over
-        self.request: PermissionRequest | None = None  # the question that is asked
+        self.request: PermissionRequest | None = None  # the open question
         self.reply = ""  # as far as it is written, since the last tool
         self._events: list[dict[str, Any]] = []
 
@@ -94,7 +93,7 @@ class PageTurn:
             self.over = True
             self.stored.set()
 
-    async def told(self) -> AsyncGenerator[list[dict[str, Any]]]:
+    async def follow(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """The events from the beginning, some at a time, to the end of the turn; and the reply as it is written, as HTML:
         the blocks from the first one on that has changed. These have no number: a browser takes the newest."""
         start, text, shown, now = 0, "", list[str](), asyncio.get_running_loop().time
@@ -128,7 +127,7 @@ class Talks:
         self._toolbox = Toolbox(config)
 
     def turn(self, turn_id: str) -> PageTurn | None:
-        """A turn that runs, or was over a short time ago."""
+        """A turn that runs, or ended a short time ago."""
         return self._turns.get(turn_id)
 
     def running_in(self, session_id: str) -> PageTurn | None:
@@ -149,17 +148,17 @@ class Talks:
         await asyncio.to_thread(self._db.choose_model, session_id, CONFIGURED if found is models.main else name)
         await asyncio.to_thread(self._db.record_audit, "model", session_id, by=by, detail=name)
 
-    async def begin(self, session_id: str | None, said: Said, by: str) -> PageTurn:
+    async def begin(self, session_id: str | None, prompt: Prompt, by: str) -> PageTurn:
         """Begin a turn, in a new session (None; it exists then) or at the end of this one's conversation.
 
         SessionBusy while another process, or another tab, is answering there; then nothing was stored.
         """
-        if not said.again and not said.text.strip() and not said.files:
+        if not prompt.again and not prompt.text.strip() and not prompt.files:
             raise InvalidInput("there is nothing to send: the message is empty")
         name = tip = new_session_id()
-        kept: tuple[list[str], list[Any]] = [], []
-        if session_id is not None and said.instead_of:
-            kept = await asyncio.to_thread(self._branched, session_id, tip, said.instead_of, by)
+        carried: tuple[list[str], list[Any]] = [], []
+        if session_id is not None and prompt.instead_of:
+            carried = await asyncio.to_thread(self._branched, session_id, tip, prompt.instead_of, by)
         elif session_id is not None:
             tip = await asyncio.to_thread(self._db.get_compression_tip, session_id)
             name = await asyncio.to_thread(self._name, tip)
@@ -168,11 +167,11 @@ class Talks:
         page = self._running[name] = PageTurn(tip, by)
         with ExitStack() as undo:  # if the turn can't begin
             undo.callback(self._running.pop, name)
-            if said.model:
-                await self.choose(tip, said.model, by)
+            if prompt.model:
+                await self.choose(tip, prompt.model, by)
             await self._conversations.enter(name)  # an idle agent may be closing at this moment
             undo.callback(self._conversations.leave, name)
-            agent, content = await asyncio.to_thread(self._taken, name, page, said, kept)
+            agent, content = await asyncio.to_thread(self._agent_and_content, name, page, prompt, carried)
             undo.pop_all()
         loop = asyncio.get_running_loop()
 
@@ -182,7 +181,7 @@ class Talks:
             loop.call_soon_threadsafe(page.stored.set)
             return message_id
 
-        page.turn = agent.retry() if said.again else agent.turn(content, keep=keep if session_id is None else None)
+        page.turn = agent.retry() if prompt.again else agent.turn(content, keep=keep if session_id is None else None)
         self._turns[page.id] = page
         if len(self._turns) > _REMEMBERED and (oldest := next(iter(self._turns.values()))).over:
             del self._turns[oldest.id]
@@ -192,7 +191,7 @@ class Talks:
         return page
 
     async def answer(self, page: PageTurn, number: str, yes: bool) -> bool:
-        """Answer the question of that number; False when it is not (or no longer) asked."""
+        """Answer the question of that number; False when it is not (or no longer) open."""
         request = page.request
         if request is None or request.id != number:
             return False
@@ -253,38 +252,38 @@ class Talks:
                 detail = event.question.detail if isinstance(event.question, Question) else ""
                 page.post(kind="question", id=event.id, text=event.question, detail=detail[:_SHOWN])
             case PermissionDecided():
-                if page.request is not None:  # nobody has answered
+                if page.request is not None:  # without an answer
                     page.request = None
                     await self._audit(page, event.request, False)
                 page.post(kind="answered", id=event.request.id, yes=event.allowed)
 
     async def _audit(self, page: PageTurn, request: PermissionRequest, yes: bool) -> None:
-        said, about = "allow" if yes else "decline", shortened(request.question, 1000)
-        await asyncio.to_thread(self._db.record_audit, said, page.session_id, by=page.by, detail=about)
+        action, about = "allow" if yes else "decline", shortened(request.question, 1000)
+        await asyncio.to_thread(self._db.record_audit, action, page.session_id, by=page.by, detail=about)
 
     # ------------------------------------------------------------------------------------------ in threads
 
-    def _taken(
-        self, name: str, page: PageTurn, said: Said, kept: tuple[list[str], list[Any]]
+    def _agent_and_content(
+        self, name: str, page: PageTurn, prompt: Prompt, carried: tuple[list[str], list[Any]]
     ) -> tuple[Agent, str | list[Any]]:
         """The conversation's agent, which holds the session for a turn, and the content of the message.
 
-        `kept` are the files of the message that this one replaces: their notes, and their parts.
+        `carried` are the files of the message that this one replaces: their notes, and their parts.
         """
         agent = self._conversations.take(name, page.session_id, lambda: self._agent(page.session_id))
         try:
             agent.model = self._model_for(page.session_id)
             if (who := agent.answering()) is not None:
                 raise SessionBusy(page.session_id, who)
-            detail = "another reply" if said.again else f"a message of {len(said.text):,} characters"
+            detail = "another reply" if prompt.again else f"a message of {len(prompt.text):,} characters"
             self._db.record_audit("turn", page.session_id, by=page.by, detail=detail)
-            reader, room = Reader(self._db, self._config, agent.model), MOST_TEXT // max(1, len(said.files))
-            read = [reader.read(file, room) for file in said.files]
+            reader, room = Reader(self._db, self._config, agent.model), MOST_TEXT // max(1, len(prompt.files))
+            read = [reader.read(file, room) for file in prompt.files]
         except BaseException:
             agent.let_go()
             raise
         notes, parts = [note for note, _ in read], [part for _, part in read if part is not None]
-        return agent, joined(said.text, [*kept[0], *notes], [*kept[1], *parts])
+        return agent, joined(prompt.text, [*carried[0], *notes], [*carried[1], *parts])
 
     def _branched(self, session_id: str, new_id: str, message_id: int, by: str) -> tuple[list[str], list[Any]]:
         """Make a branch that ends before a message of the user's; the files of that message."""
@@ -302,7 +301,7 @@ class Talks:
         return self._db.get_compression_chain(session_id)[0]
 
     def _model_for(self, session_id: str) -> Model:
-        """The model chosen for a conversation, in whatever place; else the configured one."""
+        """The model chosen for a conversation, at any entry point; else the configured one."""
         return model_of_choice(self._config, self._db.chosen_model(session_id), self._models().main)
 
     def _models(self) -> Models:
@@ -316,7 +315,7 @@ class Talks:
 
 
 def answering_here() -> ApiError:
-    """The error for what has to wait for the page's own turn."""
+    """The error for a change that has to wait for the page's own turn."""
     return ApiError(409, "this page is answering in this conversation; wait for it, or stop it")
 
 

@@ -73,7 +73,7 @@ _LOGIN = """<form method="post" action="/login"><label for="password">Password</
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who asks: the owner (None) or a user, and whether they may change something."""
+    """The sender of a request: the owner (None) or a user, and whether they may change something."""
 
     user: User | None = None
     read_only: bool = False
@@ -86,7 +86,7 @@ class Visitor:
 
 
 def visitor_of(request: Request) -> Visitor:
-    """Who sent this request."""
+    """The visitor who sent this request."""
     found: Visitor = request.scope[VISITOR]
     return found
 
@@ -146,8 +146,8 @@ class VisitorsOnly:
         self._cookie = hashlib.sha256(f"hermes web {token}".encode()).hexdigest()
         self._site = urlsplit(settings.url or "")
         self._users = {
-            name: Visitor(None if told == "owner" else user_named(told), visitor.read_only or told != "owner", name)
-            for name, told in settings.users.items()
+            name: Visitor(None if user == "owner" else user_named(user), visitor.read_only or user != "owner", name)
+            for name, user in settings.users.items()
         }
         self._next_guess: dict[str, float] = {}  # by address, when its next password is looked at; the oldest first
 
@@ -158,8 +158,8 @@ class VisitorsOnly:
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [pair for pair in message["headers"] if pair[0] not in dict(_HEADERS)]
-                message["headers"] = [*kept, *_HEADERS]
+                others = [pair for pair in message["headers"] if pair[0] not in dict(_HEADERS)]
+                message["headers"] = [*others, *_HEADERS]
             await send(message)
 
         headers = Headers(scope=scope)
@@ -190,12 +190,12 @@ class VisitorsOnly:
             scope[VISITOR] = Visitor(("", ""), True)
             return None
         if not hmac.compare_digest(Request(scope).cookies.get(_cookie_name(scope), "").encode(), self._cookie.encode()):
-            return self._stranger(scope)
+            return self._entrance(scope)
         scope[VISITOR] = self._visitor
         return self._not_ours(scope, headers)
 
     def _vouched(self, scope: Scope, headers: Headers) -> str | None:
-        """The name of the user that the proxy says this is; None when it is not the proxy that asks."""
+        """The name of the user that the proxy vouches for; None when the request is not from the proxy."""
         header = self._settings.user_header
         if not header or not self._is_proxy(headers) or not self._is_site(headers):
             return None
@@ -210,7 +210,7 @@ class VisitorsOnly:
         return bool(self._site.netloc) and headers.get("host", "").lower() == self._site.netloc.lower()
 
     def _not_ours(self, scope: Scope, headers: Headers) -> Response | None:
-        """The refusal of what another page asks for: a change, or more than a visit."""
+        """The refusal of another page's request: for a change, or for more than a visit."""
         if scope["method"] in ("GET", "HEAD"):
             is_visit = headers.get("sec-fetch-dest") == "document" and not scope["path"].startswith(_NO_PAGES)
             if is_visit or headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
@@ -238,7 +238,7 @@ class VisitorsOnly:
         answer.set_cookie(_cookie_name(scope), self._cookie, httponly=True, samesite="lax", path="/", secure=secure)
         return answer
 
-    def _stranger(self, scope: Scope) -> Response:
+    def _entrance(self, scope: Scope) -> Response:
         if not self._settings.password:
             return _refused(scope, 401, "This page opens with the link that belongs to it.", _BY_LINK)
         query = scope["query_string"].decode("latin-1")
@@ -267,9 +267,9 @@ class VisitorsOnly:
         return _refused(scope, 401, "", _LOGIN.format(next=there, problem="That is not the password."))
 
     def _address(self, request: Request) -> str:
-        """The address that a password comes from, as the proxy tells it; of IPv6 the network, which has many addresses."""
-        said = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-        shown = said if said and self._is_proxy(request.headers) else request.client.host if request.client else ""
+        """The address that a password comes from, as the proxy reports it; of IPv6 the network, which has many addresses."""
+        hop = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+        shown = hop if hop and self._is_proxy(request.headers) else request.client.host if request.client else ""
         try:
             address = ipaddress.ip_address(shown)
         except ValueError:
@@ -288,7 +288,7 @@ def _refused(scope: Scope, status: int, problem: str, page: str = _REFUSED) -> R
 
 
 def _path(scope: Scope) -> str:
-    """The path as it was asked for: in a session's id, a question mark is none of the address."""
+    """The path as it was requested, still quoted: a question mark in a session's id does not begin a query."""
     return str((scope.get("raw_path") or scope["path"].encode()).decode("latin-1"))
 
 

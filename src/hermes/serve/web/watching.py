@@ -1,4 +1,4 @@
-"""The one event stream of a browser: which of the conversations that its tabs show changed, whether the list did, and turns.
+"""The one event stream of a browser: changes of the conversations that its tabs show, changes of the list, and turns.
 
 An event names a state, not what changed: the page reads that itself.
 """
@@ -40,22 +40,22 @@ class PageWatch:
     async def events(self, request: Request) -> Response:
         """Server-sent events of the topics asked for: `list`, `session=ID`, `turn=ID`, each as often as tabs show one."""
         query, visitor = request.query_params, visitor_of(request)
-        asked = query.getlist("session")
-        there = await run_in_threadpool(self._db.get_sessions, asked, visible_to=visitor.user)
-        sources = [self._states(asked, there, "list" in query, visitor.user)]
+        ids = query.getlist("session")
+        visible = await run_in_threadpool(self._db.get_sessions, ids, visible_to=visitor.user)
+        sources = [self._states(ids, visible, "list" in query, visitor.user)]
         for one in query.getlist("turn"):
-            sources.append(_told(f"turn={one}", None if visitor.read_only else self._talks.turn(one)))
+            sources.append(_turn_events(f"turn={one}", None if visitor.read_only else self._talks.turn(one)))
         return StreamingResponse(with_pings(_merged(sources)), media_type="text/event-stream")
 
-    async def _states(self, asked: list[str], there: Collection[str], with_list: bool, user: User | None) -> Source:
+    async def _states(self, ids: list[str], visible: Collection[str], with_list: bool, user: User | None) -> Source:
         """The states of sessions, and of a user's list, as numbers: at once, and again after each change."""
-        for one in asked:
-            if one not in there:
+        for one in ids:
+            if one not in visible:
                 yield f"session={one}", None
         seen: dict[str, int] = {}
-        while there or with_list:
+        while visible or with_list:
             try:
-                found = await run_in_threadpool(self._look, there, with_list, user)
+                found = await run_in_threadpool(self._look, visible, with_list, user)
             except HermesError as error:  # a busy store: the next look may succeed
                 _log.warning("could not look for new messages: %s", error)
                 found = {}
@@ -75,12 +75,12 @@ class PageWatch:
         return found
 
 
-async def _told(topic: str, turn: PageTurn | None) -> Source:
+async def _turn_events(topic: str, turn: PageTurn | None) -> Source:
     """The events of a turn, some at a time."""
     if turn is None:
         yield topic, None
         return
-    async with aclosing(turn.told()) as events:
+    async with aclosing(turn.follow()) as events:
         async for some in events:
             yield topic, some
 

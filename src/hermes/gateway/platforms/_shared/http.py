@@ -2,7 +2,7 @@
 
 Error texts of a library never leave it: addresses and headers hold tokens. Redirects are not followed, except by
 `download`, which sends the login to trusted hosts alone. While a file is fetched (`no_more_than`) an answer is read up to the
-largest file that is kept, whatever size was announced, and however it is compressed; adapters with a vendor's library read
+largest accepted file, whatever size was announced, and however it is compressed; adapters with a vendor's library read
 files by `bounded`.
 """
 
@@ -33,7 +33,7 @@ _KINDS = ("image", "audio", "video")
 
 
 class TooLarge(SendRefused):
-    """A file has more bytes than are kept."""
+    """Raised when a file has more bytes than are accepted."""
 
 
 async def no_more_than(most: int, fetching: Awaitable[bytes]) -> bytes:
@@ -43,7 +43,7 @@ async def no_more_than(most: int, fetching: Awaitable[bytes]) -> bytes:
 
 
 def check_size(size: int) -> None:
-    """TooLarge where a file of so many bytes is being fetched and is not kept."""
+    """Raise TooLarge where a file of so many bytes is being fetched and is not accepted."""
     most = _most.get()
     if most is not None and size > most:
         raise _too_large(most)
@@ -54,7 +54,7 @@ def _too_large(most: int) -> TooLarge:
 
 
 async def bounded(pieces: AsyncIterable[bytes]) -> bytes:
-    """All pieces of a file together; TooLarge as soon as they are more than are kept."""
+    """All pieces of a file together; TooLarge as soon as they are more than are accepted."""
     body = bytearray()
     async for piece in pieces:
         body += piece
@@ -63,7 +63,7 @@ async def bounded(pieces: AsyncIterable[bytes]) -> bytes:
 
 
 async def bounded_answer(answer: httpx.Response, request: httpx.Request) -> httpx.Response:
-    """An answer that was begun (`stream=True`), read whole and decompressed; TooLarge as soon as it is larger than is kept."""
+    """An answer that was begun (`stream=True`), read whole and decompressed; TooLarge as soon as it is too large."""
     try:
         body = await bounded(answer.aiter_bytes())
     finally:
@@ -105,14 +105,14 @@ class HttpApi:
     async def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """The answer to a request; the error that `failure` makes of it where it is not a success."""
         try:
-            answer = await self.asked(method, path, **options)
+            answer = await self.fetch(method, path, **options)
         except httpx.HTTPError as error:
             raise self.unreachable(error) from None
         self.check(answer)
         return answer
 
-    async def asked(self, method: str, path: str | httpx.URL, **options: Any) -> httpx.Response:
-        """The answer to a request, whatever its status; httpx.HTTPError without one."""
+    async def fetch(self, method: str, path: str | httpx.URL, **options: Any) -> httpx.Response:
+        """The answer to a request, with any status; httpx.HTTPError without one."""
         most = _most.get()
         if most is None:
             return await self._http.request(method, path, **options)
@@ -163,7 +163,7 @@ class HttpApi:
                 raise SendRefused(f"{what} is not stored at {self.title}, and we have no login for its server")
             try:
                 own = address_parts(str(url))[:2] == address_parts(self.base_url)[:2]
-                answer = await self.asked("GET", url, headers=headers, auth=httpx.USE_CLIENT_DEFAULT if own else None)
+                answer = await self.fetch("GET", url, headers=headers, auth=httpx.USE_CLIENT_DEFAULT if own else None)
             except httpx.HTTPError as error:
                 raise PlatformUnreachable(
                     f"{what} could not be fetched from {self.title} ({type(error).__name__})"
@@ -302,7 +302,7 @@ class AccessToken:
         early: float = EARLY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`refusal` is what is reported if a new token is refused, too; `{}` stands for the vendor's reason."""
+        """`refusal` is the error's text if a new token is refused, too, with `{}` for the vendor's reason."""
         self._fetch, self._refusal, self._early, self._clock = fetch, refusal, early, clock
         self._token, self._until = "", 0.0
         self._busy = asyncio.Lock()
@@ -322,7 +322,7 @@ class AccessToken:
                     self._until = self._clock() + max(life - self._early, life / 2, _SHORTEST)
         return self._token
 
-    async def used(self, request: Callable[[str], Awaitable[Result]]) -> Result:
+    async def call(self, request: Callable[[str], Awaitable[Result]]) -> Result:
         """Make a request with the token; if it raises TokenRefused, once more with a new one."""
         token = await self.get()
         try:

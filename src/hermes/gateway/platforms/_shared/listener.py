@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hermes.gateway.adapter import Link, Listening
 
 LARGEST = 10_000_000  # bytes of a delivery whose sender is known by its headers
-LARGEST_UNKNOWN = 2_000_000  # … and of one that is proved by its bytes: until then it is a stranger's
+LARGEST_UNKNOWN = 2_000_000  # … and of one that is proved by its bytes: until then its sender is unknown
 SLOWEST = 10.0  # seconds for a delivery to arrive whole
 WINDOW = 300.0  # seconds by which a signed time may differ from ours
 _QUIET = 10.0  # seconds between two lines in the log about refused deliveries
@@ -70,11 +70,11 @@ Signed = Callable[[PlatformRequest], bool | Awaitable[bool]]
 _ports: dict[tuple[int, str, int], _SharedPort] = {}
 
 
-def is_signed(secret: str | bytes, body: bytes, given: str, *, digest: str = "sha256") -> bool:
+def is_signed(secret: str | bytes, body: bytes, presented: str, *, digest: str = "sha256") -> bool:
     """Whether this is the hex HMAC of a body, with or without "sha256=" before it; takes the same time either way."""
     key = secret.encode() if isinstance(secret, str) else secret
     wanted = hmac.new(key, body, getattr(hashlib, digest)).hexdigest()
-    return hmac.compare_digest(given.removeprefix(f"{digest}=").lower().encode("utf-8", "replace"), wanted.encode())
+    return hmac.compare_digest(presented.removeprefix(f"{digest}=").lower().encode("utf-8", "replace"), wanted.encode())
 
 
 def in_window(at: float | str | None, *, seconds: float = WINDOW, clock: Callable[[], float] = time.time) -> bool:

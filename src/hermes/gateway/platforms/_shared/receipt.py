@@ -1,12 +1,10 @@
-"""Messages on their way from a platform to the store.
+"""Messages on their way from a platform to the store: parsing pushed payloads, and losing none.
 
-Messages of platforms that do not send them again are on the disk until the store has them (`Keeper`).
+A payload that is not JSON is dropped with one line in the log, which never has its content. Vendors' objects may hold anything:
+`dict_of` and its like give a value of the wanted kind, empty where it is another.
 
-A mark in a small file says how far the messages of an account are stored: the next connection reads what was said after it.
-
-Pushed payloads of vendors, read as JSON. A malformed one is dropped with one line in the log, which never has its content.
-
-Vendors' objects may hold anything: `dict_of` and its like give a value of the wanted kind, empty where it is another.
+Messages of platforms that do not send them again are on the disk until the store has them (`Keeper`). A mark in a small file
+says how far the messages of an account are stored: the next connection reads the messages after it.
 """
 
 from __future__ import annotations
@@ -207,7 +205,7 @@ class SinceFile(MarkFile[Since]):
         super().__init__(file, account, Since)
 
     def note(self, moment: Any) -> None:
-        """Everything up to this moment is stored. An older one costs only repetitions."""
+        """Note that everything up to this moment is stored. An older one costs only repetitions."""
         if isinstance(moment, int) and not isinstance(moment, bool) and moment > (self.state.since or -1):
             self.state.since = moment
             self.changed()

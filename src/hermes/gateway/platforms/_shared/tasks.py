@@ -1,4 +1,4 @@
-"""Shared by the connections to platforms: tasks that end with them, retries after short breaks, their end, bounded memory."""
+"""Tools for connections to platforms: tasks that end with them, retries after short breaks, closing, bounded memory."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ class Retries:
 
 @contextmanager
 def loss_reported(link: Link, title: str, failed: str = "an event could not be handled") -> Iterator[None]:
-    """Around what receives: the error that ends it is reported to the gateway, which connects again.
+    """A context for receiving: the error that ends it is reported to the gateway, which connects again.
 
-    Of an error that is none of ours only the kind is logged, after what has `failed`: its text may hold a token.
+    Of a foreign error only the kind is logged, after what has `failed`: its text may hold a token.
     """
     try:
         yield
@@ -172,21 +172,21 @@ class Recent(OrderedDict[Key, Value]):
 class SentMessages(Recent[str, Value]):
     """Facts about our messages, by their ids. A report about one may come before the answer that tells us its id."""
 
-    _under_way = 0
+    _in_flight = 0
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Around a request that sends a message."""
-        self._under_way += 1
+        """A context for a request that sends a message."""
+        self._in_flight += 1
         try:
             yield
         finally:
-            self._under_way -= 1
+            self._in_flight -= 1
 
     async def find(self, message_id: str, patience: float = 2.0) -> Value | None:
-        """The fact stored about a message, which may be under way; None if it is not ours."""
+        """The fact stored about a message, which may still be in flight; None if it is not ours."""
         for _ in range(int(patience * 10)):
-            if message_id in self or not self._under_way:
+            if message_id in self or not self._in_flight:
                 break
             await asyncio.sleep(0.1)
         return self.get(message_id)

@@ -49,7 +49,7 @@ class WebSocketClient:
             elif message.type is not aiohttp.WSMsgType.BINARY:
                 raise self.ended(socket.close_code)
 
-    async def asked(self, name: Any, frame: dict[str, Any], seconds: float) -> dict[str, Any]:
+    async def exchange(self, name: Any, frame: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send a request; the frame that is `answered` under its name. PlatformUnreachable without one."""
         socket = self._socket
         if socket is None or socket.closed:
@@ -67,19 +67,19 @@ class WebSocketClient:
                 del self._answers[name]
 
     def answered(self, name: Any, frame: dict[str, Any]) -> None:
-        """The answer to a request has arrived; one to none is ignored."""
+        """Pass on the answer to a request; one to no open request is ignored."""
         if name in self._answers and not self._answers[name].done():
             self._answers[name].set_result(frame)
 
     def unanswered(self) -> None:
-        """The connection has ended: no request is answered any more."""
+        """Fail all open requests: the connection has ended."""
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(PlatformUnreachable(f"the connection to {self.title} broke", maybe_sent=True))
 
     @asynccontextmanager
     async def opening(self, seconds: float = 20.0) -> AsyncIterator[None]:
-        """Around connecting and logging in: if that fails or takes longer, the connection is closed, and `explained` raised."""
+        """A context for connecting and logging in: if that fails or takes longer, it closes and raises `explained`."""
         try:
             async with asyncio.timeout(seconds):
                 yield

@@ -1,6 +1,6 @@
 """The Discord adapter: one connection for receiving, requests for everything else.
 
-Discord wants no receipt for messages, so what is safe is noted by us (`missed`): a message that could not be kept, or
+Discord wants no receipt for messages, so we note which are stored (`missed`): a message that could not be stored, or
 that was still waiting when the process ended, is fetched again by the next connection. Slash commands want one within
 three seconds and can't be fetched: without it Discord shows the person that the command failed. Rate limits of up to 30 seconds
 are waited for by discord.py inside a call (it obeys Retry-After and can be cancelled); longer ones are a SlowDown.
@@ -39,7 +39,7 @@ from hermes.gateway.platforms.discord.client import (
     INTENTS_ADVICE,
     TOKEN_ADVICE,
     DiscordClient,
-    Heard,
+    Incoming,
     Revised,
     buttons,
     clear,
@@ -90,8 +90,8 @@ class Discord(ApiAdapter[DiscordClient]):
         super().__init__(values, home)
         self._link: Link | None = None
         self._seen: Seen | None = None
-        self._stood: asyncio.Future[None] | None = None
-        self._heard: asyncio.Queue[Heard | None] = asyncio.Queue()
+        self._established: asyncio.Future[None] | None = None
+        self._queue: asyncio.Queue[Incoming | None] = asyncio.Queue()
 
     # ------------------------------------------------------------------------------------------ connecting
 
@@ -109,13 +109,13 @@ class Discord(ApiAdapter[DiscordClient]):
 
     async def begin(self, link: Link, client: DiscordClient) -> None:
         """Log in and begin to receive."""
-        self._link, self._heard = link, asyncio.Queue()
-        self._stood = asyncio.get_running_loop().create_future()
+        self._link, self._queue = link, asyncio.Queue()
+        self._established = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(_TO_CONNECT):
                 await self._log_in(client)
                 self._tasks.start(self._run(client))
-                await self._stood
+                await self._established
         except TimeoutError:
             raise PlatformUnreachable("Discord did not answer in time") from None
 
@@ -128,8 +128,8 @@ class Discord(ApiAdapter[DiscordClient]):
     def make_api(self) -> DiscordClient:
         """A client that is not logged in yet."""
         return DiscordClient(
-            self.text("api_base"), self.text("gateway_url"), stands=self._stands,
-            heard=lambda heard: self._heard.put_nowait(heard),
+            self.text("api_base"), self.text("gateway_url"), on_connected=self._on_connected,
+            on_item=lambda item: self._queue.put_nowait(item),
         )  # fmt: skip
 
     async def _log_in(self, client: DiscordClient) -> None:
@@ -149,22 +149,22 @@ class Discord(ApiAdapter[DiscordClient]):
         self._lost(error)
 
     def _lost(self, error: Exception) -> None:
-        if self._stood is not None and not self._stood.done():
-            self._stood.set_exception(error)
+        if self._established is not None and not self._established.done():
+            self._established.set_exception(error)
         elif self._link is not None:
             self._link.lost(error)
 
-    def _stands(self, resumed: bool) -> None:
+    def _on_connected(self, resumed: bool) -> None:
         """The connection is established: resumed without a loss, or new; then missed messages are fetched first."""
         client, link = self._api, self._link
         if client is None or client.user is None or link is None:
             return
         if not resumed:
-            self._heard.put_nowait(None)
+            self._queue.put_nowait(None)
         if self._seen is None:
             self._seen = Seen(self.home / "discord" / "seen.json", client.user.id)
-        if self._stood is not None and not self._stood.done():
-            self._stood.set_result(None)
+        if self._established is not None and not self._established.done():
+            self._established.set_result(None)
             self._tasks.start(self._take(client, link, self._seen))
         link.connected(_identity(client))
 
@@ -173,17 +173,17 @@ class Discord(ApiAdapter[DiscordClient]):
     async def _take(self, client: DiscordClient, link: Link, seen: Seen) -> None:
         """Hand over queued items, one after the other."""
         while True:
-            heard = await self._heard.get()
+            item = await self._queue.get()
             try:
-                if heard is None:
+                if item is None:
                     await self._take_missed(client, link, seen)
-                elif isinstance(heard, discord.Interaction):
-                    await self._take_command(client, link, seen, heard)
-                elif isinstance(heard, Revised):
-                    await self._take_revised(client, link, heard)
+                elif isinstance(item, discord.Interaction):
+                    await self._take_command(client, link, seen, item)
+                elif isinstance(item, Revised):
+                    await self._take_revised(client, link, item)
                 else:
-                    await self._take_message(client, link, heard)
-                    seen.note(heard.id, heard.channel.id if heard.guild is None else None)
+                    await self._take_message(client, link, item)
+                    seen.note(item.id, item.channel.id if item.guild is None else None)
             except (OSError, aiohttp.ClientError) as trouble:
                 self._lost(translated(trouble, "fetch what was missed"))
                 return
@@ -206,23 +206,23 @@ class Discord(ApiAdapter[DiscordClient]):
         if event is not None:
             await keep(link, event)
 
-    async def _take_revised(self, client: DiscordClient, link: Link, heard: Revised) -> None:
+    async def _take_revised(self, client: DiscordClient, link: Link, item: Revised) -> None:
         """An edit (Discord allows it to the author alone), or a deletion."""
-        if isinstance(heard, discord.RawBulkMessageDeleteEvent):
-            for one in sorted(heard.message_ids):
-                await keep(link, deleted(f"{heard.channel_id}:{one}"))
-        elif isinstance(heard, discord.RawMessageDeleteEvent):
-            await keep(link, deleted(f"{heard.channel_id}:{heard.message_id}"))
-        elif heard.data.get("edited_timestamp") and client.user is not None:  # else only a preview was added
-            event = message_event(heard.message, client.user)
+        if isinstance(item, discord.RawBulkMessageDeleteEvent):
+            for one in sorted(item.message_ids):
+                await keep(link, deleted(f"{item.channel_id}:{one}"))
+        elif isinstance(item, discord.RawMessageDeleteEvent):
+            await keep(link, deleted(f"{item.channel_id}:{item.message_id}"))
+        elif item.data.get("edited_timestamp") and client.user is not None:  # else only a preview was added
+            event = message_event(item.message, client.user)
             if event is not None:
                 words = hashlib.sha256(event.text.encode(errors="surrogatepass")).hexdigest()[:8]
-                name = f"edited:{event.id}:{heard.data['edited_timestamp']}:{words}"
+                name = f"edited:{event.id}:{item.data['edited_timestamp']}:{words}"
                 await keep(link, Revision(id=name, revises=event.id, event=event))
 
-    async def _take_command(self, client: DiscordClient, link: Link, seen: Seen, heard: discord.Interaction) -> None:
+    async def _take_command(self, client: DiscordClient, link: Link, seen: Seen, item: discord.Interaction) -> None:
         """Store a command or a press, then acknowledge it. Discord shows the person one that was not acknowledged in time."""
-        event = command_event(heard) or press_event(heard)
+        event = command_event(item) or press_event(item)
         if event is None:
             return
         try:
@@ -233,7 +233,7 @@ class Discord(ApiAdapter[DiscordClient]):
             return
         if event.chat.type == DM:
             seen.note(0, int(event.chat.chat_id))
-        self._tasks.start(_acknowledge(client, link, heard))
+        self._tasks.start(_acknowledge(client, link, item))
 
     # ------------------------------------------------------------------------------------------ sending
 
@@ -295,7 +295,7 @@ class Discord(ApiAdapter[DiscordClient]):
             await self._connected().http.send_typing(channel.id)
 
     async def fetch(self, attachment: Attachment) -> bytes:
-        """The bytes of a file, at an address asked for now: the one that came with the message expires."""
+        """The bytes of a file, at an address requested now: the one that came with the message expires."""
         reference = attachment.reference
         place = self._connected().get_partial_messageable(_number(reference.get("channel")))
         with our_errors("fetch this file"):
@@ -351,13 +351,13 @@ class Discord(ApiAdapter[DiscordClient]):
         return self._connected().get_partial_messageable(number)
 
 
-async def _acknowledge(client: DiscordClient, link: Link, heard: discord.Interaction) -> None:
+async def _acknowledge(client: DiscordClient, link: Link, item: discord.Interaction) -> None:
     """Acknowledge a command or a press, and remove the line that Discord shows for a command."""
     try:
         with our_errors("acknowledge a command"):
-            await defer(client, heard)
-            if heard.type is discord.InteractionType.application_command:
-                await clear(client, heard)
+            await defer(client, item)
+            if item.type is discord.InteractionType.application_command:
+                await clear(client, item)
     except PlatformError as error:
         link.log.warning("a slash command is stored, but could not be acknowledged to Discord: %s", error)
 

@@ -53,7 +53,7 @@ discord.VoiceClient.warn_dave = False
 
 
 Revised = discord.RawMessageUpdateEvent | discord.RawMessageDeleteEvent | discord.RawBulkMessageDeleteEvent
-Heard = discord.Message | discord.Interaction | Revised
+Incoming = discord.Message | discord.Interaction | Revised
 
 
 class DiscordClient(discord.Client):
@@ -64,8 +64,8 @@ class DiscordClient(discord.Client):
         api_base: str,
         gateway_url: str,
         *,
-        stands: Callable[[bool], None] = lambda resumed: None,
-        heard: Callable[[Heard], None] = lambda item: None,
+        on_connected: Callable[[bool], None] = lambda resumed: None,
+        on_item: Callable[[Incoming], None] = lambda item: None,
     ) -> None:
         super().__init__(
             intents=discord.Intents(
@@ -81,7 +81,7 @@ class DiscordClient(discord.Client):
             guild_ready_timeout=0,
             max_ratelimit_timeout=LONGEST_WAIT,
         )
-        self._stands, self._heard = stands, heard
+        self._on_connected, self._on_item = on_connected, on_item
         _redirect(self.http, api_base.rstrip("/"), gateway_url)
         for name in ("discord.http", "discord.gateway", "discord.client", "discord.state"):
             logging.getLogger(name).addFilter(_DISCREET)
@@ -89,25 +89,25 @@ class DiscordClient(discord.Client):
     # Each of these is begun in the order of the events, and ends without waiting: the order stays.
 
     async def on_connect(self) -> None:
-        self._stands(False)
+        self._on_connected(False)
 
     async def on_resumed(self) -> None:
-        self._stands(True)
+        self._on_connected(True)
 
     async def on_message(self, message: discord.Message) -> None:
-        self._heard(message)
+        self._on_item(message)
 
     async def on_raw_message_edit(self, payload: discord.RawMessageUpdateEvent) -> None:
-        self._heard(payload)
+        self._on_item(payload)
 
     async def on_raw_message_delete(self, payload: discord.RawMessageDeleteEvent) -> None:
-        self._heard(payload)
+        self._on_item(payload)
 
     async def on_raw_bulk_message_delete(self, payload: discord.RawBulkMessageDeleteEvent) -> None:
-        self._heard(payload)
+        self._on_item(payload)
 
     async def on_interaction(self, interaction: discord.Interaction) -> None:
-        self._heard(interaction)
+        self._on_item(interaction)
 
     async def close(self) -> None:
         """Close the connection without waiting for the server's close frame.

@@ -1,9 +1,7 @@
-"""Messages on Discord, as events.
+"""Messages on Discord as events, also those sent while the gateway was not connected.
 
 A server channel is a channel, a thread in it (or a forum's post) is the same channel with a thread id. Ids of threads
 and of people look alike there, so a thread's is written `thread-<id>`.
-
-Messages sent while the gateway was not connected: Discord keeps them in the channels, so they are fetched from there.
 
 A resumed connection loses nothing. For a new one (a long outage, a restart) a small file has the newest stored message
 and the known direct-message channels; newer messages are read from the channels, oldest first. Ids on Discord
@@ -109,8 +107,8 @@ def command_event(interaction: discord.Interaction) -> Event | None:
 def press_event(interaction: discord.Interaction) -> Event | None:
     """A pressed button: what it says, by the person who pressed it; None for every other interaction."""
     data: dict[str, Any] = dict(interaction.data or {})
-    said = str(data.get("custom_id") or "")
-    if interaction.type is not discord.InteractionType.component or not said.startswith(SAYS):
+    custom_id = str(data.get("custom_id") or "")
+    if interaction.type is not discord.InteractionType.component or not custom_id.startswith(SAYS):
         return None
     if interaction.channel is None or interaction.message is None:
         return None
@@ -118,7 +116,7 @@ def press_event(interaction: discord.Interaction) -> Event | None:
         id=f"interaction:{interaction.id}",
         chat=chat_of(interaction.channel, interaction.user.display_name),
         sender=_sender(interaction.user),
-        text=said.removeprefix(SAYS).partition(":")[2],
+        text=custom_id.removeprefix(SAYS).partition(":")[2],
         reply_to=str(interaction.message.id),
         sent_at=interaction.created_at.timestamp(),
     )
@@ -162,7 +160,7 @@ def _text(message: discord.Message, me: discord.ClientUser) -> str:
 
 
 def _forwarded(message: discord.Message) -> Forwarded | None:
-    """The messages that this one forwards; Discord does not tell their authors."""
+    """The messages that this one forwards; Discord does not name their authors."""
     if not message.message_snapshots:
         return None
     words = "\n\n".join(one.content for one in message.message_snapshots if one.content)
@@ -185,7 +183,7 @@ def _named(text: str, message: discord.Message) -> str:
 
 
 def _attachment(message: discord.Message, file: discord.Attachment) -> Attachment:
-    """Addresses of files expire after a day, so the reference names the message: fetched again, it has a new address."""
+    """A file of a message. Its address expires after a day, so the reference names the message, which has a new address later."""
     mime = (file.content_type or "").partition(";")[0].strip()
     reference = {"channel": str(message.channel.id), "message": str(message.id), "attachment": str(file.id)}
     return attachment(file.filename, mime, file.size, **reference)
@@ -239,7 +237,7 @@ async def missed(
     since = seen.begin()
     if since is None:
         return
-    await _servers_told(client)
+    await _servers_announced(client)
     for channel in _with_news(client, seen, since):
         number = 0
         try:
@@ -261,7 +259,7 @@ async def missed(
             )
 
 
-async def _servers_told(client: discord.Client, patience: float = 5.0) -> None:
+async def _servers_announced(client: discord.Client, patience: float = 5.0) -> None:
     """Wait until Discord has announced all our servers; some may be unavailable for long."""
     deadline = time.monotonic() + patience
     while any(guild.unavailable for guild in client.guilds) and time.monotonic() < deadline:

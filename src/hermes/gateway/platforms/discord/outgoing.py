@@ -1,4 +1,4 @@
-"""Markdown as language models write it, as Discord shows it.
+"""A model's Markdown, rewritten as Discord shows it.
 
 Discord understands most of it. What it does not, or takes for something else, is changed: tables, deep headings,
 rules, pictures, `__bold__` (underlined there), `||` (hides text there), fences of `~~~` or more than three backticks.
@@ -85,7 +85,7 @@ def _fenced(lines: list[str], at: int, opening: re.Match[str]) -> tuple[list[str
 
 
 def _inside(text: str) -> str:
-    """Text that can't end the block of code it stands in."""
+    """Text that can't end the block of code around it."""
     while "```" in text:
         text = text.replace("```", "``\u200b`")
     return text

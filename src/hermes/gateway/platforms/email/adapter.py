@@ -21,7 +21,7 @@ from hermes.gateway.adapter import Adapter, Capabilities, Link, ReplyContext, Se
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile, Sender
 from hermes.gateway.platforms._shared.http import attachment, check_size, tls_context
 from hermes.gateway.platforms._shared.tasks import Tasks, loss_reported
-from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, doubt, misused, wanted_proof
+from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, distrust, misuse, wanted_proof
 from hermes.gateway.platforms.email.client import (
     Account,
     Connection,
@@ -169,7 +169,7 @@ class Email(Adapter):
         if mail is None:
             log.warning("skipping a mail that can't be read")
             return False
-        unproven = self._doubt(mail)
+        unproven = self._distrust(mail)
         why = mail.unwanted or (unproven if self._proof != NEVER else None)
         if why:
             log.info("skipping a mail from %s: %s", mail.address or "an unknown sender", why)
@@ -182,13 +182,13 @@ class Email(Adapter):
             raise
         return True
 
-    def _doubt(self, mail: Mail) -> str | None:
+    def _distrust(self, mail: Mail) -> str | None:
         """Why a mail does not prove that its sender wrote it to us, and lately; None when it does."""
         if not mail.clear:
             return "its headers are malformed"
         server, below = self.text("authserv_id"), bool(self.setting("authserv_below"))
         our_domain = self._address.rpartition("@")[2]
-        return doubt(mail.trail, mail.address, server=server, our_domain=our_domain, below=below) or misused(
+        return distrust(mail.trail, mail.address, server=server, our_domain=our_domain, below=below) or misuse(
             mail.trail, mail.address, server=server, our_domain=our_domain, below=below,
             our_addresses={one.lower() for one in (self._address, self._username, *self.setting("aliases"))},
             now=time.time(), days=int(self.setting("days")),

@@ -6,7 +6,7 @@ and stand above the line with which it received the mail; a sender can't write t
 for the domain in From and, where the domain is our own or the checks name an account of that domain, for that very address.
 
 A DKIM signature stays valid when anyone sends the mail on to us, with headers added that are not signed. So a proven mail
-must also be addressed to us, be new and have a Message-ID (`misused`), by headers that the signature covers.
+must also be addressed to us, be new and have a Message-ID (`misuse`), by headers that the signature covers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def wanted_proof(value: object) -> str:
     return word
 
 
-def doubt(
+def distrust(
     headers: Sequence[tuple[str, str]], address: str, *, server: str | None, our_domain: str, below: bool = False
 ) -> str | None:
     """Why a mail does not prove that it is from this address; None when it does.
@@ -73,11 +73,11 @@ def doubt(
     return f"the mail server could not confirm the sender ({seen})"
 
 
-def misused(
+def misuse(
     headers: Sequence[tuple[str, str]], address: str, *, server: str, our_addresses: Collection[str], our_domain: str,
     now: float, days: int, below: bool = False,
 ) -> str | None:  # fmt: skip
-    """Why a mail that `doubt` finds proven may have been written for others, or sent before; None when it was not.
+    """Why a proven mail (see `distrust`) may have been written for others, or sent before; None when it was not.
 
     Its sender counts for us when one of our addresses is in To or Cc, and its Date (of the last `days`; 0: any) and its
     Message-ID are there once. Where only a signature proves the sender, it must cover these headers and the subject.
@@ -204,22 +204,22 @@ def _hidden_quotes(text: str) -> str:
 
     A sender chooses their content (the mailbox of an envelope, a reason), and could write a check or a domain.
     """
-    kept: list[str] = []
+    signs: list[str] = []
     quoted = escaped = False
     for sign in text:
         if sign == '"' and not escaped:
             quoted = not quoted
         elif quoted:
             escaped = sign == "\\" and not escaped
-            kept.append(chr(0xE000 + ord(sign)) if ord(sign) < 0x100 else sign)
+            signs.append(chr(0xE000 + ord(sign)) if ord(sign) < 0x100 else sign)
         else:
-            kept.append(sign)
-    return "".join(kept)
+            signs.append(sign)
+    return "".join(signs)
 
 
 def _without_comments(header: str) -> str:
     """A header without its (comments), which may hold anything; a quoted text stays as it is."""
-    kept: list[str] = []
+    signs: list[str] = []
     depth, quoted, escaped = 0, False, False
     for sign in header:
         plain = not escaped
@@ -229,11 +229,11 @@ def _without_comments(header: str) -> str:
         elif plain and sign == "(" and not quoted:
             depth += 1
         if not depth:
-            kept.append(sign)
+            signs.append(sign)
         elif plain and sign == ")":
             depth -= 1
-            kept.append(" ")
-    return "".join(kept)
+            signs.append(" ")
+    return "".join(signs)
 
 
 def _covers(proven: str, domain: str) -> bool:

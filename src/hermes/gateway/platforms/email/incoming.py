@@ -1,6 +1,6 @@
 """Parsing a mail: its text, its sender, its thread, and whether it is a message to us at all.
 
-A mail is whatever strangers' programs made of the standards. Reading never fails: unreadable parts are skipped.
+Programs of all kinds write mails and follow the standards loosely. Reading never fails: unreadable parts are skipped.
 Identity and thread come from the raw headers, before anything in them is decoded, so that an encoded text can't
 pretend to be an address.
 """

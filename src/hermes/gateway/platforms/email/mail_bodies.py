@@ -114,9 +114,9 @@ def _quoted_from(lines: list[str]) -> int:
 def _attribution(lines: list[str], number: int) -> int:
     """How many lines the "On … wrote:" takes that begins at this one; 0 without one. Programs wrap it."""
     for length in (1, 2, 3):
-        taken = lines[number : number + length]
-        joined = " ".join(line.strip() for line in taken)
-        if not taken[-1].strip() or taken[-1].startswith(">") or len(joined) > _LONGEST_LINE:
+        wrapped = lines[number : number + length]
+        joined = " ".join(line.strip() for line in wrapped)
+        if not wrapped[-1].strip() or wrapped[-1].startswith(">") or len(joined) > _LONGEST_LINE:
             return 0
         if _WROTE.match(joined):
             return length
@@ -152,7 +152,7 @@ def _without_last_quote(lines: list[str]) -> list[str]:
 
 
 def _without_first_quote(lines: list[str]) -> list[str]:
-    """Without one quote that stands before everything else; with more of them, each stays with its answer."""
+    """The lines without a single quote at the top; where there are more quotes, each stays with its answer."""
     start = 0
     while start < len(lines) and not lines[start].strip():
         start += 1
@@ -218,8 +218,8 @@ class _HtmlText(HTMLParser):
             if tag == self._silent[0]:
                 self._silent.append(tag)
             return
-        given = {name: value or "" for name, value in attrs}
-        hidden = "hidden" in given or "display:none" in given.get("style", "").replace(" ", "").lower()
+        attributes = {name: value or "" for name, value in attrs}
+        hidden = "hidden" in attributes or "display:none" in attributes.get("style", "").replace(" ", "").lower()
         if tag in _SILENT or (hidden and tag in _BLOCKS | {"span", "td", "a", "b", "i", "font"}):
             self._silent.append(tag)
         elif tag == "br":
@@ -239,9 +239,9 @@ class _HtmlText(HTMLParser):
         elif tag in ("td", "th"):
             self._line.append(" ")
         elif tag == "a":
-            self._links.append((given.get("href", ""), len(self._line)))
-        elif tag == "img" and given.get("alt"):
-            self._line.append(f"[{given['alt']}]")
+            self._links.append((attributes.get("href", ""), len(self._line)))
+        elif tag == "img" and attributes.get("alt"):
+            self._line.append(f"[{attributes['alt']}]")
         if tag in _BLOCKS:
             self._blank() if tag in _PARAGRAPHS else self._end_line()
         if tag == "pre":

@@ -2,9 +2,8 @@
 
 https://open.feishu.cn/document (Feishu), https://open.larksuite.com/document (Lark)
 
-Replies as cards: Markdown in one element, without what would call people, show foreign pictures or break the card.
-
-A card (JSON 2.0) is edited as often as needed, a text message 20 times at most: so all replies are cards.
+A card (JSON 2.0) is edited as often as needed, a text message 20 times at most: so all replies are cards. A card has Markdown
+in one element, without what would call people, show foreign pictures or break the card.
 https://open.feishu.cn/document/feishu-cards/card-json-v2-components/content-components/rich-text
 """
 
@@ -148,13 +147,13 @@ class Feishu(ApiAdapter[FeishuApi]):
         """Hand over events in order until the connection can't be opened any more."""
         retries = Retries(link, identity)
 
-        async def taken(content: dict[str, Any]) -> None:
+        async def on_event(content: dict[str, Any]) -> None:
             await self._happened(link, content)
 
         with loss_reported(link, "Feishu"):
             while True:
                 try:
-                    await connection.run(taken, retries.succeeded)
+                    await connection.run(on_event, retries.succeeded)
                 except (PlatformUnreachable, SlowDown) as error:
                     await retries.failed(error)
                 await retries.opened(connection.open)
@@ -180,7 +179,7 @@ class Feishu(ApiAdapter[FeishuApi]):
             await hand_over(link, what)
 
     async def _name(self, open_id: Any) -> str | None:
-        """A person's name, if the app may read it; asked for once."""
+        """A person's name, if the app may read it; requested once."""
         if not isinstance(open_id, str) or not open_id or self._api is None:
             return None
         known = self._names.get(open_id)

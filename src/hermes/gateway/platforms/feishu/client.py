@@ -1,10 +1,10 @@
-"""Feishu's HTTP API: every answer is JSON with a `code`; the access token of the app is renewed by one request for all.
+"""Feishu's HTTP API, and its long connection, a WebSocket that pushes events.
 
+Every answer of the API is JSON with a `code`; the access token of the app is renewed by one request for all.
 https://open.feishu.cn/document/server-docs/api-call-guide/generic-error-code
 
-Feishu's long connection: a WebSocket that pushes events; each is acknowledged by its own frame with a status.
-
-What is not acknowledged within three seconds, or with an error, is sent again (15 s, 5 min, 1 h and 6 h later).
+Each event is acknowledged by its own frame with a status. An event that is not acknowledged within three seconds, or with an
+error, is sent again (15 s, 5 min, 1 h and 6 h later).
 """
 
 from __future__ import annotations
@@ -67,28 +67,28 @@ class FeishuApi(HttpApi):
     async def _authorized(self, method: str, path: str, *, raw: bool = False, **options: Any) -> httpx.Response:
         """A request with the token; an expired token is renewed, and the request repeated once."""
 
-        async def asked(token: str) -> httpx.Response:
+        async def attempt(token: str) -> httpx.Response:
             answer = await self.request(method, path, headers={"Authorization": f"Bearer {token}"}, **options)
             if not raw:
                 self._checked(answer)
             return answer
 
-        return await self._token.used(asked)
+        return await self._token.call(attempt)
 
     async def address(self) -> dict[str, Any]:
         """The address of the long connection, and its settings: the fields `URL` and `ClientConfig`."""
         body = {"AppID": self._app_id, "AppSecret": self._app_secret}
         answer = await self.request("POST", "/callback/ws/endpoint", json=body, headers={"locale": "en"})
         found = self._json(answer)
-        code, told = found.get("code"), error_text(found.get("msg") or "", self._app_secret)
+        code, why = found.get("code"), error_text(found.get("msg") or "", self._app_secret)
         if code in (1, 1000040343):
-            raise PlatformUnreachable(f"{self.title} is busy: {told}")
+            raise PlatformUnreachable(f"{self.title} is busy: {why}")
         if code == 1000040350:
             raise PlatformUnreachable(f"{self.title}: too many long connections of this app are open")
         data = found.get("data")
         if code != 0 or not isinstance(data, dict) or not data.get("URL"):
             raise PlatformRefused(
-                f"{self.title} opens no long connection: {told or code}; check app_id, app_secret and the subscription mode"
+                f"{self.title} opens no long connection: {why or code}; check app_id, app_secret and the subscription mode"
             )
         return data
 
@@ -104,7 +104,7 @@ class FeishuApi(HttpApi):
         return token, seconds(found.get("expire"), 7200.0)
 
     def check(self, answer: httpx.Response) -> None:
-        """As usual; how long to wait is in Feishu's own header."""
+        """Check an answer as usual; how long to wait is in Feishu's own header."""
         if answer.status_code == 429:
             raise self._slow(answer)
         super().check(answer)
@@ -120,21 +120,21 @@ class FeishuApi(HttpApi):
             raise self._error(found, answer)
 
     def _error(self, found: dict[str, Any], answer: httpx.Response) -> PlatformError:
-        code, told = found.get("code"), error_text(found.get("msg") or "", self._app_secret, self._token.value)
+        code, why = found.get("code"), error_text(found.get("msg") or "", self._app_secret, self._token.value)
         if code in TOKEN_CODES:
-            return TokenRefused(told)
+            return TokenRefused(why)
         if code in _SLOW_CODES:
             return self._slow(answer)
         if code in _LOGIN_CODES or (code is None and answer.status_code == 401):
-            return PlatformRefused(f"{self.title} does not accept app_id and app_secret: {told or answer.status_code}")
+            return PlatformRefused(f"{self.title} does not accept app_id and app_secret: {why or answer.status_code}")
         if code in _UNCLEAR_CODES:
             return PlatformUnreachable(f"{self.title} is still sending the message", maybe_sent=True)
         known = code if isinstance(code, int) and not isinstance(code, bool) else answer.status_code
-        return FeishuRefused(f"{self.title} refuses: {told or 'no reason given'} ({known})", known)
+        return FeishuRefused(f"{self.title} refuses: {why or 'no reason given'} ({known})", known)
 
     def _slow(self, answer: httpx.Response) -> SlowDown:
-        given = answer.headers.get("x-ogw-ratelimit-reset") or answer.headers.get("Retry-After")
-        return SlowDown(f"{self.title} asks us to wait", seconds(given, 1.0))
+        wait = answer.headers.get("x-ogw-ratelimit-reset") or answer.headers.get("Retry-After")
+        return SlowDown(f"{self.title} asks us to wait", seconds(wait, 1.0))
 
     def _json(self, answer: httpx.Response) -> dict[str, Any]:
         found = json_object(answer)
@@ -147,7 +147,7 @@ _HEARTBEAT = 25.0
 _MOST_PARTS = 1_000
 _LARGEST = 20_000_000  # bytes of one frame
 
-Taken = Callable[[dict[str, Any]], Awaitable[None]]
+OnEvent = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class LongConnection(WebSocketClient):
@@ -174,7 +174,7 @@ class LongConnection(WebSocketClient):
         async with self.opening():
             await self.connect(address, heartbeat=_HEARTBEAT, most=_LARGEST)
 
-    async def run(self, taken: Taken, alive: Callable[[], None]) -> None:
+    async def run(self, on_event: OnEvent, alive: Callable[[], None]) -> None:
         """Hand over events in order until the connection breaks (PlatformUnreachable); `alive` is called with every frame."""
         pinging = asyncio.get_running_loop().create_task(self._keep_open())
         try:
@@ -183,12 +183,12 @@ class LongConnection(WebSocketClient):
                 if frame.method == CONTROL and frame.header("type") == "pong":
                     self._configure(parsed(frame.payload))
                 elif frame.method == DATA:
-                    await self._data(frame, taken)
+                    await self._data(frame, on_event)
         finally:
             pinging.cancel()
 
-    async def _data(self, frame: Frame, taken: Taken) -> None:
-        """Hand over an event, and say whether it is stored. A part of one is kept until the others are here."""
+    async def _data(self, frame: Frame, on_event: OnEvent) -> None:
+        """Hand over an event, and acknowledge it with a status. A part of one is held until the others have arrived."""
         whole = self._joined(frame)
         if whole is None or frame.header("type") not in ("event", "card"):
             return
@@ -196,7 +196,7 @@ class LongConnection(WebSocketClient):
         content = read_object(whole, "Feishu", self.log)
         try:
             if content is not None:
-                await taken(content)
+                await on_event(content)
         except Exception:
             status = 500  # it comes again
         took = str(int((time.monotonic() - begun) * 1000))

@@ -47,8 +47,8 @@ class Frame:
     def answer(self, header: tuple[str, str], payload: bytes) -> Frame:
         """This frame with one more header and another payload."""
         added = [(_HEADER, _written(header)), (_PAYLOAD, payload)]
-        kept = [one for one in self.fields if one[0] != _PAYLOAD]
-        return Frame(sorted([*kept, *added], key=lambda one: one[0]))
+        others = [one for one in self.fields if one[0] != _PAYLOAD]
+        return Frame(sorted([*others, *added], key=lambda one: one[0]))
 
 
 def ping(service: int) -> bytes:

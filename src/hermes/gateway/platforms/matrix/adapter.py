@@ -1,7 +1,7 @@
 """The Matrix adapter: it follows the server's stream of events and sends messages into rooms.
 
-It requests one sync after another; the messages of a sync are given to the gateway, and only then its end is stored. What
-the very first sync brings was said before us.
+It requests one sync after another; the messages of a sync are given to the gateway, and only then its end is stored. Messages
+of the very first sync are older than the bot's presence.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class Matrix(ApiAdapter[MatrixClient]):
 
     def _wait_for_key(self, room_id: str, event: MegolmEvent) -> None:
         assert self._link is not None and self._memory is not None
-        if any(kept.get("event_id") == event.event_id for kept in self._waiting):
+        if any(waiting.get("event_id") == event.event_id for waiting in self._waiting):
             return
         self._link.log.warning(
             "a message of %s in %s can't be decrypted yet: its key is missing", event.sender, room_id

@@ -55,7 +55,7 @@ def can_encrypt() -> bool:
 
 
 class _Bounded:
-    """A stream of aiohttp that is read no further than the largest file that is kept."""
+    """A stream of aiohttp that is read no further than the largest accepted file."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -311,10 +311,10 @@ async def _enter_by_password(client: MatrixClient, memory: SavedState, user: str
 
 
 # ----------------------------------------------------------------------------------------------------
-# What has to survive a restart, in small private files below <home>/matrix.
+# The state that has to survive a restart, in small private files below <home>/matrix.
 #
-# The place in the server's stream is written only after everything before it was kept: a kill makes things come twice, never
-# get lost. A file that belongs to another account, or can't be read, counts as not there.
+# The position in the server's stream is written only after everything before it was stored: after a kill messages may come
+# twice, but none is lost. A file that belongs to another account, or can't be read, counts as missing.
 
 MOST_WAITING = 500  # encrypted messages whose keys have not arrived; older ones are given up
 
@@ -339,8 +339,8 @@ class SavedState:
 
     def login(self, user: str | None) -> dict[str, str] | None:
         """The saved device of a password login: user_id, device_id, access_token."""
-        kept = self._read("login.json", user)
-        return kept if kept and {"user_id", "device_id", "access_token"} <= kept.keys() else None
+        saved = self._read("login.json", user)
+        return saved if saved and {"user_id", "device_id", "access_token"} <= saved.keys() else None
 
     def keep_login(self, user: str | None, user_id: str, device_id: str, access_token: str) -> None:
         """Log in as the same device next time: its keys and its transaction ids stay valid."""
@@ -354,8 +354,8 @@ class SavedState:
 
     def since(self, user_id: str) -> str | None:
         """The stored position in the stream; None before the first time."""
-        kept = self._read("sync.json", user_id)
-        return str(kept["since"]) if kept and kept.get("since") else None
+        saved = self._read("sync.json", user_id)
+        return str(saved["since"]) if saved and saved.get("since") else None
 
     def keep_since(self, user_id: str, since: str) -> None:
         """Store that everything before this position is safe."""
@@ -363,8 +363,8 @@ class SavedState:
 
     def waiting(self, user_id: str) -> list[dict[str, Any]]:
         """Encrypted messages that can't be read yet, oldest first, as the server sent them."""
-        kept = self._read("waiting.json", user_id)
-        events = kept.get("events") if kept else None
+        saved = self._read("waiting.json", user_id)
+        events = saved.get("events") if saved else None
         return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
     def keep_waiting(self, user_id: str, events: list[dict[str, Any]]) -> None:
@@ -375,12 +375,12 @@ class SavedState:
 
     def _read(self, name: str, owner: str | None) -> dict[str, Any] | None:
         try:
-            kept = json.loads((self.folder / name).read_text("utf-8"))
+            saved = json.loads((self.folder / name).read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        if not isinstance(kept, dict) or kept.get("homeserver") != self.homeserver or kept.get("owner") != owner:
+        if not isinstance(saved, dict) or saved.get("homeserver") != self.homeserver or saved.get("owner") != owner:
             return None
-        return kept
+        return saved
 
     def _write(self, name: str, owner: str | None, what: dict[str, Any]) -> None:
         write_whole(self.folder / name, json.dumps({"homeserver": self.homeserver, "owner": owner, **what}))

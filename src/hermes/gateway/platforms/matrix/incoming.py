@@ -122,10 +122,10 @@ def event_of(room: MatrixRoom, source: dict[str, Any], me: str, *, answers_us: b
 
 def _forwarded(content: dict[str, Any], text: str) -> Forwarded | None:
     """The forwarded part of a message. The specification has no mark for it; some clients set that of proposals 2723 and 2730."""
-    told = content.get("m.forwarded")
-    if not isinstance(told, dict):
+    forwarded = content.get("m.forwarded")
+    if not isinstance(forwarded, dict):
         return None
-    author = told.get("sender")
+    author = forwarded.get("sender")
     return Forwarded(text=text, author=author if isinstance(author, str) else None)
 
 

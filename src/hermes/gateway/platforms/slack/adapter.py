@@ -79,8 +79,8 @@ class Slack(ApiAdapter["SlackApi"]):
     )
 
     heartbeat = HEARTBEAT  # seconds between our pings
-    read_again = 5.0  # seconds before missed messages are asked for again
-    reads_missed = True  # a new connection reads from the conversations what was said since the last one
+    read_again = 5.0  # seconds before missed messages are requested again
+    reads_missed = True  # a new connection reads the messages since the last one from the conversations
 
     def __init__(self, values: Mapping[str, Any], home: Path) -> None:
         super().__init__(values, home)
@@ -153,10 +153,10 @@ class Slack(ApiAdapter["SlackApi"]):
             self._mark.note(what.sent_at)
 
     async def _catch_up(self, link: Link, connection: SocketMode, since: float) -> None:
-        """Hand over what was said while no gateway was connected. Until all of it is stored, the mark stays."""
+        """Hand over the messages sent while no gateway was connected. Until all of them are stored, the mark stays."""
         while True:
             try:
-                async for event in missed(self._asked_for(link), self._events.us, since):
+                async for event in missed(self._patient_call(link), self._events.us, since):
                     await connection.take_missed({"type": "events_api", "payload": {"event": event}})
                 break
             except (PlatformUnreachable, SlowDown) as error:
@@ -169,8 +169,8 @@ class Slack(ApiAdapter["SlackApi"]):
         if self._mark is not None:
             self._mark.caught_up()
 
-    def _asked_for(self, link: Link) -> Callable[..., Awaitable[dict[str, Any]]]:
-        async def asked(method: str, **arguments: Any) -> dict[str, Any]:
+    def _patient_call(self, link: Link) -> Callable[..., Awaitable[dict[str, Any]]]:
+        async def call(method: str, **arguments: Any) -> dict[str, Any]:
             while True:
                 try:
                     return await ask(self.api.web.api_call(method, http_verb="GET", params=arguments))
@@ -182,7 +182,7 @@ class Slack(ApiAdapter["SlackApi"]):
                     link.log.warning("missed messages of %s can't be read: %s", arguments["channel"], error)
                     return {}
 
-        return asked
+        return call
 
     # ------------------------------------------------------------------------------------------ sending
 

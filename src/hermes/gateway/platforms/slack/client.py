@@ -1,13 +1,10 @@
-"""Slack's two doors: requests to the Web API, and Socket Mode.
+"""Slack's two connections: requests to the Web API, and Socket Mode, the websocket that Slack sends events through.
 
-A response of the Web API is the data, or one of our errors for Slack's.
+A response of the Web API is the data, or one of our errors for Slack's. The error texts of Slack and of the library stay out
+of ours: they repeat the request, tickets included.
 
-The error texts of Slack and of the library stay out of ours: they repeat the request, tickets included.
-
-Socket Mode is the websocket that Slack sends events through, each in an envelope to be acknowledged.
-
-An envelope is acknowledged once its content is stored; Slack sends it again after three seconds without that, and it is
-recognised by its id. Slack announces the end of a connection: the next one is opened
+An event comes in an envelope, which is acknowledged once its content is stored; Slack sends it again after three seconds
+without that, and it is recognised by its id. Slack announces the end of a connection: the next one is opened
 first, and the old one is read to its end. The library has a client for this, too; it keeps retrying in silence when it
 should report that it gave up, so this one is ours.
 """
@@ -89,9 +86,9 @@ def kind(error: BaseException) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Who and where: the names of people and chats, asked for once and remembered.
+# The names of people and chats, requested once and remembered.
 #
-# A name is a courtesy. Where Slack does not tell it, or not soon, there is none: no message waits for it or is lost by it.
+# A name is a courtesy. Where Slack does not give it soon, there is none: no message waits for it or is lost by it.
 
 _PATIENCE = 3.0  # seconds
 _TYPES = {"im": DM, "mpim": GROUP, "channel": CHANNEL, "group": CHANNEL}  # Slack's "group" is a private channel
@@ -253,7 +250,7 @@ class SocketMode:
             self._lost(error)
 
     async def _succeed(self, reason: object) -> None:
-        """Slack will end this connection: open the next one."""
+        """Open the next connection: Slack will end this one."""
         if reason == "link_disabled":
             raise PlatformRefused("Socket Mode was turned off: turn it on in your app at api.slack.com")
         await self.open()
@@ -263,8 +260,8 @@ class SocketMode:
         if envelope.get("envelope_id"):
             self._tasks.start(self._acknowledge(envelope["envelope_id"], self._in_turn(envelope), socket))
 
-    async def _acknowledge(self, envelope_id: str, kept: asyncio.Task[bool], socket: Socket) -> None:
-        if await kept:
+    async def _acknowledge(self, envelope_id: str, stored: asyncio.Task[bool], socket: Socket) -> None:
+        if await stored:
             with suppress(aiohttp.ClientError, OSError):  # the connection is gone: Slack sends the event again
                 await socket.send_str(json.dumps({"envelope_id": envelope_id}))
 
@@ -281,7 +278,7 @@ class SocketMode:
 
     async def take_missed(self, envelope: Envelope) -> None:
         """Store a message that was read from its conversation, before those that come by the connection."""
-        await self._kept(envelope)
+        await self._store(envelope)
 
     async def _in_order(self, envelope: Envelope, before: asyncio.Task[bool] | None) -> bool:
         """Store an envelope after the earlier ones: of its chat, and those that are being read from the conversations."""
@@ -289,10 +286,10 @@ class SocketMode:
             await asyncio.wait([before])
         elif self.first is not None and not self.first.done():
             await asyncio.wait([self.first], timeout=_READING)
-        return await self._kept(envelope)
+        return await self._store(envelope)
 
-    async def _kept(self, envelope: Envelope) -> bool:
-        """Store the content, however long that takes; False if it can't be read at all."""
+    async def _store(self, envelope: Envelope) -> bool:
+        """Store the content of an envelope, however long that takes; False if it can't be read at all."""
         pause = 1.0
         while True:
             try:

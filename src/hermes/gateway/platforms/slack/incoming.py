@@ -1,8 +1,7 @@
 """Slack's events as ours: messages, commands, pressed buttons, emoji, edits and deletions, with the names of people and chats.
 
-Messages sent while no gateway was connected: Slack delivers them again for a few minutes only, and keeps them in its channels.
-
-A small file has the time of the newest stored message, by Slack's clock. A new connection reads what came after it from the
+Slack delivers messages sent while no gateway was connected for a few minutes only, but keeps them in its channels. A small
+file has the time of the newest stored message, by Slack's clock. A new connection reads what came after it from the
 conversations that the bot is in, direct messages first. Of threads, those are read whose first message is at most a day
 older, and which the bot takes part in. Commands of Slack's own menu (/hermes) are not messages, and can't be read.
 """
@@ -56,19 +55,19 @@ class EventReader:
 
     async def _press(self, payload: dict[str, Any]) -> Event | None:
         """A pressed button: what it says, by the person who pressed it; None for other interactions, and elements not ours."""
-        said = form.pressed(payload)
-        if said is None:
+        press = form.pressed(payload)
+        if press is None:
             return None
-        chat_id, ts, user = said.chat_id, said.ts, said.user
+        chat_id, ts, user = press.chat_id, press.ts, press.user
         name = await self._directory.name(self._web(), user)
         chat = self.sent_to.get((chat_id, ts))
         if chat is None:  # sent by an earlier process
-            chat = self._chat(chat_id, await self._directory.place(self._web(), chat_id), name, said.thread)
+            chat = self._chat(chat_id, await self._directory.place(self._web(), chat_id), name, press.thread)
         return Event(
-            id=f"press:{chat_id}:{ts}:{user}:{said.action_ts}",
+            id=f"press:{chat_id}:{ts}:{user}:{press.action_ts}",
             chat=chat,
             sender=_sender(user, name),
-            text=said.says,
+            text=press.says,
             reply_to=ts,
         )
 
@@ -257,14 +256,14 @@ class Mark:
         return None
 
     def note(self, moment: float) -> None:
-        """A message of this time is stored."""
+        """Note that a message of this time is stored."""
         self._newest = max(self._newest, moment)
         if not self.behind:
             self._mark.state.until = self._newest
             self._mark.changed()
 
     def caught_up(self) -> None:
-        """All earlier messages are read."""
+        """Note that all earlier messages are read."""
         self.behind = False
         self.note(0.0)
 
@@ -300,8 +299,8 @@ async def _in_chat(ask: Ask, chat_id: str, us: str, since: float) -> AsyncIterat
         users = root.get("reply_users") or ()
         ours = us in users or len(users) < int(root.get("reply_users_count") or 0) or root.get("user") == us
         if ours and seconds(root.get("latest_reply"), 0.0) > since:
-            asked = {"channel": chat_id, "ts": root["ts"], "oldest": f"{since:.6f}"}
-            replies = [one async for one in _listed(ask, "conversations.replies", "messages", **asked)]
+            arguments = {"channel": chat_id, "ts": root["ts"], "oldest": f"{since:.6f}"}
+            replies = [one async for one in _listed(ask, "conversations.replies", "messages", **arguments)]
             found += [one for one in replies if one.get("ts") != root["ts"] and seconds(one.get("ts"), 0.0) > since]
     for message in sorted(found, key=lambda one: seconds(one.get("ts"), 0.0)):
         yield message

@@ -137,8 +137,8 @@ class Teams(ApiAdapter[Connector]):
 
     @property
     def _own_hosts(self) -> tuple[str, ...]:
-        given = self.setting("service_hosts") or ()
-        return tuple(str(one).strip().lower() for one in ([given] if isinstance(given, str) else given))
+        hosts = self.setting("service_hosts") or ()
+        return tuple(str(one).strip().lower() for one in ([hosts] if isinstance(hosts, str) else hosts))
 
     def make_api(self) -> Connector:
         """The API, with our login."""
@@ -179,7 +179,7 @@ class Teams(ApiAdapter[Connector]):
             await keep(link, what)
 
     def _remember(self, chat_id: str, service: str) -> None:
-        """Write down where a conversation is served, if that is new."""
+        """Store the service of a conversation, if it is new."""
         services = self._mark.state.services
         if services.get(chat_id) != service:
             put_last(services, chat_id, service, _MOST)
@@ -225,9 +225,9 @@ class Teams(ApiAdapter[Connector]):
             await self._act("POST", chat, {"type": "message", "attachments": [info(place)]})
         except HermesError as error:
             link.log.warning("a file could not be uploaded to Teams: %s", error)
-            told = str(error) if isinstance(error, SendRefused) else "The file could not be uploaded. Please try again."
+            text = str(error) if isinstance(error, SendRefused) else "The file could not be uploaded. Please try again."
             with suppress(HermesError):
-                await self._act("POST", chat, _message(told))
+                await self._act("POST", chat, _message(text))
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of our messages."""
@@ -243,7 +243,7 @@ class Teams(ApiAdapter[Connector]):
         service = text_of((context or {}).get("service")) or self._mark.state.services.get(chat.chat_id, "")
         if not service:
             raise SendRefused(
-                "Teams has not said where this conversation is; someone has to write to the bot there first"
+                "Teams has not named the service of this conversation; someone has to write to the bot there first"
             )
         return await self.api.activity(method, service, conversation_of(chat), body, message_id)
 

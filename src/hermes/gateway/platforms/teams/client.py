@@ -1,6 +1,6 @@
-"""The Bot Framework's connector: requests to the service of a conversation, with a token that is renewed by one for all.
+"""The Bot Framework's connector: requests to the service of a conversation with a shared token, and proof of its own requests.
 
-A request from outside is the Bot Framework's if it has a JWT, signed by a key that it publishes, for this app and this service.
+An incoming request is the Bot Framework's if it has a JWT, signed by a key that it publishes, for this app and this service.
 
 https://learn.microsoft.com/azure/bot-service/rest-api/bot-framework-rest-connector-authentication
 """
@@ -34,7 +34,7 @@ Fetch = Callable[[], Awaitable[list[dict[str, Any]]]]
 
 
 class PublishedKeys:
-    """The published keys by their ids; asked for again once a day, and when an unknown one is used."""
+    """The published keys by their ids; fetched again once a day, and when an unknown one is used."""
 
     def __init__(self, fetch: Fetch, clock: Callable[[], float] = time.monotonic) -> None:
         self._fetch, self._clock = fetch, clock
@@ -49,7 +49,7 @@ class PublishedKeys:
         self._at = self._clock()
 
     async def get(self, name: str) -> dict[str, Any] | None:
-        """The key of this id, if there is one. Strangers can't make us ask more than once a minute."""
+        """The key of this id, if there is one. Outsiders can't make us ask more than once a minute."""
         async with self._busy:
             age = self._clock() - self._at
             if age > _FRESH or (name not in self._keys and age > _QUIET):
@@ -170,17 +170,17 @@ class Connector(HttpApi):
             raise PlatformUnreachable("Microsoft's login answers no token; check login_url") from None
 
     async def _authorized(self, method: str, path: str, **options: Any) -> httpx.Response:
-        async def asked(token: str) -> httpx.Response:
+        async def attempt(token: str) -> httpx.Response:
             return await self.request(method, path, headers={"Authorization": f"Bearer {token}"}, **options)
 
-        return await self._token.used(asked)
+        return await self._token.call(attempt)
 
     def failure(self, answer: httpx.Response) -> PlatformError:
         """The error with the service's own words."""
         found = json_object(answer) or {}
         error = found.get("error")
-        told = error.get("message") if isinstance(error, dict) else found.get("error_description") if error else None
-        why = error_text(told or f"HTTP {answer.status_code}", self._secret, self._token.value)
+        detail = error.get("message") if isinstance(error, dict) else found.get("error_description") if error else None
+        why = error_text(detail or f"HTTP {answer.status_code}", self._secret, self._token.value)
         if answer.status_code == 401:
             return TokenRefused(why)
         if answer.status_code == 412:  # "precondition failed": Microsoft asks to try again

@@ -1,8 +1,7 @@
 """The Telegram adapter: settings, connecting and disconnecting, and sending.
 
-Markdown as Telegram shows it: a text and its message entities, counted in UTF-16 units.
-
-Where the formatted text would be too long, the Markdown text itself is sent.
+Markdown becomes a text and its message entities, counted in UTF-16 units. Where the formatted text would be too long, the
+Markdown text itself is sent.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The Bot API client: it never holds the token, and raises Telegram's errors as ours.
+"""The Bot API client, and receiving updates: it never holds the token, and raises Telegram's errors as ours.
 
 Telegram wants the token inside every address, and addresses end up in log lines and error messages. So the library
 works with a placeholder, and only the last step before the socket replaces it by the real token.
 
-Receiving updates: by long polling, or by a webhook.
-
-Both acknowledge a message to Telegram only when it is stored. To polling, Telegram repeats every update until a later one
-is asked for; to a webhook, it repeats a delivery until it is answered with 200.
+Updates come by long polling or by a webhook. Both acknowledge a message only when it is stored. To polling, Telegram repeats
+every update until a later one is requested; to a webhook, it repeats a delivery until it is answered with 200.
 """
 
 from __future__ import annotations
@@ -167,8 +165,8 @@ def our_errors(*, login: bool = False) -> Iterator[None]:
 
 
 def _seconds(error: RetryAfter) -> float:
-    asked = error.retry_after
-    return float(asked) if isinstance(asked, int) else asked.total_seconds()
+    delay = error.retry_after
+    return float(delay) if isinstance(delay, int) else delay.total_seconds()
 
 
 # The updates we ask for: no joins and the like. Telegram does not report deletions to bots.
@@ -224,8 +222,8 @@ class PollingReceiver:
         except TelegramError:
             raise
         except Exception:  # the library can't read one of them: parse them one by one
-            asked = {"offset": self._offset, "limit": _MOST, "allowed_updates": list(KINDS)}
-            raw = await self._bot.do_api_request("getUpdates", asked)
+            arguments = {"offset": self._offset, "limit": _MOST, "allowed_updates": list(KINDS)}
+            raw = await self._bot.do_api_request("getUpdates", arguments)
             return [read_update(one, self._bot, self._link.log) for one in raw]
 
     async def _whole_albums(self, updates: Sequence[Update]) -> Sequence[Update]:
@@ -315,8 +313,8 @@ class WebhookReceiver:
             await self._registration.close()
 
     def _is_telegram(self, headers: Mapping[str, str]) -> bool:
-        given = headers.get(_SECRET_HEADER, "")
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self._secret.encode())
+        token = headers.get(_SECRET_HEADER, "")
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self._secret.encode())
 
     async def _delivered(self, call: PlatformRequest) -> int:
         try:

@@ -1,6 +1,6 @@
-"""Telegram's messages → our events: sender, text, chat, and whether the bot is addressed.
+"""Telegram's messages as events: sender, text, chat, and whether the bot is addressed.
 
-Several messages can be one event: pictures sent together come as one message each (an album).
+Pictures sent together (an album) come as one message each and become one event.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
     if sender is None:
         return None
     own = [message for message in messages if not _is_anothers(message)]
-    heard = [_heard(message, us, commands) for message in own]
-    if any(one is None for one in heard):
+    texts = [_addressed_text(message, us, commands) for message in own]
+    if any(one is None for one in texts):
         return None
-    words = [one[0] for one in heard if one is not None]
+    words = [one[0] for one in texts if one is not None]
     text = "\n".join(word for word in words if word)
     attachments = tuple(found for message in messages if (found := _attachment(message)) is not None)
     forwarded = _forwarded([message for message in messages if _is_anothers(message)])
@@ -147,7 +147,7 @@ def event_of(messages: Sequence[Message], us: User, commands: Mapping[str, str])
         sent_at=first.date.timestamp(),
         # A topic that the bot opened is a conversation with it, like an answer to one of its messages.
         addressed=first.chat.type == "private"
-        or any(one is not None and one[1] for one in heard)
+        or any(one is not None and one[1] for one in texts)
         or (ours is not None and ours.from_user is not None and ours.from_user.id == us.id),
     )
 
@@ -222,8 +222,8 @@ def _person(user: User) -> Sender:
 # ---------------------------------------------------------------------------------------------------- message text
 
 
-def _heard(message: Message, us: User, commands: Mapping[str, str]) -> tuple[str, bool] | None:
-    """The text without the mention of the bot, and whether it is addressed; None for a command to another bot."""
+def _addressed_text(message: Message, us: User, commands: Mapping[str, str]) -> tuple[str, bool] | None:
+    """The text without the mention of the bot, and whether the bot is addressed; None for a command to another bot."""
     text = message.text or message.caption
     if text is None:
         return _in_words(message), False
@@ -240,10 +240,10 @@ def _heard(message: Message, us: User, commands: Mapping[str, str]) -> tuple[str
         end = entity.offset + entity.length
         word, before = piece(entity.offset, end), piece(place, entity.offset)
         if entity.type == MessageEntity.BOT_COMMAND and not (result + before).strip():
-            asked, _, whom = word[1:].partition("@")
+            typed, _, whom = word[1:].partition("@")
             if whom and f"@{whom}".lower() != name:
                 return None
-            result, place, command = f"/{commands.get(asked.lower(), asked)}", end, True
+            result, place, command = f"/{commands.get(typed.lower(), typed)}", end, True
         elif (entity.type == MessageEntity.MENTION and word.lower() == name) or (
             entity.type == MessageEntity.TEXT_MENTION and entity.user is not None and entity.user.id == us.id
         ):

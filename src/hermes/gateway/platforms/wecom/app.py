@@ -67,8 +67,8 @@ class App(WeCom["AppApi"]):
         try:
             key_of(self._aes_key)
         except ValueError:
-            told = "wecom: encoding_aes_key must have the 43 characters that the console shows"
-            raise PlatformRefused(told) from None
+            problem = "wecom: encoding_aes_key must have the 43 characters that the console shows"
+            raise PlatformRefused(problem) from None
 
     def doubts(self) -> str | None:
         """An app needs an address that WeCom can reach."""
@@ -110,8 +110,8 @@ class App(WeCom["AppApi"]):
         encrypted, query = _encrypted(call), call.query
         if encrypted is None or not in_window(query.get("timestamp")):
             return False
-        given = (query.get("msg_signature", ""), query.get("timestamp", ""), query.get("nonce", ""))
-        return is_signed(given[0], self._token, given[1], given[2], encrypted)
+        parts = (query.get("msg_signature", ""), query.get("timestamp", ""), query.get("nonce", ""))
+        return is_signed(parts[0], self._token, parts[1], parts[2], encrypted)
 
     async def _called(self, link: Link, call: PlatformRequest) -> int | PlatformResponse:
         from hermes.gateway.platforms._shared.listener import PlatformResponse
@@ -206,13 +206,13 @@ class AppApi(HttpApi):
         return answer.content
 
     async def _answer(self, method: str, path: str, query: dict[str, str], **options: Any) -> httpx.Response:
-        async def asked(token: str) -> httpx.Response:
+        async def attempt(token: str) -> httpx.Response:
             answer = await self.request(method, path, params={"access_token": token, **query}, **options)
             if "Content-Disposition" not in answer.headers and (found := json_object(answer)) is not None:
                 self._passed(found)  # not a file
             return answer
 
-        return await self._token.used(asked)
+        return await self._token.call(attempt)
 
     def _passed(self, found: dict[str, Any]) -> None:
         """Raise the error of an answer's errcode."""
@@ -220,9 +220,9 @@ class AppApi(HttpApi):
         if code == 0:
             return
         code = code if isinstance(code, int) else None
-        told = error_text(found.get("errmsg") or f"errcode {code}", self._login["corpsecret"])
+        reason = error_text(found.get("errmsg") or f"errcode {code}", self._login["corpsecret"])
         if code in _STALE:
-            raise TokenRefused(told)
+            raise TokenRefused(reason)
         if code in _LIMITS:
             raise SlowDown("WeCom asks us to wait", _PAUSE)
         if code == -1:
@@ -231,7 +231,7 @@ class AppApi(HttpApi):
             raise PlatformRefused(
                 "WeCom takes no requests from this machine's address; add it to the app's trusted IPs"
             )
-        raise SendRefused(f"WeCom refuses: {told}")
+        raise SendRefused(f"WeCom refuses: {reason}")
 
 
 def _encrypted(call: PlatformRequest) -> str | None:
@@ -257,10 +257,10 @@ def signature(token: str, timestamp: str, nonce: str, encrypted: str) -> str:
     return hashlib.sha1("".join(sorted([token, timestamp, nonce, encrypted])).encode()).hexdigest()
 
 
-def is_signed(given: str, token: str, timestamp: str, nonce: str, encrypted: str) -> bool:
+def is_signed(presented: str, token: str, timestamp: str, nonce: str, encrypted: str) -> bool:
     """Whether this is the signature of a callback; takes the same time either way."""
     wanted = signature(token, timestamp, nonce, encrypted)
-    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+    return hmac.compare_digest(presented.encode("utf-8", "replace"), wanted.encode())
 
 
 def opened(encrypted: str, key: bytes, receiver: str) -> bytes:

@@ -181,7 +181,7 @@ class Bot(WeCom[HttpApi]):
 
     async def _answered(self, request: str, stream: str, content: str, growing: bool) -> None:
         body = {"msgtype": "stream", "stream": {"id": stream, "finish": not growing, "content": content}}
-        await self._asked().request("aibot_respond_msg", body, request)
+        await self._connected_socket().request("aibot_respond_msg", body, request)
         if growing:
             self._streams.put(stream, request)
         else:
@@ -197,7 +197,7 @@ class Bot(WeCom[HttpApi]):
             "type": kind, "filename": file.name, "total_size": len(file.data), "total_chunks": len(chunks),
             "md5": hashlib.md5(file.data, usedforsecurity=False).hexdigest(),
         }  # fmt: skip
-        socket = self._asked()
+        socket = self._connected_socket()
         upload = _part(await socket.request("aibot_upload_media_init", about), "upload_id")
         for number, chunk in enumerate(chunks):
             data = base64.b64encode(chunk).decode()
@@ -208,7 +208,7 @@ class Bot(WeCom[HttpApi]):
 
     async def _pushed(self, chat: Chat, message: dict[str, Any]) -> str:
         place = {"chatid": to_whom(chat.chat_id), "chat_type": 2 if chat.type == GROUP else 1}
-        found = await self._asked().request("aibot_send_msg", {**place, **message})
+        found = await self._connected_socket().request("aibot_send_msg", {**place, **message})
         body = found.get("body")
         return str(body.get("msgid") or "") if isinstance(body, dict) else ""
 
@@ -231,7 +231,7 @@ class Bot(WeCom[HttpApi]):
     def _is_store(self, address: str) -> bool:
         return is_at(address, _STORES, self.text("websocket_url").replace("ws", "http", 1))
 
-    def _asked(self) -> BotSocket:
+    def _connected_socket(self) -> BotSocket:
         if self._socket is None:
             raise PlatformUnreachable("not connected to WeCom")
         return self._socket
@@ -304,18 +304,18 @@ class BotSocket(WebSocketClient):
         frame: dict[str, Any] = {"cmd": command, "headers": {"req_id": name}}
         if body is not None:
             frame["body"] = body
-        found = await self.asked(name, frame, _PATIENCE)
+        found = await self.exchange(name, frame, _PATIENCE)
         code = found.get("errcode", 0)
         if code != 0:
             raise self._failure(code if isinstance(code, int) else None, found.get("errmsg"))
         return found
 
-    def _failure(self, code: int | None, told: Any) -> PlatformError:
+    def _failure(self, code: int | None, reason: Any) -> PlatformError:
         if code in _LIMITS:
             return SlowDown("WeCom asks us to wait", _PAUSE)
         if code in _BUSY:
             return PlatformUnreachable("WeCom is busy")
-        return SendRefused(f"WeCom refuses: {error_text(told or f'errcode {code}', self._secret)}")
+        return SendRefused(f"WeCom refuses: {error_text(reason or f'errcode {code}', self._secret)}")
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         try:

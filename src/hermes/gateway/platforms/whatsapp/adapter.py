@@ -1,9 +1,8 @@
 """The WhatsApp adapter: `mode: cloud` is a business number by Meta's Cloud API, `mode: bridge` a personal one by a bridge.
 
-Markdown as WhatsApp writes it: *bold*, _italic_, ~struck through~, `code`, ```blocks of code```.
-
-WhatsApp has no escapes: a mark counts where a word begins or ends, on one line. Where it would not count, or would end too
-early, it is left out, so that no stray marks are seen.
+Markdown becomes WhatsApp's markup: *bold*, _italic_, ~struck through~, `code`, ```blocks of code```. WhatsApp has no escapes:
+a mark counts where a word begins or ends, on one line. Where it would not count, or would end too early, it is left out, so
+that no stray marks are seen.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A personal number through a bridge: a process on this machine that is a linked device, and speaks a small HTTP protocol.
 
-contrib/whatsapp-bridge/README.md has the protocol. Events are acknowledged by asking for those after them, once they are stored.
-
-Its reports become events; nothing raises, whatever it reports.
+contrib/whatsapp-bridge/README.md has the protocol. The bridge's reports become events; no report makes this raise. Events are
+acknowledged by requesting those after them, once they are stored.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class BridgeReader:
             text = text.replace(f"@{normalize_whatsapp_identifier(one)}", "").strip()
         self.messages.put(number, (text_of(found.get("sender")), text[:300]))
         forwarded = None
-        if found.get("forwarded"):  # the author is not told
+        if found.get("forwarded"):  # without its author
             forwarded, text, addressed = Forwarded(text=text_of(found.get("text"))), "", chat.type == DM
         stamp = found.get("timestamp")
         return Event(

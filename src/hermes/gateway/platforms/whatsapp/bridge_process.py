@@ -1,6 +1,6 @@
 """The bridge as a process of the gateway: started, and ended with the gateway.
 
-It gets its place by variables: HERMES_BRIDGE_PORT, HERMES_BRIDGE_TOKEN, HERMES_BRIDGE_FOLDER for its files. With
+It gets its settings by variables: HERMES_BRIDGE_PORT, HERMES_BRIDGE_TOKEN, HERMES_BRIDGE_FOLDER for its files. With
 HERMES_BRIDGE_SUPERVISED it ends when its standard input is closed, so that a killed gateway leaves none behind.
 """
 
@@ -91,7 +91,7 @@ class BridgeProcess:
         return self._process
 
     async def _watch(self, process: asyncio.subprocess.Process, note: Callable[[str], None]) -> None:
-        """Pass on its output. The gateway starts it again: it connects anew when the bridge does not answer."""
+        """Pass on its output. The gateway reconnects when the bridge does not answer, which starts it again."""
         assert process.stdout is not None
         line: bytes | None = None
         while line != b"":

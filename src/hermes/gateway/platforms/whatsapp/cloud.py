@@ -1,11 +1,8 @@
-"""A business number by Meta's Cloud API: its webhook brings messages, the Graph API sends them.
+"""A business number by Meta's Cloud API: its webhook brings messages, the Graph API sends them, with its error codes as ours.
 
 https://developers.facebook.com/documentation/business-messaging/whatsapp
-A person may be written to freely for 24 hours after their last message; after that only by a template that Meta has approved.
-
-Meta's Graph API as the Cloud API uses it: its error codes as ours.
-
 https://developers.facebook.com/documentation/business-messaging/whatsapp/support/error-codes
+A person may be written to freely for 24 hours after their last message; after that only by a template that Meta has approved.
 """
 
 from __future__ import annotations
@@ -103,7 +100,7 @@ class GraphApi(HttpApi):
         return WrongParameter(why) if code in _PARAMETERS else SendRefused(why)
 
     async def media(self, media_id: str, number_id: str) -> bytes:
-        """The bytes of a file that a person sent. Its address is valid for five minutes, so it is always asked for again."""
+        """The bytes of a file that a person sent. Its address is valid for five minutes, so it is always requested again."""
         try:
             found = await self.call("GET", quote(media_id, safe=""), params={"phone_number_id": number_id})
         except SendRefused as error:
@@ -192,8 +189,8 @@ class CloudNumber(WhatsApp[GraphApi]):
         from hermes.gateway.platforms._shared.listener import is_signed
 
         if call.method == "GET":
-            given, wanted = call.query.get("hub.verify_token", ""), self.text("verify_token")
-            return call.query.get("hub.mode") == "subscribe" and hmac.compare_digest(given.encode(), wanted.encode())
+            token, wanted = call.query.get("hub.verify_token", ""), self.text("verify_token")
+            return call.query.get("hub.mode") == "subscribe" and hmac.compare_digest(token.encode(), wanted.encode())
         return is_signed(self.text("app_secret"), call.body, call.headers.get("X-Hub-Signature-256", ""))
 
     async def _called(self, call: PlatformRequest) -> int | PlatformResponse:
@@ -381,7 +378,7 @@ def _row(label: str) -> dict[str, str]:
 
 
 def _kind(file: OutgoingFile) -> str:
-    """How WhatsApp takes a file."""
+    """The kind of message in which WhatsApp takes a file."""
     mime = file.mime.partition(";")[0].strip().lower()
     for kind, known in (("image", _PICTURES), ("audio", _SOUNDS), ("video", _FILMS)):
         if mime in known and len(file.data) <= _LARGEST[kind]:

@@ -1,10 +1,9 @@
-"""The Cloud API's deliveries to the webhook as events, and the people in them. Nothing here raises, whatever a delivery holds.
+"""The Cloud API's deliveries to the webhook as events, and the people in them. No delivery makes this raise.
 
 https://developers.facebook.com/documentation/business-messaging/whatsapp/webhooks/reference/messages
 
-One person has a phone number, a LID, and for a business a business-scoped id; all are one id here.
-
-Which ids belong together is noted in `<home>/whatsapp/session/lid-mapping-….json`: the bridge writes LIDs there, `same_person`
+One person has a phone number, a LID, and for a business a business-scoped id; all are one id here. Which ids belong together is
+noted in `<home>/whatsapp/session/lid-mapping-….json`: the bridge writes LIDs there, `same_person`
 business-scoped ids (as US.13491208655302741918). Meta sends these with the number, and alone for people who hide it.
 """
 
@@ -180,7 +179,7 @@ class DeliveryReader:
         ours = self._number and (mention in text or canonical(context.get("from"), self._home) == self._number)
         self.texts.put(message["id"], text[:300])
         forwarded = None
-        if context.get("forwarded") or context.get("frequently_forwarded"):  # the author is not told
+        if context.get("forwarded") or context.get("frequently_forwarded"):  # without its author
             forwarded, text, ours = Forwarded(text=text), "", False
         return Event(
             id=message["id"], chat=chat, sender=sender(who, name), attachments=files, message_id=message["id"],

@@ -13,12 +13,12 @@ async function loadReader() {
   read.setGo(go);
 }
 
-const kept = new Map(); // how far down each address was scrolled
+const scrolled = new Map(); // how far down each address was scrolled
 let where = location.href;
 function fail(error) {
   read?.leave();
-  const told = error.message.slice(0, 1).toUpperCase() + error.message.slice(1);
-  main.replaceChildren(make("div", { className: "empty" }, make("h1", { role: "alert", className: "lead" }, told), make("a", { href: "/", className: "button" }, "All conversations")));
+  const text = error.message.slice(0, 1).toUpperCase() + error.message.slice(1);
+  main.replaceChildren(make("div", { className: "empty" }, make("h1", { role: "alert", className: "lead" }, text), make("a", { href: "/", className: "button" }, "All conversations")));
   say("");
 }
 function go(place, instead = false) {
@@ -26,7 +26,7 @@ function go(place, instead = false) {
   return begin();
 }
 async function begin() {
-  kept.set(where, scrollY);
+  scrolled.set(where, scrollY);
   const from = new URL(where).pathname, at = decoded(location.pathname);
   where = location.href;
   document.title = "Hermes Sessions";
@@ -49,7 +49,7 @@ async function begin() {
     else if (at === "/trash") await showTrash();
     else if (at === "/new" && !readOnly) await showNew();
     else await show();
-    scrollTo(0, kept.get(where) || 0);
+    scrollTo(0, scrolled.get(where) || 0);
     if (from.startsWith("/s/")) standAt(from);
   } catch (error) { fail(error); }
 }
@@ -68,8 +68,8 @@ async function showNew() {
   if (location.pathname !== "/new") return;
   chips.replaceChildren();
   document.title = "New conversation · Hermes";
-  const told = make("p", { className: "dim" }, "Kept like every other conversation; ", make("code", {}, "hermes -c"), " continues it in the terminal.");
-  main.replaceChildren(make("h1", {}, "What is on your mind?"), told, attachTalk(null, { refresh: async () => {}, go }));
+  const hint = make("p", { className: "dim" }, "Kept like every other conversation; ", make("code", {}, "hermes -c"), " continues it in the terminal.");
+  main.replaceChildren(make("h1", {}, "What is on your mind?"), hint, attachTalk(null, { refresh: async () => {}, go }));
   say("");
   document.getElementById("prompt").focus();
 }

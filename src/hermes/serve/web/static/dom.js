@@ -20,9 +20,9 @@ export async function ask(path, body, signal) {
   let answer;
   try { answer = await fetch(path, { ...options, signal }); }
   catch (error) { if (error.name === "AbortError") throw error; throw new Error("hermes web does not answer; is it still running?"); }
-  const told = (answer.headers.get("content-type") || "").includes("json") ? await answer.json() : { error: await answer.text() };
-  if (!answer.ok) throw Object.assign(new Error(told.error || answer.statusText), { status: answer.status });
-  return told;
+  const data = (answer.headers.get("content-type") || "").includes("json") ? await answer.json() : { error: await answer.text() };
+  if (!answer.ok) throw Object.assign(new Error(data.error || answer.statusText), { status: answer.status });
+  return data;
 }
 // "14:05" today, "3 Mar, 14:05" this year, "3 Mar 2024, 14:05" before: a time stands beside every date.
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -69,18 +69,18 @@ export function confirmed(text, undo = null, seconds = 8) {
   const wait = () => { quiet = setTimeout(() => { if (toast.matches(":hover, :focus-within")) wait(); else hush(); }, seconds * 1000); };
   wait();
 }
-export function liftToast() { // above the prompt box, and what is asked there
+export function liftToast() { // above the prompt box and its questions
   const box = document.getElementById("talk")?.getBoundingClientRect(), isBelow = box && innerHeight - box.bottom > 90;
   toast.style.bottom = box && !isBelow ? `${innerHeight - box.top + 8}px` : "";
 }
 export function hush() { clearTimeout(quiet); toast.replaceChildren(); }
 export function failed(error) { confirmed("Error: " + error.message, null, 12); }
-export async function copy(text, told) {
-  try { await navigator.clipboard.writeText(text); confirmed(told || "Copied.", null, 4); }
+export async function copy(text, message) {
+  try { await navigator.clipboard.writeText(text); confirmed(message || "Copied.", null, 4); }
   catch { confirmed(text, null, 20); }
 }
 
-// One text that is asked for in a dialog. What `attempt` can't do with it is said beside it, and the dialog stays.
+// A dialog that asks for one text. An error of `attempt` is shown beside the text, and the dialog stays.
 export function question(title, { label = "", value = "", ok = "OK", attempt }) {
   const dialog = document.getElementById("ask"), input = document.getElementById("ask-value"), problem = document.getElementById("ask-problem");
   const complain = text => { problem.textContent = text; input.setAttribute("aria-invalid", text ? "true" : "false"); };

@@ -8,13 +8,13 @@ export { address, facts, filters, name };
 const ENOUGH = 12, PIECES = 6; // conversations that are looked for, within so many pieces of hits
 const TITLES = 5; // conversations found by their title that are shown at once
 const MOST_RENEWED = 10; // pages of the list that are read again when it changes
-let asked = 0, request = null;
+let latest = 0, request = null;
 let listed = { at: "/", sessions: [], known: false }; // what was listed last, for the list beside a conversation
 
 export const lastList = () => listed;
-export function stopSearch() { asked++; request?.abort(); } // another page is opened: a late answer must not take its place
+export function stopSearch() { latest++; request?.abort(); } // another page is opened: a late answer must not take its place
 export async function show() {
-  const wanted = filters(), mine = ++asked;
+  const wanted = filters(), mine = ++latest;
   if (document.activeElement !== query) query.value = wanted.q || "";
   drawChips(wanted);
   document.body.dataset.at = wanted.q ? "search" : "list";
@@ -23,20 +23,20 @@ export async function show() {
   try {
     if (wanted.q) await search(wanted, mine); else await list(wanted, mine);
   } catch (error) { if (error.name !== "AbortError") throw error; return; }
-  if (mine === asked) setTimeout(() => refreshFacets().then(() => drawSuggested(filters()), () => {})); // after the rows
+  if (mine === latest) setTimeout(() => refreshFacets().then(() => drawSuggested(filters()), () => {})); // after the rows
 }
 setShow(show);
 const get = (where, params) => ask(`${where}?${new URLSearchParams(params)}`, undefined, request.signal);
 
 // ------------------------------------------------------------------------------------------------ the list
 async function list(wanted, mine) {
-  const told = await get("/api/sessions", wanted);
-  if (mine !== asked) return;
-  const rows = make("ul", { className: "rows" }), state = { rows, wanted, sessions: told.sessions, next: told.next };
-  const isNew = !told.sessions.length && !Object.keys(wanted).length;
+  const data = await get("/api/sessions", wanted);
+  if (mine !== latest) return;
+  const rows = make("ul", { className: "rows" }), state = { rows, wanted, sessions: data.sessions, next: data.next };
+  const isNew = !data.sessions.length && !Object.keys(wanted).length;
   if (isNew) document.body.dataset.at = "welcome";
   main.replaceChildren(...(isNew ? [welcome()] : [make("h1", {}, heading(wanted)), rows]));
-  if (!told.sessions.length && !isNew) main.append(nothingHere());
+  if (!data.sessions.length && !isNew) main.append(nothingHere());
   draw(state, mine);
 }
 function heading(wanted) {
@@ -55,17 +55,17 @@ function draw(state, mine) {
   current = { state, mine };
 }
 async function extend(state, mine) {
-  const told = await get("/api/sessions", { ...state.wanted, offset: state.next });
-  if (mine !== asked) return;
+  const data = await get("/api/sessions", { ...state.wanted, offset: state.next });
+  if (mine !== latest) return;
   const known = new Set(state.sessions.map(one => one.id));
-  state.sessions = [...state.sessions, ...told.sessions.filter(one => !known.has(one.id))];
-  state.next = told.next;
+  state.sessions = [...state.sessions, ...data.sessions.filter(one => !known.has(one.id))];
+  state.next = data.next;
   draw(state, mine);
 }
 // The list changed, here or in another process: read again what is shown of it.
 let current = null, renewing = false, again = false;
 async function renewList() {
-  if (!current || current.mine !== asked || document.hidden) return;
+  if (!current || current.mine !== latest || document.hidden) return;
   again = renewing;
   if (renewing) return;
   renewing = true;
@@ -75,11 +75,11 @@ async function renewList() {
       const { state, mine } = current, found = new Map();
       let next = 0;
       for (let page = 0; next !== null && (page === 0 || found.size < state.sessions.length) && page < MOST_RENEWED; page++) {
-        const told = await get("/api/sessions", { ...state.wanted, offset: next });
-        for (const one of told.sessions) found.set(one.id, one);
-        next = told.next;
+        const data = await get("/api/sessions", { ...state.wanted, offset: next });
+        for (const one of data.sessions) found.set(one.id, one);
+        next = data.next;
       }
-      if (mine !== asked) return;
+      if (mine !== latest) return;
       if (!state.sessions.length !== !found.size) return await show(); // the first one, or the last one gone
       state.sessions = [...found.values()];
       state.next = next;
@@ -91,7 +91,7 @@ function nothingHere() {
   return make("div", { className: "empty" }, make("p", { className: "lead" }, "No conversations match these filters."), button("Show all", () => narrowTo({}), { className: "primary" }));
 }
 function welcome() {
-  const way = (title, ...told) => make("li", {}, make("h3", {}, title), make("p", {}, ...told));
+  const way = (title, ...content) => make("li", {}, make("h3", {}, title), make("p", {}, ...content));
   const command = text => make("code", {}, text);
   return make("div", { className: "empty" }, make("h1", { className: "lead" }, "No conversations yet."), owner ? make("ul", { className: "ways" },
     readOnly ? null : way("Talk here", make("a", { href: "/new" }, "Begin a conversation"), " in this page, or press ", make("kbd", {}, "n"), "."),
@@ -107,35 +107,35 @@ async function search(wanted, mine) {
   const piece = async () => { // each piece brings conversations that are not there yet
     const params = new URLSearchParams(wanted);
     for (const id of lines.keys()) params.append("not", id);
-    const told = await get("/api/search", params);
-    if (mine !== asked) return null;
-    for (const group of told.groups) {
+    const data = await get("/api/search", params);
+    if (mine !== latest) return null;
+    for (const group of data.groups) {
       if (lines.has(group.session.id)) continue;
       hits += group.hits.length;
       const line = row(group.session, group.hits.map(one => hit(group.session, one)));
       lines.set(group.session.id, { line, session: group.session, first: group.hits[0].id });
       list.append(line);
     }
-    return told;
+    return data;
   };
-  let [told, byTitle] = await Promise.all([piece(), wanted.role || wanted.tool ? { sessions: [] } : titles]);
-  if (!told || mine !== asked) return;
+  let [data, byTitle] = await Promise.all([piece(), wanted.role || wanted.tool ? { sessions: [] } : titles]);
+  if (!data || mine !== latest) return;
   const took = Math.round(performance.now() - started);
   main.replaceChildren(make("h1", {}, "Results for ", make("q", {}, wanted.q)), ...titled(byTitle.sessions), make("div", { id: "suggested" }),
-    ...(hits ? [make("h2", { className: "group" }, "Messages"), ...(told.note ? [make("p", { className: "dim" }, told.note)] : []), list] : byTitle.sessions.length ? [] : [nothingFound(wanted)]));
+    ...(hits ? [make("h2", { className: "group" }, "Messages"), ...(data.note ? [make("p", { className: "dim" }, data.note)] : []), list] : byTitle.sessions.length ? [] : [nothingFound(wanted)]));
   drawSuggested(wanted);
   const finish = full => {
     say(`${byTitle.sessions.length ? plural(byTitle.sessions.length, "title") + " · " : ""}${plural(hits, "hit")}${full ? " or more" : ""} in ${plural(lines.size, "conversation")} · ${took} ms`);
     const found = [...lines.values()].map(one => ({ ...one.session, hit: one.first }));
     listed = { at: address(wanted), sessions: [...byTitle.sessions.filter(one => !lines.has(one.id)), ...found], known: true };
   };
-  finish(told.full);
+  finish(data.full);
   const more = async pieces => { // one conversation with many hits must not hide the others; a letter typed meanwhile comes first
-    for (let number = 0; told?.full && number < pieces && !typedMore && (pieces === 1 || lines.size < ENOUGH); number++) told = await piece();
+    for (let number = 0; data?.full && number < pieces && !typedMore && (pieces === 1 || lines.size < ENOUGH); number++) data = await piece();
     main.querySelector("button.more")?.remove();
-    if (!told) return;
-    if (told.full) main.append(button("More conversations", () => more(1), { className: "more" }));
-    finish(told.full);
+    if (!data) return;
+    if (data.full) main.append(button("More conversations", () => more(1), { className: "more" }));
+    finish(data.full);
   };
   await more(PIECES);
 }
@@ -155,7 +155,7 @@ function titled(sessions) {
 }
 function nothingFound(wanted) {
   const narrowed = Object.keys(wanted).length > 1;
-  const tip = (...told) => make("li", {}, ...told), words = text => make("code", {}, text);
+  const tip = (...content) => make("li", {}, ...content), words = text => make("code", {}, text);
   return make("div", { className: "empty" }, make("p", { className: "lead" }, "No messages match."),
     narrowed ? make("p", {}, "Filters are on. ", button("Search without filters", () => narrowTo({ q: wanted.q }), { className: "primary" })) : null,
     make("ul", { className: "tips" },
@@ -185,7 +185,7 @@ async function typed() {
 query.addEventListener("input", typed);
 document.getElementById("find").addEventListener("submit", event => event.preventDefault());
 
-const changed = new Set(); // who else is told that the list changed
+const changed = new Set(); // called when the list changed
 export function onListChange(tell) { changed.add(tell); }
 function listChanged() { // at once as well: something may have come between the first answer and this
   if (location.pathname === "/" && !filters().q) renewList();
@@ -197,13 +197,13 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) list
 
 export async function showTrash() {
   chips.replaceChildren();
-  const told = await ask("/api/trash");
+  const data = await ask("/api/trash");
   if (location.pathname !== "/trash") return;
-  const rows = told.sessions.map(session => {
+  const rows = data.sessions.map(session => {
     const act = async action => { await ask(`/api/do/${action}/${path(session.id)}`, {}); await showTrash(); (main.querySelector(".trashed button") || main).focus(); };
     const back = button("Restore", async () => { await act("restore"); confirmed("Restored.", () => act("trash")); });
-    const told = make("div", { className: "told" }, make("bdi", { className: "title" }, session.title || session.id), make("div", { className: "facts" }, session.source, " · in the trash since ", time(session.trashed_at)));
-    return make("li", { className: "trashed" }, sourceMark(session.source), told, readOnly ? null : back);
+    const about = make("div", { className: "about" }, make("bdi", { className: "title" }, session.title || session.id), make("div", { className: "facts" }, session.source, " · in the trash since ", time(session.trashed_at)));
+    return make("li", { className: "trashed" }, sourceMark(session.source), about, readOnly ? null : back);
   });
   const empty = make("div", { className: "empty" }, make("p", { className: "lead" }, "The trash is empty."), make("p", {}, "A conversation that you put in the trash can be restored from here."));
   main.replaceChildren(make("h1", {}, "Trash"), rows.length ? make("ul", { className: "rows" }, ...rows) : empty);

@@ -16,26 +16,26 @@ export function drawHead(session) {
 }
 // Reads the conversation again. What has the focus or is unfolded stays so.
 export async function renewHead(id = page.shown()) {
-  const told = await ask("/api/session/" + path(id));
+  const data = await ask("/api/session/" + path(id));
   while (document.querySelector(".head:active")) await new Promise(requestAnimationFrame); // a button that is being pressed stays
   const now = document.querySelector(".head");
-  if (page.shown() !== id || !now || now.dataset.key === JSON.stringify(told)) return;
-  const drawn = drawHead(told), focused = now.contains(document.activeElement) ? document.activeElement.dataset.act : null;
+  if (page.shown() !== id || !now || now.dataset.key === JSON.stringify(data)) return;
+  const drawn = drawHead(data), focused = now.contains(document.activeElement) ? document.activeElement.dataset.act : null;
   const folds = [...now.querySelectorAll("details")].map(fold => [fold.className, fold.open]);
   for (const fold of drawn.querySelectorAll("details")) fold.open = folds.some(([kind, open]) => open && kind === fold.className);
   const low = scrollY;
   now.replaceWith(drawn);
   if (focused) (drawn.querySelector(`[data-act="${focused}"]`) || drawn.querySelector("button")).focus({ preventScroll: true });
   if (scrollY !== low) scrollTo(0, low);
-  document.title = name(told) + " · Hermes";
-  page.changed(told);
+  document.title = name(data) + " · Hermes";
+  page.changed(data);
 }
 
 // ------------------------------------------------------------------------------------------------ what can be done
 async function act(session, action, body = {}) {
-  const told = await ask(`/api/do/${action}/${path(session.id)}`, body);
+  const data = await ask(`/api/do/${action}/${path(session.id)}`, body);
   if (page.shown() === session.id && action !== "trash") await renewHead(session.id);
-  return told;
+  return data;
 }
 async function changeTag(session, action, tag) {
   await act(session, action, { tag });
@@ -52,8 +52,8 @@ function tag(session) {
   question("Tag", { label: "Tag", ok: "Tag", attempt: async text => { if (text.trim()) await changeTag(session, "tag", text.trim()); } });
 }
 function toggle(session, on, [there, back], [did, undid]) { // pinned or not, archived or not
-  const [action, reverse, said] = on ? [back, there, undid] : [there, back, did];
-  return async () => { await act(session, action); confirmed(said, () => act(session, reverse)); };
+  const [action, reverse, text] = on ? [back, there, undid] : [there, back, did];
+  return async () => { await act(session, action); confirmed(text, () => act(session, reverse)); };
 }
 async function trash(session) {
   page.stop(); // it would tell of a conversation that can't be read any more
@@ -91,7 +91,7 @@ function files(session) { // a file leads to the conversations that changed it, 
 function lineage(session) {
   if (session.family.length < 2 && session.part[1] < 2) return null;
   const branches = session.family.filter(one => one.kind === "branch").length;
-  const told = [session.part[1] > 1 ? `Part ${session.part[0]} of ${session.part[1]}` : "", branches ? plural(branches, "branch").replace("branchs", "branches") : ""].filter(Boolean).join(" · ") || "Relatives";
+  const heading = [session.part[1] > 1 ? `Part ${session.part[0]} of ${session.part[1]}` : "", branches ? plural(branches, "branch").replace("branchs", "branches") : ""].filter(Boolean).join(" · ") || "Relatives";
   const children = {};
   for (const one of session.family) (children[one.parent] ||= []).push(one);
   const draw = parent => make("ul", {}, ...(children[parent] || []).map(one => {
@@ -104,9 +104,9 @@ function lineage(session) {
   if (session.previous) steps.append(make("a", { href: link(session.previous), rel: "prev" }, "← Previous part"));
   if (session.next) steps.append(make("a", { href: link(session.next), rel: "next" }, "Next part →"));
   if (session.parent && session.parent !== session.previous) steps.append(make("a", { href: link(session.parent) }, "↑ Branched from"));
-  return make("div", { className: "lineage" }, make("details", { className: "relatives" }, make("summary", {}, told), draw(null)), steps);
+  return make("div", { className: "lineage" }, make("details", { className: "relatives" }, make("summary", {}, heading), draw(null)), steps);
 }
-// A box whose messages are asked for when it is opened, a piece at a time.
+// A box whose messages are loaded when it is opened, a piece at a time.
 export function unfolding(text, address, draw, className) {
   const box = make("details", { className }, make("summary", {}, text)), inside = make("div", {});
   const note = make("p", { className: "dim", role: "status" });
@@ -118,10 +118,10 @@ export function unfolding(text, address, draw, className) {
     note.textContent = "Loading…";
     let failed = "";
     try {
-      const told = await ask(`${address}?from=${next}`);
-      note.before(...told.messages.map(message => draw(message)));
-      next = told.from + told.messages.length;
-      total = told.messages.length ? told.total : next;
+      const data = await ask(`${address}?from=${next}`);
+      note.before(...data.messages.map(message => draw(message)));
+      next = data.from + data.messages.length;
+      total = data.messages.length ? data.total : next;
     } catch (error) { failed = "Error: " + error.message; }
     loading = false;
     note.textContent = failed;

@@ -1,7 +1,7 @@
 // One connection to the server for all tabs of a browser: a browser has no more than six, and as many tabs would use them up.
 // This runs as a shared worker; where a browser has none, in each tab (stream.js). A tab says what it watches ("list",
-// "session=ID", "turn=ID") and is told the news of it: a state, or the events of a turn; null: there is no such thing.
-const watchers = []; // {port, topic, seen}: what a tab watches, and the state, or the number of events, that it was told last
+// "session=ID", "turn=ID") and receives its news: a state, or the events of a turn; null: there is no such thing.
+const watchers = []; // {port, topic, seen}: what a tab watches, and the state, or the number of events, that it received last
 let source = null, open = "", planned = 0;
 
 function address() {
@@ -45,8 +45,8 @@ export function join(port) {
   port.onmessage = ({ data: { watch, leave } }) => {
     forget(port, watch || leave);
     if (watch) watchers.push({ port, topic: watch, seen: watch.startsWith("turn=") ? 0 : undefined });
-    if (watch) open = ""; // also what is watched already: its state is told to the one who asks
-    plan(watch || !watchers.length ? 0 : 2000); // what nobody watches any more disturbs nobody for a moment
+    if (watch) open = ""; // also what is watched already: its state goes to the tab that asks
+    plan(watch || !watchers.length ? 0 : 2000); // an unwatched topic may stay in the stream for a moment
   };
   port.start?.();
 }

@@ -14,7 +14,7 @@ export function drawMessage(message, can = {}, name = message.role) {
 }
 
 function header(message, can, name) {
-  const tools = make("span", { className: "tools" }, button("Copy", () => copyLater(said(message)), { title: "Copy this message as Markdown" }));
+  const tools = make("span", { className: "tools" }, button("Copy", () => copyLater(markdownOf(message)), { title: "Copy this message as Markdown" }));
   if (!readOnly && can.again && message.role === "assistant") tools.append(button("Regenerate", can.again, { className: "again", title: "Answer again; this reply can be brought back" }));
   if (!readOnly && can.edit && message.role === "user") tools.append(button("Edit", () => can.edit(message), { title: "Change this message and send it again, in a branch" }));
   if (!readOnly && can.branch) tools.append(button("Branch", () => can.branch(message), { title: "A new conversation that begins with everything up to here" }));
@@ -30,7 +30,7 @@ function used(message) {
 }
 
 // What was written in a message, as Markdown.
-export async function said(message) {
+export async function markdownOf(message) {
   const place = new URL(message.said, location);
   place.searchParams.set("said", "1");
   const answer = await fetch(place);

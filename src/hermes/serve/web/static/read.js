@@ -7,11 +7,11 @@ import { watch as follow } from "./stream.js";
 import { answerAgain, attachTalk, detachTalk, editMessage, shownStored } from "./talk.js";
 
 const WINDOW = 300; // messages that are in the page at once
-let open = null, live = null, go = null, busy = false, opened = 0, said = "";
+let open = null, live = null, go = null, busy = false, opened = 0, shownPosition = "";
 
 export function setGo(other) {
   go = other;
-  setHead({ go, branch, changed: told => { open.session = told; }, shown: () => open?.id, stop: () => { live?.close(); live = null; }, watch: () => watch() });
+  setHead({ go, branch, changed: session => { open.session = session; }, shown: () => open?.id, stop: () => { live?.close(); live = null; }, watch: () => watch() });
 }
 export function leave() {
   live?.close();
@@ -52,17 +52,17 @@ export async function showSession(id) {
   leave();
   chips.replaceChildren();
   const target = location.hash.match(/^#m(\d+)$/), mine = opened;
-  const [session, told] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`)]);
+  const [session, data] = await Promise.all([ask("/api/session/" + path(id)), ask(`/api/messages/${path(id)}${target ? "?around=" + target[1] : ""}`)]);
   if (mine !== opened) return; // another page was opened meanwhile
   document.body.dataset.at = "session";
   document.title = name(session) + " · Hermes";
   const list = make("section", { id: "messages", ariaLabel: "Messages" }), hint = make("div", { className: "hint" });
-  open = { id, list, hint, undone: 0, first: told.from, last: told.from + told.messages.length, total: told.total, session };
-  list.append(...told.messages.map(draw));
+  open = { id, list, hint, undone: 0, first: data.from, last: data.from + data.messages.length, total: data.total, session };
+  list.append(...data.messages.map(draw));
   main.replaceChildren(...[drawHead(session), compressed(session), list].filter(Boolean));
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: session.turn, other: session.other }));
   if (readOnly) main.append(hint); else document.getElementById("talk").before(hint); // below a reply that is being written
-  drawUndone(told.undone);
+  drawUndone(data.undone);
   if (target) aim(target[0].slice(1)); else toEnd();
   position(true);
   watch();
@@ -103,20 +103,20 @@ function jump(where, then) {
   const mine = open;
   return inTurn(async () => {
     if (mine !== open) return;
-    const told = await ask(`/api/messages/${path(mine.id)}${where}`);
+    const data = await ask(`/api/messages/${path(mine.id)}${where}`);
     if (mine !== open) return;
-    fresh(told);
+    fresh(data);
     then();
   });
 }
-function fresh(told) {
-  open.list.replaceChildren(...told.messages.map(draw));
-  open.first = told.from; open.last = told.from + told.messages.length; open.total = told.total;
+function fresh(data) {
+  open.list.replaceChildren(...data.messages.map(draw));
+  open.first = data.from; open.last = data.from + data.messages.length; open.total = data.total;
   position();
 }
-function position(first = false) { // said when it has changed: it must not wipe away what else was said
+function position(first = false) { // only when it has changed: it must not replace another message in the status line
   const now = open.total ? `${count(open.first + 1)}–${count(open.last)} of ${plural(open.total, "message")}` : "No messages yet";
-  if (first || now !== said) say(said = now);
+  if (first || now !== shownPosition) say(shownPosition = now);
   open.list.classList.toggle("at-end", open.last >= open.total);
 }
 export async function toFirst() { if (open) await jump("?from=0", () => { stay(); scrollTo(0, 0); }); }
@@ -133,20 +133,20 @@ function compressed(session) {
 async function load(where) {
   const mine = open, from = where === "before" ? Math.max(0, open.first - 100) : open.last;
   if (where === "before" ? open.first <= 0 : open.last >= open.total) return;
-  const told = await ask(`/api/messages/${path(open.id)}?from=${from}`);
+  const data = await ask(`/api/messages/${path(open.id)}?from=${from}`);
   if (mine !== open) return;
-  open.total = told.total;
+  open.total = data.total;
   const low = atEnd();
   if (where === "before") {
     const anchor = open.list.firstElementChild, top = anchor?.getBoundingClientRect().top;
-    open.list.prepend(...told.messages.slice(0, open.first - told.from).map(draw));
-    open.first = told.from;
+    open.list.prepend(...data.messages.slice(0, open.first - data.from).map(draw));
+    open.first = data.from;
     while (open.list.childElementCount > WINDOW) { open.list.lastElementChild.remove(); open.last--; }
     if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - top);
   } else {
     const anchor = open.list.lastElementChild, top = anchor?.getBoundingClientRect().top;
-    open.list.append(...told.messages.map(draw));
-    open.last = told.from + told.messages.length;
+    open.list.append(...data.messages.map(draw));
+    open.last = data.from + data.messages.length;
     while (open.list.childElementCount > WINDOW) { open.list.firstElementChild.remove(); open.first++; }
     if (anchor) scrollBy(0, anchor.getBoundingClientRect().top - top);
   }
@@ -176,26 +176,26 @@ export function refresh() { // one at a time; a change during it is looked at af
 async function renew() {
   const mine = open;
   if (!mine) return;
-  const toldAll = mine.last >= mine.total;
+  const reachesEnd = mine.last >= mine.total;
   const read = from => ask(`/api/messages/${path(mine.id)}?from=${from}`), all = behind;
   behind = false; // at once: the tab may be hidden again while this reads
-  const told = await read(all ? mine.first : Math.max(mine.first, mine.last - 30)).catch(error => { behind ||= all; throw error; }), next = () => told.from + told.messages.length;
-  while (all && next() <= mine.last && next() < told.total) {
+  const data = await read(all ? mine.first : Math.max(mine.first, mine.last - 30)).catch(error => { behind ||= all; throw error; }), next = () => data.from + data.messages.length;
+  while (all && next() <= mine.last && next() < data.total) {
     const more = await read(next());
     if (!more.messages.length) break;
-    told.messages.push(...more.messages);
+    data.messages.push(...more.messages);
   }
   if (mine !== open) return;
-  mine.total = told.total;
-  if (told.total <= mine.first && mine.first) { // rewound
+  mine.total = data.total;
+  if (data.total <= mine.first && mine.first) { // rewound
     const last = await ask(`/api/messages/${path(mine.id)}`);
     if (mine === open) fresh(last);
     return;
   }
   const low = atEnd(), was = mine.list.lastElementChild, height = mine.list.offsetHeight;
-  told.messages.forEach((message, number) => {
-    const place = told.from + number - mine.first, now = mine.list.children[place];
-    if (!now && !toldAll) return;
+  data.messages.forEach((message, number) => {
+    const place = data.from + number - mine.first, now = mine.list.children[place];
+    if (!now && !reachesEnd) return;
     const drawn = draw(message);
     if (!now) mine.list.append(drawn);
     else if (now.id !== drawn.id || now.dataset.key !== drawn.dataset.key) {
@@ -204,10 +204,10 @@ async function renew() {
       now.replaceWith(drawn);
     }
   });
-  while (mine.list.childElementCount > Math.max(0, told.total - mine.first)) mine.list.lastElementChild.remove();
+  while (mine.list.childElementCount > Math.max(0, data.total - mine.first)) mine.list.lastElementChild.remove();
   while (mine.list.childElementCount > WINDOW && low) { mine.list.firstElementChild.remove(); mine.first++; }
   mine.last = mine.first + mine.list.childElementCount;
-  drawUndone(told.undone);
+  drawUndone(data.undone);
   shownStored();
   if (low && (was !== mine.list.lastElementChild || height !== mine.list.offsetHeight)) toEnd(); // what did not change does not move
   position();

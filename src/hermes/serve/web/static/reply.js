@@ -20,7 +20,7 @@ export function replyView() {
     sent = text = thoughts = null;
     flow.ariaBusy = "false";
   }
-  // At once, before the server has said anything.
+  // At once, before the server answers.
   function begin(words, files) {
     clear();
     notices.replaceChildren();

@@ -12,14 +12,14 @@ export function sourceMark(source) {
 export function facts(session) {
   const folder = session.cwd && session.cwd.split("/").slice(-2).join("/");
   const parts = [session.source, plural(session.message_count || 0, "message"), session.model, folder, session.cost ? money(session.cost) : null];
-  const told = parts.filter(Boolean).flatMap(part => [make("bdi", {}, part), make("span", { className: "dot", ariaHidden: "true" }, "·")]).slice(0, -1);
+  const items = parts.filter(Boolean).flatMap(part => [make("bdi", {}, part), make("span", { className: "dot", ariaHidden: "true" }, "·")]).slice(0, -1);
   const tags = (session.tags || []).map(tag => make("span", { className: "tag" }, "#" + tag));
-  return make("div", { className: "facts" }, ...told, " ", ...tags);
+  return make("div", { className: "facts" }, ...items, " ", ...tags);
 }
 export function row(session, hits = []) {
   const head = make("div", { className: "line" }, make("bdi", { className: "title" }, star(session), name(session)), time(session.last_active, "dim"));
   const preview = session.title && session.preview && !hits.length ? make("div", { className: "preview dim" }, make("bdi", {}, session.preview)) : null;
-  const open = make("a", { className: "row", href: link(session.id) }, sourceMark(session.source), make("div", { className: "told" }, head, preview, facts(session)));
+  const open = make("a", { className: "row", href: link(session.id) }, sourceMark(session.source), make("div", { className: "about" }, head, preview, facts(session)));
   if (session.archived_at) open.classList.add("archived");
   const more = hits.slice(FIRST), one = make("li", {}, open, ...hits.slice(0, FIRST));
   if (more.length) one.append(button(`${plural(more.length, "more hit")} here`, event => { event.target.replaceWith(...more); more[0].focus(); }, { className: "plain hits" }));

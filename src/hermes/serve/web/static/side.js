@@ -32,9 +32,9 @@ function mark(follow) {
 async function read() {
   const query = new URL(shown.at, location.origin).searchParams;
   if (query.get("q")) return; // what was found stays as it was found
-  const told = await ask("/api/sessions?" + query);
-  const rest = shown.sessions.slice(told.sessions.length).filter(one => !told.sessions.some(other => other.id === one.id));
-  shown = { ...shown, sessions: told.next === null ? told.sessions : [...told.sessions, ...rest], known: true };
+  const data = await ask("/api/sessions?" + query);
+  const rest = shown.sessions.slice(data.sessions.length).filter(one => !data.sessions.some(other => other.id === one.id));
+  shown = { ...shown, sessions: data.next === null ? data.sessions : [...data.sessions, ...rest], known: true };
   draw();
 }
 export function showSide(id) {

@@ -2,7 +2,7 @@
 import { attachments, described, encoded } from "./attach.js";
 import { ask, button, liftToast, make, path, say } from "./dom.js";
 import { draft, keepDraft } from "./drafts.js";
-import { said } from "./message.js";
+import { markdownOf } from "./message.js";
 import { replyView } from "./reply.js";
 import { watch } from "./stream.js";
 
@@ -39,7 +39,7 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
   }
   function write(text) { box.value = text; typed(); }
   async function edit(message) {
-    const text = await said(message);
+    const text = await markdownOf(message);
     instead = message.id;
     editing.hidden = false;
     write(text);
@@ -54,9 +54,9 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
 
   // ---------------------------------------------------------------------------------------------- the model
   async function drawModels() {
-    const told = await ask(id ? "/api/models/" + path(id) : "/api/models");
-    model.replaceChildren(...told.models.map(name => make("option", { value: name, selected: name === told.model }, name)));
-    model.hidden = told.models.length < 2;
+    const data = await ask(id ? "/api/models/" + path(id) : "/api/models");
+    model.replaceChildren(...data.models.map(name => make("option", { value: name, selected: name === data.model }, name)));
+    model.hidden = data.models.length < 2;
   }
   model.addEventListener("change", async () => {
     chosen = model.value;
@@ -78,12 +78,12 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     view.begin(text, described([...taken].map(file => file.name)));
     try {
       const body = { ...more, text, files: await encoded(taken), instead_of: edited, model: id ? "" : chosen };
-      const told = await ask(id ? "/api/talk/" + path(id) : "/api/talk", body);
+      const data = await ask(id ? "/api/talk/" + path(id) : "/api/talk", body);
       if (!place.isConnected) return; // its reader went elsewhere meanwhile
-      if (told.session === id) { follow(told.turn); await refresh(); return; }
-      begun = told;
-      if (!edited) moveDraft(told.session);
-      go("/s/" + path(told.session));
+      if (data.session === id) { follow(data.turn); await refresh(); return; }
+      begun = data;
+      if (!edited) moveDraft(data.session);
+      go("/s/" + path(data.session));
     } catch (error) {
       view.clear();
       if (taken.length) files.add(taken);
@@ -110,7 +110,7 @@ export function attachTalk(id, { refresh, go, turn = null, other = null }) {
     listen();
   }
   function stopListening() { source?.close(); source = null; }
-  function listen() { // not in a hidden tab; when it is shown, the turn is told from its beginning
+  function listen() { // not in a hidden tab; when it is shown, the turn is replayed from its beginning
     stopListening();
     if (!current || document.hidden) return;
     view.questions.replaceChildren();
