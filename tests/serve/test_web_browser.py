@@ -357,6 +357,8 @@ def test_tidy_a_conversation(browser: Browser, page: Page, home: Path) -> None:
     with SessionDB(home / "state.db", read_only=True) as db:
         row = db.get_session("tidy")
         assert row is not None and row["title"] == "Tidied up" and row["pinned_at"] and db.get_tags("tidy") == ["later"]
+    assert [one for one in browser.problems() if "404" not in one] == []
+    browser.events.clear()  # a request that was under way when its conversation was trashed finds nothing
 
 
 def button_with_the_focus(browser: Browser, text: str) -> None:
