@@ -70,7 +70,7 @@ class TerminalDisplay:
         """Make room for a question."""
 
     def finish(self) -> None:
-        """The turn is over, in whatever way."""
+        """The turn is over, completed or not."""
 
 
 def console(**settings: Any) -> Console:
@@ -166,7 +166,7 @@ class PipeDisplay(TerminalDisplay):
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
-            if event.anew:
+            if event.restarted:
                 self._reply.clear()
             self._reply.append(event.text)
         elif isinstance(event, ToolStarted | Done):
@@ -359,7 +359,7 @@ class LiveDisplay(TerminalDisplay):
         self._above = "line"
 
     def _print_finished(self) -> None:
-        """Print the calls that are over, in the order they were made: each waits for those before it."""
+        """Print the finished calls in the order they were made: each waits for those before it."""
         for call_id, started in list(self._running.items()):
             if call_id not in self._finished:
                 return

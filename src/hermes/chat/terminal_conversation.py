@@ -1,7 +1,7 @@
 """A conversation in a terminal: its agent and session, and switching to another session.
 
-This is the Host of the slash commands. The Voice shows and asks, so that the same
-conversation serves a person at a prompt and a single question in a pipe.
+This is the Host of the slash commands. The Voice shows and asks, so that the same conversation serves a person at a prompt and
+a single question in a pipe.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ class TerminalConversation:
     def is_stored(self, line: str) -> bool:
         """Whether a typed line is the user's last message."""
         with suppress(HermesError):
-            asked = [row for row in self.db.get_messages(self.session_id) if row["role"] == "user"]
-            return bool(asked) and content_text(asked[-1]["content"]).startswith(sent_text(line))
+            rows = [row for row in self.db.get_messages(self.session_id) if row["role"] == "user"]
+            return bool(rows) and content_text(rows[-1]["content"]).startswith(sent_text(line))
         return False
 
     def _run(self, turn: Turn) -> bool:

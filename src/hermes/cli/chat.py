@@ -130,7 +130,7 @@ def command(
 
 
 def _record(config: Config) -> SessionDB:
-    """The record to talk into; where nothing can be stored, the error names the way without it."""
+    """The record for the conversation; if nothing can be stored, the error names the option that needs no record."""
     from hermes.cli.arrival import open_record
 
     try:
@@ -141,7 +141,7 @@ def _record(config: Config) -> SessionDB:
 
 
 def unsaved() -> SessionDB:
-    """A record in memory, for a conversation that is not kept; without /dev/shm in a temporary folder until it is over."""
+    """A record in memory for a conversation that is not kept; without /dev/shm, in a temporary folder until it ends."""
     import tempfile
 
     from hermes.store.api.session_db import SessionDB
@@ -177,7 +177,7 @@ def _needs_terminal() -> None:
 
 
 def _chosen(db: SessionDB) -> str | None:
-    """The session that the user chooses on the full screen; None when they leave without one."""
+    """The session that the user chooses on the full screen; None when they leave without choosing."""
     from hermes.chat.browse import browse
 
     return browse(db, zone())

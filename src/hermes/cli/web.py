@@ -89,7 +89,7 @@ def _address(host: str, port: int) -> str:
 
 
 def _token_file() -> Path:
-    """The file with the token of the lasting link; its owner alone can read it."""
+    """The file with the token of the lasting link, which only its owner can read."""
     return get_hermes_home() / "web.token"
 
 

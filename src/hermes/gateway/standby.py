@@ -50,7 +50,7 @@ class Held(Lease):
     def renewed(self, held: tuple[str, int] | None, still: bool) -> None:
         """Note how long the lease is certainly ours."""
         if still:
-            self._sure_until = self.asked_at + CERTAIN * self.ttl
+            self._sure_until = self.requested_at + CERTAIN * self.ttl
         super().renewed(held, still)
 
     @property

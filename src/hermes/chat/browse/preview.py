@@ -1,6 +1,6 @@
 """The preview: participants and times, then the conversation in plain text, shortened to a glance.
 
-For a long conversation it shows the first message and the end or, after a search, the messages around the match.
+Of a long conversation it shows the first message and the end or, after a search, the messages around the match.
 """
 
 from __future__ import annotations

@@ -356,7 +356,7 @@ class Picker(Screen[None], inherit_bindings=False):
     # ------------------------------------------------------------------------------------------ changes
 
     def _same(self, line: ListLine) -> list[ListLine]:
-        """The line, and that of the same conversation in the whole list: a search makes lines of its own."""
+        """The line, and the line of the same conversation in the whole list: a search makes its own lines."""
         return [line, *(other for other in self.all if other.id == line.id)]
 
     def action_rename(self) -> None:
