@@ -1,4 +1,4 @@
-"""What a process holds is renewed while it works, one thread for all; a session is live while a process works with it."""
+"""A process renews its leases while it works, in one thread for all; a session is live while a process works with it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def opened_by(process: Remote, place: dict[str, Any]) -> None:
 
 
 def answer_of(process: Remote) -> Any:
-    """What a step that was begun gives, or how it was refused."""
+    """The result of a step that was begun, or its refusal."""
     try:
         return process.answer()
     except Refused as error:
