@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 MOST_TEXT = 60_000  # characters read from the text files of one message
-_SIDE_SECONDS = 120.0  # for the description of a picture
+_SIDE_SECONDS = 120.0  # seconds for the description of a picture
 # A note about a file, and what was read from it: the kind, the name, the hash, and the text of a document or a description.
 NOTE = re.compile(
     r"^\[(Picture|Recording|File) ([^\n\[\]]{1,160}?)(?: \([^\n()\[\]]*\))?, saved as "

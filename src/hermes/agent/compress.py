@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
-MOST_TOKENS = 6_000  # of a summary
+MOST_TOKENS = 6_000  # of one summary
 _LEAST_ROOM = 600  # tokens of the conversation that one call of the summarising model gets, at least
 _TOOL_OUTPUT = 4_000  # characters of a tool's output that the summary call gets
 _OVERHEAD_TOKENS = 900
@@ -172,7 +172,7 @@ def _written(
     cancelled: Callable[[], bool],
 ) -> str:
     answer_tokens = max(300, min(4_000, room // 4))
-    words = min(tokens // 4, answer_tokens // 2)  # a token is less than a word, and the copied lines need room, too
+    words = min(tokens // 4, answer_tokens // 2)  # a token is less than a word, and the copied lines need room as well
     earlier = [_notes_in(message) for message in messages if _is_notes(message)]
     notes = "\n\n".join(earlier)
     pieces = list(_chunks([message for message in messages if not _is_notes(message)], room - answer_tokens))
@@ -263,7 +263,7 @@ def _with_header(
         header += f"\n\n{_REQUEST}\n{cut_to(harmless(request), tokens // 4)}"
     notes = _FENCE.sub("", summary.strip()).strip()
     left = tokens - text_tokens(header)
-    sure = cut_to(notes, left // 3)  # what the copied lines leave is for the rest of the notes
+    sure = cut_to(notes, left // 3)  # the rest of the notes gets the room that the copied lines leave
     exact = exact_lines(middle, sure, left - text_tokens(sure))
     notes = cut_to(notes, max(left - text_tokens(exact), text_tokens(sure)))
     return "\n\n".join(part for part in (header, notes, exact) if part)

@@ -45,7 +45,7 @@ class Lease:
         `failed` when it could not be renewed (the next beat retries)."""
         self.db, self.held, self.ttl, self.failed = db, held, ttl, failed
         self.due = 0.0  # when it must be renewed, by the monotonic clock
-        self.requested_at = 0.0  # when it was last tried to renew it, by `clock`
+        self.requested_at = 0.0  # when the last renewal was requested, by `clock`
         self._lost = lost
 
     def renewed(self, held: tuple[str, int] | None, still: bool) -> None:
@@ -73,7 +73,7 @@ class _Renewer:
     def reset(self) -> None:
         """Forget all leases: a forked process has none."""
         self._lock = threading.Lock()
-        self._leases: WeakSet[Lease] = WeakSet()  # one whose owner forgot it expires
+        self._leases: WeakSet[Lease] = WeakSet()  # a lease whose owner forgot it expires
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -133,7 +133,7 @@ def clock() -> float:
 def _renew(db: SessionDB, leases: list[Lease]) -> None:
     held = [lease.held for lease in leases]
     for lease in leases:
-        lease.requested_at = clock()  # before the store computes the expiry: the lease lasts longer than is relied on
+        lease.requested_at = clock()  # before the store computes the expiry: the lease lasts longer than we assume
     requests = [(*pair, lease.ttl) for lease, pair in zip(leases, held, strict=True) if pair is not None]
     try:
         results = iter(db.renew_leases(requests) if requests else ())
@@ -210,12 +210,12 @@ class SessionLease(Lease):
         with self._lock:
             if not self.holds(session_id, TURN):
                 self._planned = session_id, self.db.turn_is_free(session_id, self._holder)
-                self.fence = None  # that of an earlier turn counts no longer
+                self.fence = None  # the fence of an earlier turn is no longer valid
 
     @contextmanager
     def joining(self) -> Iterator[None]:
         """In this block, a transaction may call `take_in` and `release_in`; they take effect if it ends without an error."""
-        with self._lock:  # the renewer waits: it would take back what the transaction changes
+        with self._lock:  # the renewer waits: it would undo the changes of the transaction
             self._new, self._leaves = None, False
             yield
             if self._new is not None and self._planned is not None:

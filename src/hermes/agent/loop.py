@@ -78,11 +78,11 @@ class Agent:
     """Runs turns in one session, one at a time; `interrupt` may be called from any thread."""
 
     titles = True  # whether new sessions are given a title
-    titles_by_model = True  # whether a model is asked for it; otherwise it is made of the words of the first exchange
+    titles_by_model = True  # whether a model writes it; otherwise it is made from the words of the first exchange
     system: str | None = None  # the system prompt of a new session; None: the usual one
     recall_key: str | None = None  # the value of state_meta that keeps `/recall off`; None: it is not kept
     private = True  # whether only the user reads the answers
-    recalls = True  # whether earlier conversations are looked through for what was said about a message
+    recalls = True  # whether earlier conversations are searched for passages about a message
     gathers = False  # whether only the entry point's `release` releases the turn; cheaper with many sessions
     first_wait = 1.0  # seconds before the first retry of a failed call; doubled each time
 
@@ -112,7 +112,7 @@ class Agent:
         self.config = config
         self.model = model
         self.tools = {tool.name: tool for tool in tools}
-        self.expected_tools: Callable[[], list[Tool]] = list  # the tools that its first turn will bring
+        self.expected_tools: Callable[[], list[Tool]] = list  # the tools that its first turn will have
         self.confirm = confirm  # asks the user; may be changed between turns
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
@@ -369,7 +369,7 @@ class Agent:
         session, self.recalled = self._session, None
         session.recalled = ""
         wanted = self.recalls and self.private and self.config.memory.recall != "off"
-        if not wanted or self.model.kind == "extractive":  # which looks itself
+        if not wanted or self.model.kind == "extractive":  # this model searches itself
             return
         from hermes.agent.recall.recall import ids_of, recall
 
@@ -393,7 +393,7 @@ class Agent:
         session, model = self._session, self.model
         draft = session.draft(model)
         tries = 0
-        heard: list[str] = []  # the text shown of this try, or of the last one that had any
+        heard: list[str] = []  # the text shown of this try, or of the last try with text
         try:
             while True:
                 if (yield from self._room.make()):

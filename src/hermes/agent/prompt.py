@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LOST = "error: the result of this call was lost (the program was stopped while it ran); it may or may not have taken effect"
 NOTED = "(I have read these notes.)"  # the reply to a summary, which needs none of its own
-SUMMED_UP = "(The notes that follow say how I worked on this.)"  # in place of replies that a summary stands for
+SUMMED_UP = "(The notes that follow say how I worked on this.)"  # in place of the replies that a summary replaces
 OWN_COMMAND = "[I ran a command myself]"  # begins a message with the command and what it printed
 UNANSWERED = "(This was not answered: the reply was interrupted before it began.)"
 TOOL_BUDGET = 50_000  # characters of one tool result that the model gets; the store has all of it
@@ -364,10 +364,10 @@ class SystemPrompt:
             with suppress(OSError), path.open("rb") as stream:
                 texts[path] = harmless(stream.read(1_000_000).decode("utf-8", "replace")).strip()
         room = MOST
-        if sum(map(len, texts.values())) > ALWAYS_FITS:  # else no server is asked for its window
+        if sum(map(len, texts.values())) > ALWAYS_FITS:  # else the window, which costs a request, is not needed
             room = min(room, self._agent.model.context_length)  # characters: about a quarter of the window
         for left, path in zip(range(len(texts), 0, -1), sorted(texts, key=lambda one: len(texts[one])), strict=True):
-            texts[path] = without_middle(texts[path], room // left)  # what short files leave is for the long ones
+            texts[path] = without_middle(texts[path], room // left)  # long files get the room that short ones leave
             room -= len(texts[path])
         parts = [f"[{path}]\n{text}\n[end of {path.name}]" for path, text in texts.items() if text]
         before = prompt.partition(_MARK)[0]

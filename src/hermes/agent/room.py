@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hermes.agent.turn_session import TurnSession
 
 
-LEAST = 40  # tokens of a message: cut further, it would say nothing any more
+LEAST = 40  # tokens of a message: cut further, it would be useless
 UNSEEN = "the model takes no {}s"
 UNFIT = "it does not fit into the model's window"
 

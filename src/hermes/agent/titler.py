@@ -140,7 +140,7 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
         try:
             db.set_session_title(session_id, name)
             break
-        except TitleClash as clash:  # what the store compared: secrets are masked in it
+        except TitleClash as clash:  # the title in the error is the compared one, with secrets masked
             holder, taken = clash.holder, clash.title or name
             seen = holder is None or db.get_session(holder, visible_to=user) is not None
             if refuse and seen:

@@ -53,7 +53,7 @@ class TurnSession:
         self._masking_reported = False
         self._recovered = recover_abandoned(context.db, context.session_id)  # done here, so that a recap shows it
         self.history: list[Message] = []
-        self.last_id = 0  # of the last message that is stored
+        self.last_id = 0  # the id of the last stored message
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
         self.recalled = ""  # text of earlier conversations that is sent with the user's message in this turn

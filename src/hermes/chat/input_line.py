@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 
-_LONG_PASTE = 1_000  # characters; or more lines than
+_LONG_PASTE = 1_000  # characters
 _MANY_LINES = 8
 _HISTORY_UP_TO = 20_000  # characters of a line worth keeping in the history
 _ENTRY = re.compile(r"^\+[^\n]*(?:\n\+[^\n]*)*", re.MULTILINE)  # an entry of prompt_toolkit's FileHistory

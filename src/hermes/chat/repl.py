@@ -288,10 +288,10 @@ def run_own_command(command: str, folder: Path) -> tuple[str, int]:
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
                 kept += data
-                if len(kept) > 20 * TOOL_BUDGET:  # of an endless output its two ends
+                if len(kept) > 20 * TOOL_BUDGET:  # only both ends of an endless output are kept
                     kept = kept[: 4 * TOOL_BUDGET] + kept[-4 * TOOL_BUDGET :]
             status = child.wait()
-        except KeyboardInterrupt:  # the command got it, too
+        except KeyboardInterrupt:  # the command got the signal as well
             echoed = True
             try:
                 status = child.wait(_PATIENCE)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 WRITE_TO_THE_HOME = ("memory", "skills")  # tools that keep something beside the record
-TITLE_SECONDS = 10.0  # for the title of a session on leaving
+TITLE_SECONDS = 10.0  # seconds for the title of a session on leaving
 WAITING = "Another process is answering in this conversation ({}); waiting…"
 
 
@@ -80,7 +80,7 @@ class ChatOptions(TypedDict, total=False):
     keep_model: bool  # a resumed session gets the model of the command line
     restore_cwd: bool  # a resumed session continues in its folder (the default)
     system: str | None  # the system prompt of a new session
-    saved: bool  # whether anything of this is kept (the default)
+    saved: bool  # whether the conversation is stored (the default)
     note: str | None  # shown when the first session is opened
 
 

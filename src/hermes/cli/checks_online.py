@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hermes.gateway.settings import PlatformSettings
     from hermes.store.api.session_db import SessionDB
 
-PATIENCE = 4.0  # seconds for a server to answer
+PATIENCE = 4.0  # seconds a server has to answer
 PLATFORM_PATIENCE = 8.0
 Answer = TypeVar("Answer")
 

@@ -115,7 +115,7 @@ def for_bash(line: str, breaks: str) -> list[str]:
     if found == [FILES]:
         return [FILES[0]]
     quote, begun = _open_quote(line), 0
-    if breaks and not quote:  # what stands before a bare colon is a word of its own to bash
+    if breaks and not quote:  # bash takes the text before a bare colon as a word of its own
         begun = len(partial) - len(_split(re.split(rf"(?<!\\)[{re.escape(breaks)}]", line)[-1])[-1])
     return [_quoted(" ".join(value[begun:].splitlines()), quote) for value, _ in found]
 

@@ -45,9 +45,9 @@ class _Target:
     kind: type[Adapter]
     account: str | None  # None: the platform's only one, or the one called `default`
     key: str  # where its section stands in config.yaml
-    home: Path  # for its files
-    section: dict[str, Any]  # what is known of it; of another account's secrets nothing
-    ending: str  # of its variables
+    home: Path  # the folder of its files
+    section: dict[str, Any]  # its present settings, without another account's secrets
+    ending: str  # the ending of its variables
     new: bool = False  # an account that was not there yet
 
     @property
@@ -76,7 +76,7 @@ def set_up(platform: str | None, account: str | None, *, check: bool, given: Seq
         click.echo(message(f"Platforms: {', '.join(known)}", sys.stdout))
         kind_of = click.Choice(known, case_sensitive=False)
         platform = str(click.prompt("Which platform?", type=kind_of, show_choices=False))
-    if account is None and "/" in platform:  # as status and doctor call it
+    if account is None and "/" in platform:  # the form in which status and doctor name it
         platform, _, account = platform.partition("/")
     kind, home = adapter_class(platform), get_hermes_home()
     target = _target(kind, account, home)
@@ -133,7 +133,7 @@ def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
                 f"the variables of {account} and {other} would have one name: choose another name"
             )
     secrets = {one.name for one in kind.settings if one.secret}
-    left_out = {*secrets, ACCOUNTS, *_OWN}  # of the other accounts
+    left_out = {*secrets, ACCOUNTS, *_OWN}  # keys of the other accounts
     common = {name: value for name, value in section.items() if name not in left_out}
     known = accounts.get(account)
     return _Target(

@@ -83,7 +83,7 @@ def script() -> None:
         sys.exit(1)
     _show_warnings_as_notes()
     status = streams.finish(main())
-    gc.freeze()  # the interpreter's last collection would take longer than the rest of the way to the shell
+    gc.freeze()  # the interpreter's last garbage collection would delay the exit
     sys.exit(status)
 
 

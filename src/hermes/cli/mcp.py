@@ -62,7 +62,7 @@ def command(
         host, token, hint = _settings(host, no_token)
         listening = stack.enter_context(
             listening_socket(host, port, change="port with --http")
-        )  # before the store: a taken port costs nothing
+        )  # before the store is opened: a taken port is reported at once
         db = stack.enter_context(opened(writing=write))
         app = _guarded(server(db, write=write, user=user), host, token)
         shown = f"[{host}]" if ":" in host else host

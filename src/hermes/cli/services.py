@@ -131,7 +131,7 @@ def install(wanted: Service, *, starts: bool = True) -> None:
     home = get_hermes_home()
     path = unit_path(home, wanted)
     if starts and path.exists():
-        ran(home, wanted, starts=False)  # one that runs would go on as it was
+        ran(home, wanted, starts=False)  # a running service would continue with the old settings
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(unit_text(home, wanted))
     click.echo(f"Written: {path}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LISTED = 10
 _CUT = 200
-_CHANGES = 5  # of a file that /why shows
+_CHANGES = 5  # changes of a file that /why shows
 
 
 @command("help", "", "show this list")

@@ -67,7 +67,7 @@ def parse_config(
         config.__dict__["unused_problems"] = tuple(f"{path} {one}" for one in unused)
         problems = [one for one in problems if one not in unused]
     if ignore_unknown:
-        problems = [one for one in problems if not one.unknown]  # the error names what has to be mended
+        problems = [one for one in problems if not one.unknown]  # the error names only what must be corrected
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ConfigError(f"{path} {problems[0]}{more}")
@@ -102,7 +102,7 @@ def read_text(path: Path) -> str | None:
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}\n\r]*))?\}")
 _USER_INFO = re.compile(r"://(?:\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}\n\r]*)?\}|[^/?#\s$]|\$(?!\{))*@")
 _IN_QUERY = re.compile(rf"(?<=password=){VARIABLE.pattern}(?=&|#|\Z)", re.I)
-_FIT = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")  # may stand in a URL's password as it is
+_FIT = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")  # may be in a URL's password unencoded
 _HIDDEN = re.compile("\\$\ue07b[^\ue07b]*?\ue07d")  # `${…}` with its signs out of YAML's sight
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=[ \t]*(.*)")
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')\s*(?:#.*)?""")

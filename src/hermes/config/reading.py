@@ -236,7 +236,7 @@ def _scalar(kind: Any, text: str) -> Any:
     base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     value: str | float = text
     try:
-        if base in (int, float):  # a whole number stays one, also where a fraction may stand
+        if base in (int, float):  # a whole number stays one, even where fractions are allowed
             value = int(text) if base is int or _WHOLE.fullmatch(text) else float(text)
         msgspec.convert(value, kind)
     except (ValueError, msgspec.ValidationError):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SOURCE = "batch"
 ENDED = "batch_done"  # the end_reason of a line's session
 _LOOK = 0.2  # seconds between two looks at the clock
-_STOPPING = 15.0  # seconds in which interrupted turns keep what they have
+_STOPPING = 15.0  # seconds that interrupted turns have to store their text
 
 
 class BatchAgent(Agent):
@@ -45,7 +45,7 @@ class BatchProgress:
     """The progress of a batch."""
 
     total: int
-    done: int = 0  # with those of earlier processes
+    done: int = 0  # lines, with those of earlier processes
     failed: int = 0
     cost: float = 0.0  # US dollars, as far as prices are known; with those of earlier processes
     unpriced: int = 0  # replies of unknown price
@@ -165,7 +165,7 @@ class Batch:
         """Write a result; returns why the batch can't continue, or None."""
         progress, error = self.progress, finished.error
         if isinstance(error, StoreError | ConfigError | OSError) and not isinstance(error, Fenced):
-            raise error  # no other line would do better
+            raise error  # every other line would fail as well
         if error is None and finished.text is None:
             return None
         progress.fresh += 1
@@ -207,7 +207,7 @@ class Batch:
     def _work(self, finished: Finished, question: BatchQuestion, stop: Stop) -> None:
         try:
             self._answer(finished, question, stop)
-        except BaseException as error:  # whatever it is, the run must hear of it
+        except BaseException as error:  # any error must reach the run
             finished.error = error
         self._over.put(finished)
 

@@ -32,7 +32,7 @@ from hermes.whole_files import sync_folder
 COMPLETIONS = "/v1/chat/completions"
 _ROLES = ("user", "assistant", "tool")
 _SYSTEM = ("system", "developer")
-_USED = {"model", "messages"}  # of an OpenAI request's body
+_USED = {"model", "messages"}  # fields of an OpenAI request's body
 
 
 class BadLine(ValueError):
@@ -45,7 +45,7 @@ class BatchQuestion:
 
     messages: list[dict[str, Any]]  # the last one is the user's
     system: str | None = None
-    id: Any = None  # as the line gives it; None: it gives none
+    id: Any = None  # the id in the line; None: it has none
     model: str | None = None
     is_openai: bool = False  # the answer has the shape of OpenAI's batch files, too
     unused: frozenset[str] = frozenset()  # settings of the request that are not passed on
@@ -202,8 +202,8 @@ class Results:
     def __init__(self, path: Path, *, resume: bool) -> None:
         """InvalidInput when it is in use, is no file of results, or has results without `resume`."""
         self.path = path
-        self.done: dict[str, tuple[int, int]] = {}  # session → where its result stands: offset and length
-        self.failed = 0  # results that tell of a failure; dropped
+        self.done: dict[str, tuple[int, int]] = {}  # session → offset and length of its result
+        self.failed = 0  # number of failed results, which are dropped
         if path.exists() and not path.is_file():
             raise InvalidInput(f"{path} is not a regular file, so results can't be kept there")
         self._file = _locked(path)

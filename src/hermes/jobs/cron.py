@@ -74,9 +74,9 @@ def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
         if only not in (None, known.job_id):
             continue
         token = store.db.acquire_lease(lease_of(known.id), holder_name(SOURCE), LEASE_SECONDS)
-        if token is None:  # a live process does it
+        if token is None:  # a live process runs it
             continue
-        run = next((one for one in store.under_way() if one.id == known.id), None)  # as it is now that it is ours
+        run = next((one for one in store.under_way() if one.id == known.id), None)  # read again under our lease
         if run is not None and run.job_id in jobs:
             yield Claimed(jobs[run.job_id], run, token)
             continue

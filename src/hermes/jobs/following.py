@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 LEASE_SECONDS = 30.0
-RETRY_SECONDS = 5.0  # after a failure
-WAIT_SECONDS = 2.0  # between two attempts to get the lease
+RETRY_SECONDS = 5.0  # seconds before a retry after a failure
+WAIT_SECONDS = 2.0  # seconds between two attempts to get the lease
 _log = logging.getLogger("hermes.watch")
 
 

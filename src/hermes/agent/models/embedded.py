@@ -81,7 +81,7 @@ class EmbeddedModel:
         def stopped() -> bool:
             return cancelled() or in_circles("".join(texts))
 
-        # Where the estimate was wrong and the text does not fit, which is noticed before the first piece, half of it is used.
+        # If the estimate was wrong and the text does not fit (noticed before the first piece), the second try uses half the room.
         for room in (ROOM, ROOM // 2):
             try:
                 for item in endpoint.pieces(fitted(messages, room), _LIMITS, stopped):
@@ -108,7 +108,7 @@ class EmbeddedModel:
 
 
 _LIMITS = {"max_tokens": REPLY, "temperature": 0.1}  # a penalty for repetition would punish the words of the question
-_loading: dict[Path, Future[tuple[Any, EndpointModel]]] = {}  # for each file the server, once it is loaded
+_loading: dict[Path, Future[tuple[Any, EndpointModel]]] = {}  # the server of each file, once it is loaded
 _lock = threading.Lock()
 
 

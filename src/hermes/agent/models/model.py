@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 REASONING = ("reasoning", "reasoning_content", "reasoning_details")  # a reply's fields, as endpoints name them
-Message = Mapping[str, Any]  # an OpenAI chat message; one that was read or sent is not changed
+Message = Mapping[str, Any]  # an OpenAI chat message; never changed once it was read or sent
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Usage:
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
-    cost_usd: float | None = None  # what the endpoint itself says that the call cost
+    cost_usd: float | None = None  # the cost of the call as the endpoint reports it
 
     @property
     def prompt_tokens(self) -> int:
@@ -83,7 +83,7 @@ def side_task_done(model: Model, reply: Reply) -> None:
     """Report the usage of a side task; called by the model that has answered it."""
     record = _meter.get()
     if record is not None:
-        with suppress(Exception):  # an uncounted title is no reason to lose it
+        with suppress(Exception):  # a title must not be lost because its usage can't be counted
             record(model, reply)
 
 

@@ -106,7 +106,7 @@ def named_provider(name: str | None) -> tuple[Provider, str] | None:
     first, _, rest = (name or "").partition("/")
     if first not in PROVIDERS or not rest or name is None:
         return None
-    # OpenRouter's own models, as openrouter/auto, are called so by itself
+    # OpenRouter names its own models so, as openrouter/auto
     return PROVIDERS[first], rest if first != "openrouter" or "/" in rest else name
 
 
@@ -144,7 +144,7 @@ def configured_endpoint(
     if key:
         of_key = provider_of_key(key)
         return Endpoint(name, of_key.base_url if of_key else OPENAI, key)
-    for provider in (PROVIDERS["openai"], PROVIDERS["openrouter"]):  # no other key is used without being asked for
+    for provider in (PROVIDERS["openai"], PROVIDERS["openrouter"]):  # other keys are used only if they are named
         own = key_of(provider, variables)
         if own and (provider.slashes or named_provider(name) is None):  # else it is another provider's model
             return Endpoint(name, provider.base_url, own)
@@ -179,7 +179,7 @@ def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0
     if not isinstance(items, list):
         return None
     listed = (item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str))
-    return [{**item, "id": item["id"].removeprefix("models/")} for item in listed]  # Gemini's begin so
+    return [{**item, "id": item["id"].removeprefix("models/")} for item in listed]  # Gemini's ids have this prefix
 
 
 # Parts of names of models that are not for chat.

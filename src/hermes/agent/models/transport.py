@@ -94,7 +94,7 @@ class PendingCall:
             yield response
         finally:
             with self._using:
-                self._socket = None  # from here on another call may use it, which `stop` must not cut off
+                self._socket = None  # another call may use it from now on, which `stop` must not cut off
             response.close()
 
     def _traced(self, event: str, info: dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ def refusal_of(response: Response, where: str, model: str) -> ModelError:
     try:
         body = response.json()
     except ValueError:
-        body = "" if "<" in response.text[:20] else response.text  # a web page is not for people to read here
+        body = "" if "<" in response.text[:20] else response.text  # a web page is no error message
     if isinstance(body, list) and body:  # Gemini's
         body = body[0]
     if isinstance(body, Mapping) and body.get("error"):
@@ -327,8 +327,8 @@ def _cause(error: BaseException) -> str:
     return next((words for pattern, words in _CAUSES if re.search(pattern, text)), "the reason is not known")
 
 
-TRIES = 5  # in all
-_TRIES_IN_VAIN = 3  # of a server that has sent nothing yet: it is more likely down than busy
+TRIES = 5  # tries in all
+_TRIES_IN_VAIN = 3  # tries of a server that has sent nothing yet: it is more likely down than busy
 _LONGEST = 30.0
 _LONGEST_WAIT = 120.0  # beyond this the user should retry later
 

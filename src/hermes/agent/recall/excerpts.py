@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 EXTRACTIVE = "extractive"  # the name of the assistant that only quotes
-OWN_SPEAKER = "assistant (small built-in model, unreliable)"  # where a reader must not take its word for it
+OWN_SPEAKER = "assistant (small built-in model, unreliable)"  # shown to readers who must not trust it
 GAP = "\n[…]\n"
 _TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
-_LOOKED_AT = 12  # messages in which the reply to a passage of a user is looked for
+_LOOKED_AT = 12  # messages searched for the reply to a user's passage
 _PASSAGES, _NEAR_PASSAGES = 80, 20  # hits from which passages are made: all, and only those that are near enough
-_HITS = 60  # hits looked at, until enough conversations are among them
+_HITS = 60  # hits read until there are enough conversations
 
 
 @dataclass(slots=True)
@@ -105,9 +105,7 @@ def hits_by_session(
     for number, hits in enumerate(search_rounds(db, query, size, **filters)):
         for hit in hits:
             grouped.setdefault(hit["session_id"], []).append(hit)
-        is_all = (
-            not number and len(hits) < size
-        )  # a later round knows nothing of further hits in the sessions before it
+        is_all = not number and len(hits) < size  # a later round does not know further hits in the sessions before it
         if len(grouped) >= sessions:
             break
     return grouped, is_all
@@ -245,7 +243,7 @@ def excerpts(
     words = " ".join(re.findall(r"\w+", query))
     roles = (
         (["user", "assistant"],) if about is not None else (["user", "assistant"], None)
-    )  # what tools said comes last
+    )  # output of tools comes last
     for wanted in roles:
         hits = db.search_messages(
             words, limit=_PASSAGES if about is None else _NEAR_PASSAGES, role_filter=wanted, visible_to=visible_to,

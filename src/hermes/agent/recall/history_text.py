@@ -80,8 +80,8 @@ def as_json(value: Any) -> str:
     return str(encodable(json.dumps(value, ensure_ascii=False)))
 
 
-PER_MESSAGE = 8_000  # characters of one message; longer ones are cut, except the message that was asked for
-_WORTH = 60  # tokens that are worth the beginning of one more entry
+PER_MESSAGE = 8_000  # characters of one message; longer ones are cut, except the requested message
+_WORTH = 60  # tokens from which on the beginning of one more entry is worth it
 
 
 def message_entry(row: MessageRow, most: int = PER_MESSAGE) -> Mapping[str, Any]:

@@ -204,7 +204,7 @@ class _Lookup:
             answer = fitted(head, "messages", parts, self.budget)
             if width == 0 or _includes_message(answer, messages[place]):
                 return answer
-            width //= 2  # fewer messages, so that the one asked for is among them
+            width //= 2  # fewer messages, so that the requested one is among them
 
     def _showing(self, message_id: int, session: str | None) -> tuple[str, list[MessageRow]]:
         """The session that shows a message, and its messages; preferably the named session or its chain."""

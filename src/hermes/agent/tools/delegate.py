@@ -100,7 +100,7 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
 
 
 def _end(context: Context, agent: Agent) -> None:
-    with suppress(HermesError):  # the result matters more than the mark of its end
+    with suppress(HermesError):  # the result matters more than the end mark of the session
         if context.db.get_session(agent.session_id) is not None:
             context.db.end_session(agent.session_id, DONE)
 

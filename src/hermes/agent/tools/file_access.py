@@ -186,8 +186,8 @@ def read_own(path: Path) -> str | None:
             return None
 
 
-MOST_KEPT_BYTES: Final = 2_000_000  # of one file
-MOST_IN_ALL: Final = 50_000_000  # of one conversation while it is open
+MOST_KEPT_BYTES: Final = 2_000_000  # bytes of one file
+MOST_IN_ALL: Final = 50_000_000  # bytes of one conversation while it is open
 TOOLS: Final = ("write_file", "edit_file")
 _LINE: Final = re.compile(r"^\[before: (\{.*\})\]$", re.MULTILINE)
 

@@ -41,7 +41,7 @@ _HEAD = re.compile(r"^@@(?: -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@.*| .*|)$")
 
 @dataclass(slots=True)
 class _Hunk:
-    line: int  # where it says it begins; 0: it does not say
+    line: int  # its line number in the patch; 0: none
     old: list[str]
     new: list[str]
 
@@ -97,7 +97,7 @@ def _place(lines: list[str], hunk: _Hunk, moved: int, number: int) -> int:
     return min(found, key=lambda at: abs(at - hinted))
 
 
-MOST_CHARS: Final = 40_000  # of one result
+MOST_CHARS: Final = 40_000  # characters of one result
 MOST_HITS: Final = 200
 SEARCH_SECONDS: Final = 30.0
 _DIFF_CHARS: Final = 500_000  # no diff of larger files: it takes minutes
@@ -127,7 +127,7 @@ def _write(context: Context, arguments: dict[str, Any]) -> str:
     target = file_access.target_of(context, text_argument(arguments, "path"), writing=True)
     content = text_argument(arguments, "content", empty=True)
     is_outside = target.outside is not None
-    if is_outside:  # the file's text is not read before the user has agreed to more than that
+    if is_outside:  # the user must agree before the file is even read
         target.ask(context, "Write", detail="\n".join(f"+{line}" for line in content.splitlines()[:200]))
     return _store(context, target, file_access.read_bytes(target.path), content, confirmed=is_outside)
 

@@ -132,10 +132,10 @@ _SYSTEM: Final = tuple(
 )  # fmt: skip
 _SECRET_PART: Final = re.compile(r"\.[^.].*|private|secrets?|keyrings?|keychains|credentials?|shadow-?|sudoers.*", re.I)
 _MOST_MATCHES: Final = 5_000
-# Scripts of sed, awk and jq that only print: all else that these languages can do is left out.
+# Scripts of sed, awk and jq that only print; everything else in these languages needs a question.
 _REGEX: Final = r"(?:[^/\\\n\[]|\\[^\n/]|\[\^?(?:\[:\w+:\]|[^\]\[/\n\\^])++\])*+"
 _ADDRESS: Final = rf"(?:\d++|\$|/{_REGEX}/)"
-_SED_COMMAND: Final = (  # nothing in it is tried in two ways: a long script takes no longer
+_SED_COMMAND: Final = (  # unambiguous, without backtracking: the time grows with the script only
     rf"[ \t]*+(?:{_ADDRESS}(?:,[+~]?{_ADDRESS})?[ \t]*+)?(?:![ \t]*+)?(?:[pdq=]|s/{_REGEX}/{_REGEX}/[gpI\d]*+)?[ \t]*+"
 )
 _LONGEST_SCRIPT: Final = 2_000
@@ -316,7 +316,7 @@ def _check(key: str, options: _Options, words: list[Word], place: Place) -> Doub
         return Doubt("ps may show secrets of other programs")
     if "script" in marks:
         language = _SCRIPTS["awk" if key.endswith("awk") else key]
-        scripts = operands[: 1 if key == "sed" else None]  # of the others an option's value may stand before it
+        scripts = operands[: 1 if key == "sed" else None]  # for the others, an option's value may precede the script
         if not scripts or not all(len(one) < _LONGEST_SCRIPT and language.fullmatch(one) for one in scripts):
             return Doubt(f"the {key} script may do more than print", exact=True)
     if key.startswith("git ") and (doubt := _git_doubt(place)):

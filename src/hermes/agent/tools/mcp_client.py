@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 START_SECONDS: Final = 30.0
 CALL_SECONDS: Final = 120.0
-MAX_TOOLS: Final = 64  # of one server
+MAX_TOOLS: Final = 64  # tools of one server
 MAX_DESCRIPTION: Final = 1_000
 MAX_SCHEMA: Final = 16_000
 MAX_NAME: Final = 64
@@ -81,7 +81,7 @@ class McpTools:
         self._call_seconds = call_seconds
         self._connections: list[McpConnection] = []
         self._running = ExitStack()  # the event loop and its thread
-        self._portal: BlockingPortal | None = None  # into that thread, until `close`
+        self._portal: BlockingPortal | None = None  # calls into that thread, until `close`
 
     def _start(self, servers: dict[str, McpServer], seconds: float) -> None:
         from anyio.from_thread import start_blocking_portal

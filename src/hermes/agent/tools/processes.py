@@ -20,7 +20,7 @@ from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, nu
 from hermes.errors import ToolError
 from hermes.texts import one_line, readable, shortened, without_middle
 
-GRACE_SECONDS: Final = 1.0  # between SIGTERM and SIGKILL; an interrupted turn waits two
+GRACE_SECONDS: Final = 1.0  # seconds between SIGTERM and SIGKILL; an interrupted turn waits two
 MAX_RUNNING: Final = 32
 MAX_KEPT: Final = 64
 MAX_WAIT_SECONDS: Final = 600.0

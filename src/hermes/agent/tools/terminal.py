@@ -43,7 +43,7 @@ from hermes.errors import ToolDeclined, ToolError
 
 TIMEOUT_SECONDS: Final = 120.0
 MAX_TIMEOUT_SECONDS: Final = 3600.0
-REPORT_SECONDS: Final = 0.2  # between two reports of what a running command prints
+REPORT_SECONDS: Final = 0.2  # seconds between two reports of a running command's output
 
 FORBIDDEN = "Not run: permissions.deny in config.yaml forbids it. Do not try it another way."
 DECLINED = "The user declined: the command was not run. Do not try it another way; ask what they want instead."

@@ -91,7 +91,7 @@ def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
         return list(lines)
     found = [line for line in lines if all(word in line.haystack for word in words)]
     titled = {line.id for line in found if all(word in line.folded_title for word in words)}
-    found.sort(key=lambda line: line.id not in titled)  # stable: within both parts the order of the list
+    found.sort(key=lambda line: line.id not in titled)  # stable: both parts keep the order of the list
     if len(words) == 1 and (_ID.fullmatch(words[0]) or any(line.id == text.strip() for line in lines)):
         word, known = text.strip().casefold(), {line.id for line in found}
         found += [line for line in lines if line.id not in known and word in line.id.casefold()]
@@ -246,7 +246,7 @@ def drawn(line: ListLine, width: int, zone: tzinfo | None) -> list[Piece]:
     pieces: list[Piece] = [("★ " if line.pinned else "  ", _PIN)]
     if width >= 30:
         pieces.append((set_cell_size(ago(line.last_active, zone), _WHEN) + _GAP, _DIM))
-    if width >= (80 if line.snippet else 56):  # what was found needs the room more than the source does
+    if width >= (80 if line.snippet else 56):  # the match needs the room more than the source
         pieces.append((set_cell_size(line.source, _SOURCE) + _GAP, _DIM))
     if width >= 110 and not line.snippet:
         pieces.append((set_cell_size(line.id, _ID_CELLS) + _GAP, _DIM))

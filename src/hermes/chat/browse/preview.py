@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hermes.store.records.rows import MessageRow, SessionRow
 
 SHOWN = 30  # messages at the end, or around a match
-CHARACTERS = 600  # of one message
+CHARACTERS = 600  # characters of one message
 _WHO = {"user": ("● you", "bold yellow"), "assistant": ("◆ assistant", "bold green")}
 
 

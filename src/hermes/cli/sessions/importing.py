@@ -149,7 +149,7 @@ def import_(
             for name, sources in list(named.items()):
                 named[name] = [one for one in sources if one[1].resolve() != own]
                 if sources and not named[name]:
-                    del named[name]  # all of it is imported
+                    del named[name]  # all of its sessions are imported
         if not any(named.values()):
             return 0
         with _compared_with() if dry_run else opened(writing=True, in_bulk=True) as db:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hermes.store.records.rows import SessionRow
 
 NO_TITLE = "—"
-PAGE = 1000  # sessions read at once to fill a list from which some are left out
+PAGE = 1000  # sessions read at once for a list that leaves some out
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
 NO_MATCH = "No session matches. `hermes sessions list --all` lists every session."
 LOST = "The database has no sessions, but transcripts exist: `hermes sessions rebuild` restores them."

@@ -189,7 +189,7 @@ class _View:
 
     def __init__(self, db: SessionDB, session_id: str, renderer: TextRenderer | None) -> None:
         self.db, self.session_id, self.renderer = db, session_id, renderer
-        self.owner = session_id  # of the last message shown
+        self.owner = session_id  # the session of the last message shown
         self.seen: set[int] = set()
         self.state: tuple[Any, ...] = ()
         self.ended: float | None = None

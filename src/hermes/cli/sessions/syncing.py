@@ -54,7 +54,7 @@ def _serve() -> int:
     from hermes.interop.sync_ssh import serve
 
     answers = sys.stdout.buffer
-    sys.stdout = sys.stderr  # whatever is printed is no answer
+    sys.stdout = sys.stderr  # standard output carries the protocol only
     with opened(writing=True) as db:
         serve(StorePlace(db, configuration().sessions.trash_days), sys.stdin.buffer, answers)
     return 0
