@@ -65,7 +65,7 @@ class Reader:
 
     def read(self, file: AttachedFile, room: int) -> tuple[str, Any]:
         """The note about a file, and the part of the content for the model, if any; `room`: characters of its text."""
-        name, path = shown_name(file.name, file.kind), self._kept(file.data)
+        name, path = shown_name(file.name, file.kind), self._stored_path(file.data)
         if file.kind in ("image", "file") and (mime := image_type(file.data)):
             return self._picture(name, mime, file.data, path)
         if file.kind == "audio":
@@ -74,7 +74,7 @@ class Reader:
             return _document(name, *text, path, room), None
         return f"[File {name} ({file.mime or 'unknown kind'}, {len(file.data):,} bytes), saved as {path}]", None
 
-    def _kept(self, data: bytes) -> str:
+    def _stored_path(self, data: bytes) -> str:
         """The path of the saved bytes, with the reference that keeps them there as long as the message lives.
 
         Users other than the owner have no file tools, and do not learn paths of this machine.

@@ -55,7 +55,7 @@ class Lease:
 
 
 @contextmanager
-def kept(lease: Lease) -> Iterator[Lease]:
+def renewing(lease: Lease) -> Iterator[Lease]:
     """Renew a lease during this block; its holder releases it."""
     _renewer.keep(lease)
     try:
@@ -92,11 +92,11 @@ class _Renewer:
     def drop(self, lease: Lease) -> bool:
         """Stop renewing this lease; returns whether it was being renewed. With the last one the thread ends."""
         with self._lock:
-            was_kept = lease in self._leases
+            was_renewed = lease in self._leases
             self._leases.discard(lease)
             if not self._leases:
                 self._changed.set()
-            return was_kept
+            return was_renewed
 
     def _work(self) -> None:
         while True:
@@ -188,7 +188,7 @@ class SessionLease(Lease):
         """Make this session live, and no other; False while another process has it. The session must exist."""
         with self._lock:
             if not self.holds(session_id):
-                self._taken(session_id, self.db.hold_session(session_id, self._holder, self.ttl), OPEN)
+                self._set_lease(session_id, self.db.hold_session(session_id, self._holder, self.ttl), OPEN)
             return self.held is not None
 
     def take(self, session_id: str, reason: str = TURN) -> None:
@@ -200,7 +200,7 @@ class SessionLease(Lease):
             self._planned = None
             if not self.holds(session_id, reason):
                 token = self.db.take_turn(session_id, self._holder, self.ttl, reason=reason)
-                self._taken(session_id, token, reason)
+                self._set_lease(session_id, token, reason)
 
     def plan(self, session_id: str) -> None:
         """Check that `take` for a turn would succeed now. `take_in` takes it later, if no other process has used it since.
@@ -219,7 +219,7 @@ class SessionLease(Lease):
             self._new, self._leaves = None, False
             yield
             if self._new is not None and self._planned is not None:
-                self._taken(self._planned[0], self._new, TURN)
+                self._set_lease(self._planned[0], self._new, TURN)
                 self._planned = None
             if self._leaves:
                 self._session_id = self.held = None
@@ -237,7 +237,7 @@ class SessionLease(Lease):
         if self.held is not None:
             self._leaves = release(tx, *self.held)
 
-    def _taken(self, session_id: str, token: int | None, reason: str) -> None:
+    def _set_lease(self, session_id: str, token: int | None, reason: str) -> None:
         if self._session_id != session_id:
             self._release_current()  # only now: no other process gets in between when a conversation continues in a child
         self.fence = self.held = None if token is None else (session_lease(session_id), token)

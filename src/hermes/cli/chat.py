@@ -110,7 +110,7 @@ def command(
             resumed = _chosen(db)
             if resumed is None:
                 return 0
-        session_id = _wanted(db, continued, resumed, here, once)
+        session_id = _session_to_open(db, continued, resumed, here, once)
         from hermes.agent.models.choice import choose_model
         from hermes.chat.resume import other_folder
 
@@ -151,7 +151,7 @@ def unsaved() -> SessionDB:
     return SessionDB(":memory:")
 
 
-def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: bool, once: bool) -> str | None:
+def _session_to_open(db: SessionDB, continued: str | None, resumed: str | None, here: bool, once: bool) -> str | None:
     """The session to continue; None for a new one."""
     from hermes.chat.resume import latest
     from hermes.commands.session_choice import continued as end_of_chain

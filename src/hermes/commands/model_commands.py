@@ -80,7 +80,7 @@ def model(host: Host, arguments: str) -> None:
             return
         arguments = others[place]
     default = host.default_model
-    name = default.name if arguments == DEFAULT and DEFAULT not in names else _meant(arguments, names, now)
+    name = default.name if arguments == DEFAULT and DEFAULT not in names else _matching_name(arguments, names, now)
     if name == now.name:
         if name == default.name:
             host.choose_model(None)
@@ -100,7 +100,7 @@ def model(host: Host, arguments: str) -> None:
     host.say(f"From now on {name} answers in this conversation.{back}")
 
 
-def _meant(words: str, names: list[str], now: Model) -> str:
+def _matching_name(words: str, names: list[str], now: Model) -> str:
     """The model with this name, or with this unique part of its name. Without a list, the words are used unchanged."""
     if words in names or _is_elsewhere(words, now) or not names:
         return words

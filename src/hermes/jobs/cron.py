@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.agent.conversations import new_session_id
-from hermes.agent.leases import Lease, kept
+from hermes.agent.leases import Lease, renewing
 from hermes.agent.loop import Agent
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
@@ -100,7 +100,7 @@ class Runner:
         """Complete a run; returns what is in the outbox now. A run that was stopped is left for the next process."""
         db, held = self.store.db, (lease_of(claimed.run.id), claimed.token)
         try:
-            with kept(Lease(db, held, LEASE_SECONDS, lost=stop.want)):
+            with renewing(Lease(db, held, LEASE_SECONDS, lost=stop.want)):
                 return self._run(claimed, stop)
         except Fenced:
             return []  # another process continues it

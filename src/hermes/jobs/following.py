@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hermes.agent.leases import Lease, kept
+from hermes.agent.leases import Lease, renewing
 from hermes.errors import HermesError, StoreClosed, StoreGone
 from hermes.interop.history_watch import HistoryWatcher, usual_places
 from hermes.store.coordination.leases import holder_name
@@ -97,7 +97,7 @@ def _lease(db: SessionDB, name: str) -> Iterator[threading.Event | None]:
         return
     lost = threading.Event()
     try:
-        with kept(Lease(db, (name, token), LEASE_SECONDS, lost=lost.set)):
+        with renewing(Lease(db, (name, token), LEASE_SECONDS, lost=lost.set)):
             yield lost
     finally:
         if not lost.is_set():

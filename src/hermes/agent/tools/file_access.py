@@ -198,14 +198,14 @@ def note_of(context: Context, path: Path, before: bytes | None, after: bytes) ->
     if before is None:
         about["made"] = True
     else:
-        kept = _kept(context, before)
+        kept = _stored_digest(context, before)
         if kept is None:
             return "[/undo can't put this file back: it is large, or holds secrets]"
         about["was"] = kept
     return f"[before: {json.dumps(about, ensure_ascii=False)}]"
 
 
-def _kept(context: Context, data: bytes) -> str | None:
+def _stored_digest(context: Context, data: bytes) -> str | None:
     used = context.state.get("snapshot_bytes", 0) + len(data)
     if len(data) > MOST_KEPT_BYTES or used > MOST_IN_ALL:
         return None

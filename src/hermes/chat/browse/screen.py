@@ -421,13 +421,13 @@ class Picker(Screen[None], inherit_bindings=False):
 
         def answered(key: str | None) -> None:
             if key in ("y", "Y"):
-                self._change(trash, lambda: self._gone(parts))
+                self._change(trash, lambda: self._drop_lines(parts))
 
         whole = ", with the messages from before it was compressed" if line.compressed else ""
         hint = f"y: move it to the trash{whole} (`hermes sessions restore {line.id}` brings it back) · n: keep it"
         self.app.push_screen(Press(f"Delete “{shortened(line.name, 201)}”?", hint), answered)
 
-    def _gone(self, parts: list[str]) -> None:
+    def _drop_lines(self, parts: list[str]) -> None:
         """Remove a conversation from the list; a search may have found several of its parts."""
         at = self.lines.cursor
         self.all = [one for one in self.all if one.id not in parts]
