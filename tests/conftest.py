@@ -1,4 +1,4 @@
-"""What every test gets: a home of its own, and a way to open fresh stores.
+"""Fixtures of every test: a home of its own, and a way to open fresh stores.
 
 Stores are SQLite files, but where a folder's conftest says otherwise: the contract suite and the search-quality set run
 once per name in ENGINES (HERMES_TEST_ENGINES=sqlite,… runs these and no others; pgbouncer is PostgreSQL behind a pooler).

@@ -26,7 +26,7 @@ def printed(cwd: Path, source: Path = ROOT / "src", path: str = os.defpath) -> s
 
 
 def installs(line: str, cwd: Path) -> str:
-    """What the shell makes of the line: pip's program, which must be there, and the last word."""
+    """Split the line as the shell does: pip's program must exist; returns the last word."""
     pip, install, *_, what = shlex.split(line)
     assert install == "install"
     assert (cwd / pip).exists() or shutil.which(pip, path=f"{Path(sys.executable).parent}:{os.defpath}")

@@ -205,7 +205,7 @@ def injected(set_aside: bool, ways: list[str]) -> None:
                         continue
                     cells["questions"].append(1)
                     cells["something"].append(bool(passages))
-                    cells["tokens"].append(text_tokens(found.given) if found else 0)
+                    cells["tokens"].append(text_tokens(found.prompt_text) if found else 0)
                     cells["session"].append(any(one.session_id.split(".")[0] in question.sessions for one in passages))
                     if question.message is not None:
                         cells["message"].append(question.message in [(one.session_id, one.when) for one in passages])

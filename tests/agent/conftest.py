@@ -1,4 +1,4 @@
-"""What the tests of the agent share: a fake model, and an agent that talks to it over a real socket."""
+"""Fixtures of the agent tests: a fake model, and an agent that talks to it over a real socket."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_picture_whose_file_is_gone_does_not_stop_the_turn(db: Any, make_agent
         if file.is_file():
             file.unlink()
     with Wire([said("I can't see it.")]) as wire:
-        list(make_agent(wire, db=db).go_on())
+        list(make_agent(wire, db=db).resume())
         assert wire.bodies[0]["messages"][1]["content"] == [words("look"), words("[picture, which is no longer there]")]
 
 
@@ -127,7 +127,7 @@ def test_an_imported_conversation_makes_no_model_open_a_file_or_an_address_of_th
         }
     )  # fmt: skip
     with Wire([said("Nothing to see.")]) as wire:
-        list(make_agent(wire, db=db).go_on())
+        list(make_agent(wire, db=db).resume())
         sent = wire.bodies[0]["messages"]
         assert address not in str(sent) and sent[-1]["content"][0] == words("and this")
 

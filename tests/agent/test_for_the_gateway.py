@@ -1,4 +1,4 @@
-"""What the messengers need of an agent: sessions of other people, messages kept together with more, what is going on."""
+"""The agent's features for messengers: other people's sessions, messages stored together with other rows, and progress."""
 
 from __future__ import annotations
 

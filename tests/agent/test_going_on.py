@@ -38,7 +38,7 @@ def result(call_id: str) -> dict[str, Any]:
 def test_a_question_whose_reply_never_began_is_answered(db: Any, make_agent: Any) -> None:
     asked(db)
     with Wire([said("Far.")]) as wire:
-        events = list(make_agent(wire, db=db).go_on())
+        events = list(make_agent(wire, db=db).resume())
         assert [type(event) for event in events] == [Text, Done]
         assert events[-1] == Done("Far.")
         assert [m["content"] for m in wire.bodies[0]["messages"][1:]] == ["how far?"]
@@ -49,7 +49,7 @@ def test_what_is_answered_already_is_not_answered_again(db: Any, make_agent: Any
     asked(db, {"role": "assistant", "content": "Far.", "finish_reason": "stop"})
     db.end_session("s1", "idle")
     with Wire([said("again")]) as wire:
-        assert list(make_agent(wire, db=db).go_on()) == [Done("Far.")]
+        assert list(make_agent(wire, db=db).resume()) == [Done("Far.")]
         assert wire.bodies == []
     assert rows(db) == [("user", "how far?"), ("assistant", "Far.")]
     assert db.get_session("s1")["end_reason"] == "idle"  # looking does not open it
@@ -65,7 +65,7 @@ def test_a_reply_that_was_cut_off_begins_anew(db: Any, make_agent: Any, stored: 
         draft.write("Fa")
         draft.close(keep=True)
     with Wire([said("Far.")]) as wire:
-        events = list(make_agent(wire, db=db).go_on())
+        events = list(make_agent(wire, db=db).resume())
         assert events[-1] == Done("Far.")
         notices = [event.text for event in events if isinstance(event, Notice)]
         assert notices == ([] if stored else ["a crash cut the reply off; it starts over"])
@@ -78,7 +78,7 @@ def test_tools_that_ran_are_not_run_again_and_lost_results_are_said_to_be_lost(d
     ran: list[Any] = []
     look = Tool("look", "looks", {"type": "object"}, lambda context, arguments: str(ran.append(arguments)))
     with Wire([said("Far.")]) as wire:
-        assert list(make_agent(wire, db=db, tools=[look]).go_on())[-1] == Done("Far.")
+        assert list(make_agent(wire, db=db, tools=[look]).resume())[-1] == Done("Far.")
         sent = wire.bodies[0]["messages"][3:]
         assert [(m["tool_call_id"], m["content"]) for m in sent] == [("a", "result a"), ("b", LOST)]
     assert ran == []
@@ -89,9 +89,9 @@ def test_of_a_turn_with_tools_only_the_words_that_were_cut_off_are_taken_back(db
     asked(db, calls("a"), result("a"), {"role": "assistant", "content": "It i", "finish_reason": "interrupted"})
     with Wire([said("It is far.")]) as wire:
         agent = make_agent(wire, db=db)
-        assert list(agent.go_on())[-1] == Done("It is far.")
+        assert list(agent.resume())[-1] == Done("It is far.")
         assert [m["role"] for m in wire.bodies[0]["messages"]] == ["system", "user", "assistant", "tool"]
-        assert list(agent.go_on()) == [Done("It is far.")]
+        assert list(agent.resume()) == [Done("It is far.")]
     assert [role for role, _ in rows(db)] == ["user", "assistant", "tool", "assistant"]
 
 
@@ -100,10 +100,10 @@ def test_it_goes_on_where_the_conversation_was_compressed_to(db: Any, make_agent
     db.compress_session("s1", "s2", summary="notes", head_until=ids[1], tail_from=ids[6])
     with Wire([said("Here.")]) as wire:
         agent = make_agent(wire, db=db)
-        events = list(agent.go_on())
+        events = list(agent.resume())
         assert (events[0], events[-1]) == (Followed("s1", "s2"), Done("Here."))
         assert agent.session_id == "s2"
-        assert list(make_agent(wire, db=db).go_on()) == [Done("Here.")]
+        assert list(make_agent(wire, db=db).resume()) == [Done("Here.")]
 
 
 WHOLE = {"role": "assistant", "content": "Far.", "finish_reason": "stop"}
@@ -120,19 +120,19 @@ def test_if_another_process_went_on_meanwhile_its_reply_is_not_taken_for_ours(
     first, *_ = asked(db, *meanwhile, *more)
     before = rows(db)
     with Wire([said("again")]) as wire:
-        assert list(make_agent(wire, db=db).go_on(first)) == [Done(told)]
-        assert list(make_agent(wire, db=db).go_on()) == [Done("Near.")]
+        assert list(make_agent(wire, db=db).resume(first)) == [Done(told)]
+        assert list(make_agent(wire, db=db).resume()) == [Done("Near.")]
         assert wire.bodies == []
     assert rows(db) == before
 
 
 def test_there_is_nothing_to_go_on_with_before_the_first_message(db: Any, make_agent: Any) -> None:
     with pytest.raises(InvalidInput, match="nothing to answer"):
-        list(make_agent(None, db=db, model=Canned("x")).go_on())
+        list(make_agent(None, db=db, model=Canned("x")).resume())
     assert db.get_session("s1") is None
     db.create_session("s1", "cli")
     with pytest.raises(InvalidInput, match="nothing to answer"):
-        list(make_agent(None, db=db, model=Canned("x")).go_on())
+        list(make_agent(None, db=db, model=Canned("x")).resume())
 
 
 def test_killed_in_the_middle_of_a_reply_another_process_finishes_it(make_agent: Any, database: Path) -> None:
@@ -141,7 +141,7 @@ def test_killed_in_the_middle_of_a_reply_another_process_finishes_it(make_agent:
         child.wait_for("Text", 2)
         child.kill()
         with SessionDB(db_path=database) as db:
-            assert list(make_agent(wire, db=db).go_on())[-1] == Done("Once upon a time.")
+            assert list(make_agent(wire, db=db).resume())[-1] == Done("Once upon a time.")
             assert rows(db) == [("user", "tell"), ("assistant", "Once upon a time.")]
             assert db.check() == []
 
@@ -153,6 +153,6 @@ def test_killed_while_a_tool_ran_another_process_finishes_the_turn(make_agent: A
         child.wait_for("ToolStarted")
         child.kill()
         with SessionDB(db_path=database) as db:
-            assert list(make_agent(wire, db=db).go_on())[-1] == Done("It was stopped.")
+            assert list(make_agent(wire, db=db).resume())[-1] == Done("It was stopped.")
             assert [role for role, _ in rows(db)] == ["user", "assistant", "assistant"]
         assert wire.bodies[-1]["messages"][-1] == {"role": "tool", "tool_call_id": "c0", "content": LOST}

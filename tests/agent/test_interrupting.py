@@ -228,7 +228,7 @@ def test_control_c_in_the_middle_keeps_what_was_said(make_agent: Any) -> None:
 
 
 def assert_acceptable(messages: list[dict[str, Any]]) -> None:
-    """What strict endpoints ask of a conversation: results right behind their calls, no two questions in a row."""
+    """Assert what strict endpoints require of a conversation: results right behind their calls, no two questions in a row."""
     open_calls: list[str] = []
     before = ""
     for message in messages:

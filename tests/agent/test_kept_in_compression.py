@@ -1,4 +1,4 @@
-"""What must survive a compression whatever the summarising model writes: decisions, commands, files and open work.
+"""Facts that survive a compression whatever the summarising model writes: decisions, commands, files and open work.
 
 working_sessions.txt holds ten invented working sessions; their decisions were marked without looking at what is found. In it "[[…]]" marks a
 decision, "$ …" is a command that the agent ran ("!list …": given as a list of words), "> …" is output (">*12 …": that many lines).

@@ -1,4 +1,4 @@
-"""What a process holds is renewed while it works, one thread for all; a session is live while a process works with it."""
+"""A process renews its leases while it works, in one thread for all; a session is live while a process works with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.leases import Lease, SessionLease, kept
+from hermes.agent.leases import Lease, SessionLease, renewing
 from hermes.errors import Fenced, HermesError, SessionBusy
 from hermes.store.api.session_db import Transactions
 from hermes.store.coordination.leases import holder_name
@@ -51,7 +51,7 @@ def ends(db: Any, *names: str) -> list[float]:
 
 
 def test_a_kept_lease_outlives_its_time_and_runs_out_afterwards(db: Any) -> None:
-    with kept(Lease(db, taken(db, "work"), SHORT)):
+    with renewing(Lease(db, taken(db, "work"), SHORT)):
         outlives(db, "work")
     until(lambda: db.lease_holder("work") is None)
 
@@ -60,9 +60,9 @@ def test_leases_of_different_length_and_store_are_renewed_side_by_side(make_db: 
     until(lambda: not beating())
     one, two = make_db(name="one"), make_db(name="two")
     with (
-        kept(Lease(one, taken(one, "long", 60.0), 60.0)),
-        kept(Lease(one, taken(one, "short"), SHORT)),
-        kept(Lease(two, taken(two, "short"), SHORT)),
+        renewing(Lease(one, taken(one, "long", 60.0), 60.0)),
+        renewing(Lease(one, taken(one, "short"), SHORT)),
+        renewing(Lease(two, taken(two, "short"), SHORT)),
     ):
         outlives(one, "short")
         outlives(two, "short")
@@ -76,8 +76,8 @@ def test_a_lease_that_passed_to_another_is_reported_once(db: Any) -> None:
     assert db.acquire_lease("work", "there", 60.0) == work[1] + 1
     lost: list[str] = []
     with (
-        kept(Lease(db, work, SHORT, lost=lambda: lost.append("work"))),
-        kept(Lease(db, taken(db, "other"), SHORT)),
+        renewing(Lease(db, work, SHORT, lost=lambda: lost.append("work"))),
+        renewing(Lease(db, taken(db, "other"), SHORT)),
     ):
         until(lambda: lost)
         outlives(db, "other")  # the others go on
@@ -88,7 +88,7 @@ def test_a_lease_that_passed_to_another_is_reported_once(db: Any) -> None:
 def test_a_renewal_that_fails_is_reported_and_tried_again(make_db: Any) -> None:
     db = make_db(patience=0.2)
     failures: list[HermesError] = []
-    with kept(Lease(db, taken(db, "work"), SHORT, failed=failures.append)):
+    with renewing(Lease(db, taken(db, "work"), SHORT, failed=failures.append)):
         with closing(sqlite3.connect(db.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             until(lambda: failures)
@@ -97,12 +97,12 @@ def test_a_renewal_that_fails_is_reported_and_tried_again(make_db: Any) -> None:
 
 FORKING = """
 import os, sqlite3, sys, time
-from hermes.agent.leases import Lease, kept
+from hermes.agent.leases import Lease, renewing
 from hermes_state import SessionDB
-with SessionDB(sys.argv[1]) as db, kept(Lease(db, ("a", db.acquire_lease("a", "here", 60.0)), 60.0)):
+with SessionDB(sys.argv[1]) as db, renewing(Lease(db, ("a", db.acquire_lease("a", "here", 60.0)), 60.0)):
     child = os.fork()
     if child == 0:
-        with SessionDB(sys.argv[1]) as own, kept(Lease(own, ("b", own.acquire_lease("b", "here", 0.8)), 0.8)):
+        with SessionDB(sys.argv[1]) as own, renewing(Lease(own, ("b", own.acquire_lease("b", "here", 0.8)), 0.8)):
             ends = lambda: sqlite3.connect(sys.argv[1]).execute("SELECT expires_at FROM leases WHERE name = 'b'").fetchone()
             first = ends()
             while ends() == first:

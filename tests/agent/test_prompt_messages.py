@@ -1,4 +1,4 @@
-"""What is sent to a model is a conversation it can accept, whatever a crash left behind."""
+"""The messages sent to a model are a conversation it can accept, whatever a crash left behind."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_only_what_the_model_got_is_named(db: Any, make_agent: Any) -> None:
         talk(db, f"old{number}", f"{QUESTION} {number}", f"{FACT} " + f"detail {number} and more of it " * 40)
     found = recall(db, QUESTION, current="now", window=lambda: 2_000)
     assert found is not None and 0 < len(found.passages) < 3
-    assert text_tokens(found.given) <= 200 and found.given.count("<quoted-history>") == len(found.passages)
+    assert text_tokens(found.prompt_text) <= 200 and found.prompt_text.count("<quoted-history>") == len(found.passages)
 
 
 def test_a_person_is_not_the_topic(db: Any) -> None:

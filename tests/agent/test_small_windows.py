@@ -205,7 +205,7 @@ def test_long_arguments_of_a_call_are_cut_and_stay_valid(db: Any, tmp_path: Path
     db.append_message("s", "tool", "written", tool_call_id="w", tool_name="write_file")
     with window.wire:
         agent = agent_of(db, window, tmp_path)
-        assert list(agent.go_on())[-1] == Done("On we go.")
+        assert list(agent.resume())[-1] == Done("On we go.")
         sent = window.wire.bodies[-1]["messages"]
     (made,) = [message for message in sent if message.get("tool_calls")]
     arguments = json.loads(made["tool_calls"][0]["function"]["arguments"])

@@ -78,7 +78,7 @@ def shown(pieces: list[str], width: int = 60) -> str:
 
 
 def visible(raw: str, width: int = 60, height: int = 200) -> list[str]:
-    """What a terminal shows of this output: lines, carriage returns, cursor up and erasing a line are all we use."""
+    """The screen of a terminal after this output, which has lines, carriage returns, cursor up and erasing a line only."""
     lines, row, column, place = [""], 0, 0, 0
     while place < len(raw):
         if raw[place] == "\x1b":

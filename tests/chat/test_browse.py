@@ -61,7 +61,7 @@ class Hand:
         await self.until(lambda: self.app.screen_stack[1].loaded)
 
     def text(self, selector: str) -> str:
-        """What a widget says (of the window on top, else of the screen)."""
+        """The text of a widget (of the window on top, else of the screen)."""
         for screen in reversed(self.app.screen_stack):
             for widget in screen.query(selector):
                 if isinstance(widget, Static):

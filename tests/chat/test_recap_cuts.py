@@ -1,4 +1,4 @@
-"""What the recap leaves out and how it cuts, for any conversation."""
+"""The recap's omissions and cuts, for any conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a narrow terminal shows: nothing scrolled away, nothing cut in the middle of a word, the same numbers everywhere."""
+"""Narrow terminals: nothing scrolls away, nothing is cut in the middle of a word, the same numbers everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the screen says when the model's server is busy, fails, answers nothing or too much, or the program is killed."""
+"""The screen when the model's server is busy, fails, answers nothing or too much, or the program is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same conversation with a fake model nobody here wrote (npm @copilotkit/aimock)."""
+"""A conversation with a fake model that was written elsewhere (npm @copilotkit/aimock)."""
 
 from __future__ import annotations
 

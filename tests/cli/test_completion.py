@@ -35,7 +35,7 @@ def home(hermes_home: Path) -> Path:
 
 
 def words(home: Path, *typed: str) -> list[str]:
-    """What is offered after these words (the last one is being typed)."""
+    """The candidates after these words (the last one is being typed)."""
     done = run("completion", "--words", "zsh", "--", *typed, home=home)
     assert (done.status, done.err) == (0, "")
     return [line.partition("\t")[0] for line in done.out.splitlines()]
@@ -158,7 +158,7 @@ def shell_home(home: Path, tmp_path: Path) -> dict[str, str]:
 
 
 def in_bash(shell_home: dict[str, str], line: str) -> list[str]:
-    """What the function puts into COMPREPLY for a line."""
+    """The COMPREPLY of the bash function for a line."""
     script = """
 source <(hermes completion bash)
 COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=($2) COMP_CWORD=$3

@@ -1,4 +1,4 @@
-"""What is missing for one platform (a variable, a port, a long enough secret) closes that one, and no other."""
+"""A missing variable, port or long enough secret of one platform disables that platform, and no other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lab() -> Iterator[PlainLab]:
 
 
 def platforms(home: Path) -> dict[str, dict[str, Any]]:
-    """What `hermes gateway status` says, by platform."""
+    """The output of `hermes gateway status`, by platform."""
     done = program.run("gateway", "status", "--json", home=home, env=environment(home))
     return {one["platform"]: one for one in json.loads(done.out)["platforms"]}
 

@@ -1,4 +1,4 @@
-"""What people type first and what they mistype: an answer, or one clear line and nothing written."""
+"""First attempts and typing mistakes get an answer, or one clear line, and nothing is written."""
 
 from __future__ import annotations
 

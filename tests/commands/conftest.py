@@ -73,7 +73,7 @@ class Talk:
         self.conversation = TerminalConversation(db, config or Config(), model, self.voice, yes=False, keep_model=False)
 
     def type(self, line: str) -> str:
-        """What is said to a line."""
+        """Type a line; returns the messages that answer it."""
         self.voice.heard.clear()
         if not run_command(self.conversation, line):
             self.conversation.talk(sent_text(line))

@@ -1,4 +1,4 @@
-"""What each slash command does to the conversation and to the record."""
+"""The effect of each slash command on the conversation and on the record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a command and what is a text to send."""
+"""Which lines are commands, and which are texts to send."""
 
 from __future__ import annotations
 

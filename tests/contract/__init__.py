@@ -36,7 +36,7 @@ def contents(messages: Iterable[dict[str, Any]]) -> list[Any]:
 
 
 def shown(db: Any, session_id: str) -> list[Any]:
-    """What a session shows, as the plain list of its contents."""
+    """The contents of a session's messages, as a plain list."""
     return contents(db.get_messages(session_id))
 
 
@@ -51,7 +51,7 @@ def found(db: Any, query: str, **kw: Any) -> set[int]:
 
 
 def fully_found(db: Any, query: str, **kw: Any) -> set[int]:
-    """The same without the relaxed hits."""
+    """Ids of the messages a search finds, without the relaxed hits."""
     kw.setdefault("limit", 100)
     return {hit["id"] for hit in db.search_messages(query, **kw) if not hit["relaxed"]}
 

@@ -105,7 +105,7 @@ CREATE TABLE messages(
 
 
 def foreign_file(path, version):
-    """What a newer program may have left: the public columns, some it added, its own version."""
+    """Make a file as a newer program may leave it: the public columns, additional ones, its own version."""
     path.parent.mkdir()
     calls = json.dumps([{"id": "1", "function": {"name": "f", "arguments": "{}"}}])
     message = "INSERT INTO messages(session_id, role, content, tool_calls, timestamp) VALUES ('f', ?, ?, ?, ?)"

@@ -197,7 +197,7 @@ def test_importing_one_bad_message_imports_nothing(db):
 
 
 def test_an_import_without_the_additions_is_fine(db):
-    """What an older or simpler program exports: the documented columns that it has, and no more."""
+    """An export by an older or simpler program, with only those of the documented columns that it has, can be imported."""
     data = {
         "id": "s",
         "source": "cli",

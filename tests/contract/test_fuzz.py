@@ -103,7 +103,7 @@ FIXED = [
 
 
 def made_up_terms():
-    """The same few hundred words every time, in a dozen scripts, one to fourteen letters long."""
+    """A few hundred words, equal in every run, in a dozen scripts, one to fourteen letters long."""
     dice = random.Random(20250305)
     words = ["".join(dice.choices(alphabet, k=dice.randint(1, 14))) for alphabet in ALPHABETS for _ in range(25)]
     return FIXED + words

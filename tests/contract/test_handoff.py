@@ -217,7 +217,7 @@ def test_whoever_has_the_claim_can_prolong_and_complete_it(ready):
 
 
 def aged(db, seconds):
-    """The same request, and the claim on it, made so many seconds earlier."""
+    """Make the handoff request, and the claim on it, this many seconds older."""
     with db._engine.write() as tx:
         tx.run("UPDATE sessions SET handoff_requested_at = handoff_requested_at - ? WHERE id = 's'", (seconds,))
         tx.run("UPDATE leases SET expires_at = expires_at - ?", (seconds,))

@@ -118,7 +118,7 @@ def called(db: Any, name: str, parameter: str | None, hostile: Any) -> None:
 def escape(
     db: Any, name: str, parameter: str | None, hostile: Any, allowed: type[Exception] = HermesError
 ) -> list[str]:
-    """What comes out of a call and should not: nothing, or a line about it."""
+    """The unexpected outcome of a call as one line; an empty list if there is none."""
     try:
         called(db, name, parameter, hostile)
     except HermesError as error:

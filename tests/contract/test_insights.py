@@ -87,7 +87,7 @@ def build(db: Any, prefix: str, sessions: list[dict[str, Any]]) -> list[str]:
 def plain_sums(
     db: Any, names: list[str], since: float, until: float, source: str | None, zone: ZoneInfo
 ) -> dict[str, Any]:
-    """The same numbers, by reading every row through the public calls."""
+    """The numbers of insights, counted from every row through the public calls."""
     out: dict[str, Any] = {"sessions": 0, "messages": 0, "tokens": Counter(), "tools": Counter(), "sources": Counter()}
     out |= {"hours": Counter(), "weekdays": Counter(), "days": set(), "estimated": [], "actual": [], "unknown": 0}
     for name in names:

@@ -40,7 +40,7 @@ def rows(db):
 
 
 def recount(db):
-    """The same from the messages themselves: people's and models' texts that are not redacted have one."""
+    """For each message id, whether it should have a vector: people's and models' texts that are not redacted have one."""
     found = db.sql("SELECT id, role, hidden, content FROM messages ORDER BY id")
     meant = ("user", "assistant")
     return {row["id"]: row["role"] in meant and row["hidden"] not in (-3, -4) and bool(row["content"]) for row in found}
@@ -325,7 +325,7 @@ def test_without_a_model_it_says_what_to_install(db, monkeypatch, tmp_path):
 
 
 def test_a_copy_of_the_store_has_its_vectors(db, tmp_path):
-    """What `hermes sessions migrate` does: a copy answers by meaning at once; vectors that were lost there come again."""
+    """A copy, as `hermes sessions migrate` makes it, answers by meaning at once; vectors lost in it are made again."""
     chats(db)
     db.index_meaning()
     other = SessionDB(db_path=tmp_path / "copy" / "state.db")

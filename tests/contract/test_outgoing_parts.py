@@ -1,4 +1,4 @@
-"""What goes with an outgoing message (a reply context, a file, buttons) is kept until it is sent, and no longer; on every engine."""
+"""Parts of an outgoing message (a reply context, a file, buttons) are stored until it is sent, no longer, on every engine."""
 
 from __future__ import annotations
 

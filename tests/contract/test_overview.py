@@ -1,4 +1,4 @@
-"""What a display needs beside rows: names to filter by, relatives, states to watch, narrowed lists, the audit log's own lines."""
+"""Data for displays beside rows: names to filter by, relatives, states to watch, narrowed lists, and the audit log's lines."""
 
 from __future__ import annotations
 

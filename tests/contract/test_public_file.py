@@ -1,4 +1,4 @@
-"""What outside readers rely on: people run SQL on this file, and nothing in it is kept twice."""
+"""Promises to outside readers: people run SQL on this file, and nothing in it is stored twice."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ NAMES = {name: getattr(hermes_state, name) for name in hermes_state.__all__}
 
 
 def differences(value: Any, kind: Any, where: str) -> list[str]:
-    """Where a value is not exactly of this type: a bool is no int, an int is no float."""
+    """The places where a value is not exactly of this type: a bool is no int, an int is no float."""
     if kind is Any:
         return []
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

@@ -239,7 +239,7 @@ def test_tags_are_a_set_of_names_per_session(db):
 
 
 def test_archiving_hides_nothing_from_reading_by_id_and_search(db):
-    """Where archived sessions are listed is left open; they are never lost."""
+    """Archived sessions are never lost; it is left open where they are listed."""
     talk(db, "s", "archived pangolin")
     assert db.archive_session("s") is True
     assert shown(db, "s") == ["archived pangolin"]

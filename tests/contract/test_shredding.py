@@ -41,7 +41,7 @@ def everything(folder: Path) -> dict[Path, bytes]:
 
 
 def unpacked(data: bytes) -> bytes:
-    """What the zstd frames in a file say, as far as they can be unpacked."""
+    """The contents of the zstd frames in a file, as far as they can be unpacked."""
     said = []
     for frame in _FRAME.finditer(data):
         try:

@@ -47,7 +47,7 @@ def sessions(db: Any) -> dict[str, list[str]]:
 
 
 def bytes_in(folder: Path) -> bytes:
-    """What the files of a folder say, unpacked."""
+    """The unpacked contents of the files in a folder."""
     said = []
     for path in folder.rglob("*"):
         if path.is_file():

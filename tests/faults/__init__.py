@@ -230,7 +230,7 @@ class Acks:
             assert in_time, f"only {len(self.all)} acknowledgements of {count}"
 
     def drain(self) -> None:
-        """What is left in the pipe once the writers are gone."""
+        """Read what is left in the pipe once the writers are gone."""
         while self._take(0.0):
             pass
 

@@ -241,7 +241,7 @@ def test_a_full_transcript_folder_stops_no_message(mounts: None, tmp_path: Path)
 
 
 def test_lines_come_as_soon_as_the_folder_has_room_again(mounts: None, tmp_path: Path) -> None:
-    """The same process goes on: a line torn by the full disk does not swallow the next one."""
+    """A process continues after the disk was full: a torn line does not swallow the next one."""
     with Remote(own_mounts=True) as remote:
         path = tmp_path / "store" / "state.db"
         for leave in (0, 100, 300, 700):

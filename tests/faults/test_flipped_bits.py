@@ -171,7 +171,7 @@ def test_a_session_deleted_with_sql_stays_deleted_and_its_transcript_is_left_alo
 
 
 def without_notes(path: Path) -> None:
-    """What is changed now is changed as a failing disk would do it: past the triggers."""
+    """Drop the triggers, so that later changes are made as a failing disk makes them: without a note."""
     change(path, *(f"DROP TRIGGER {name}" for name in TRIGGERS))
 
 

@@ -121,7 +121,7 @@ def each_death(
 
 
 def left_of(path: Path, session_id: str) -> dict[str, int]:
-    """What lies in the tables about a session, by plain SQL."""
+    """The number of rows about a session by table, read by plain SQL."""
     with closing(sqlite3.connect(path)) as sql:
         counts = {"sessions": sql.execute("SELECT count(*) FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]}
         for table in ("messages", "session_tags", "session_refs", "session_members", "session_rewinds"):
@@ -163,7 +163,7 @@ def test_killed_while_deleting_a_long_session(nursery: Nursery, huge: Path, fold
 def test_killed_while_deleting_the_last_session_that_carries_messages_of_a_deleted_one(
     nursery: Nursery, base: Path, folder: Path
 ) -> None:
-    """What was kept of the deleted session for its branch goes with the branch, now or at the next clean-up."""
+    """Messages of a deleted session that its branch needed are deleted with the branch, or at the next clean-up."""
     truth, carried = shown_by(base), folder / "carried"
     with store(clone(base, carried)) as db:
         assert db.delete_session("long")

@@ -39,7 +39,7 @@ def lost(home: Path, *, database: Path | None) -> Path:
 
 
 def test_opening_leaves_the_transcript_of_a_session_that_was_emptied_before_the_loss(tmp_path: Path) -> None:
-    """What the lost WAL had: messages of a session that the older database does not know, and that another was emptied."""
+    """The lost WAL had messages of a session unknown to the older database, and the emptying of another session."""
     home = tmp_path / "home"
     with SessionDB(home / "state.db") as db:
         db.create_session("old", "cli")

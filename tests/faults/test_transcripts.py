@@ -112,7 +112,7 @@ def base(module_folder: Path) -> Path:
 
 
 def rebuilt(sessions: Path, target: Path) -> dict[str, dict[str, Any]]:
-    """What a database made of the transcripts alone shows."""
+    """The contents of a database that is made from the transcripts alone."""
     for one in target.parent.glob(f"{target.name}*"):
         one.unlink()
     rebuild_store(target, sessions)
@@ -211,7 +211,7 @@ def test_a_line_lost_by_the_machine_itself_is_found_by_check_and_mended_by_repai
 
 
 def test_several_processes_that_open_at_once_mend_it_once(folder: Path) -> None:
-    """What a killed writer left is filled in by one of those who come next, not by each of them."""
+    """The lines that a killed writer left out are filled in by one of the next processes, not by each of them."""
     path = left_by_a_killed_writer(folder, 300)
     file = path.parent / "sessions" / "talk.jsonl"
     whole = file.read_bytes()

@@ -1,4 +1,4 @@
-"""What the fault tests run in other processes: a store that is told what to do over a pipe.
+"""The processes of the fault tests: stores that are controlled over a pipe.
 
 `stage` is one process with one store; each line on stdin is one step, each line on stdout its outcome, so a test reads
 like a script while the store lives (and dies) elsewhere. `nursery` forks a fresh child for each script it is given and
@@ -170,7 +170,7 @@ class Stage:
         return {"done": done, "failed": None, "error": None}
 
     def do_tried(self, name: str, *args: Any) -> dict[str, Any] | None:
-        """What a call raised, described; None when it did not."""
+        """Call a method; returns a description of the error it raised, or None."""
         try:
             getattr(self.db, name)(*args)
         except Exception as error:

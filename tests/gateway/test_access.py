@@ -35,7 +35,7 @@ class Scene:
         self.lab, self.gateway, self.db = lab, gateway, gateway.db
 
     def ask(self, who: str, text: str, where: str = "dm") -> str:
-        """What is said there in answer to this, once all of it has arrived."""
+        """Say a text and wait for the complete answer; returns the answer."""
         before = len(self.lab.shown(where, who=who))
         number = self.lab.say(text, who=who, where=where)
 
@@ -55,7 +55,7 @@ class Scene:
         return made
 
     def tool(self, who: str, name: str, where: str = "dm", /, **arguments: Any) -> str:
-        """What a tool tells the agent that answers this person."""
+        """Have the agent that answers this person call a tool; returns the tool's result."""
         return self.ask(who, f"call={name} {json.dumps(arguments)}", where)
 
 
@@ -174,7 +174,7 @@ def in_room(scene: Scene, *said: str) -> None:
 
 
 def users_words(scene: Scene, key: str) -> list[str]:
-    """What was said in the session a key leads to."""
+    """The user messages of the session that a key leads to."""
     route = scene.gateway.store.read(routes.get, key)
     assert route is not None
     assert route.session_id is not None

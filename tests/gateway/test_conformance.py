@@ -1,4 +1,4 @@
-"""What every platform must do, tried on each of them with the real gateway, its real adapter and a model over a socket."""
+"""The conformance suite of every platform: the real gateway, the platform's real adapter, and a model over a socket."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def needs(lab: Lab, *what: str) -> None:
 
 
 def plain(texts: list[str]) -> list[str]:
-    """What was said, without white space at ends and without what platforms add around it."""
+    """The texts without surrounding white space."""
     return [text.strip() for text in texts]
 
 
@@ -141,7 +141,7 @@ def test_a_redelivered_event_is_answered_once(lab: Lab, model: Echo) -> None:
 
 
 def _shown_to_the_model(model: Echo, text: str) -> list[str]:
-    """What people said in the last request that says this."""
+    """The user messages in the last request to the model that contains this text."""
     (*_, request) = [one for one in model.requests if text in str(one["messages"])]
     return [str(one["content"]) for one in request["messages"] if one["role"] == "user"]
 

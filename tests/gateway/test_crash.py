@@ -36,7 +36,7 @@ def words(texts: list[str]) -> list[str]:
 
 
 def record_of(home: Path) -> dict[str, list[str]]:
-    """What people said, by chat, as the record has it; the store is sound and nothing waits."""
+    """The user messages in the record by chat; the store is sound and nothing waits."""
     found: dict[str, list[str]] = defaultdict(list)
     with SessionDB(home / "state.db") as db:
         assert db.check() == []

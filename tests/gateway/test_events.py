@@ -1,4 +1,4 @@
-"""What is said can be written down and read back, whatever it is made of."""
+"""Every event can be written down and read back, whatever it consists of."""
 
 from __future__ import annotations
 

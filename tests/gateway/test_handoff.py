@@ -63,7 +63,7 @@ def outcome(db: SessionDB) -> dict[str, Any]:
 
 
 def in_thread(lab: PlainLab) -> list[str]:
-    """What was said in the thread that was made for the handoff."""
+    """The messages in the thread that was made for the handoff."""
     with lab._lock:
         return [one["text"] for one in lab.messages.values() if one["place"][1] is not None]
 

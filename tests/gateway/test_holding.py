@@ -135,7 +135,7 @@ def all_answered(lab: PlainLab, said: dict[str, list[str]]) -> None:
 
 
 def record_of(url: str) -> dict[str, list[str]]:
-    """What people said, by chat, as the record has it; the store is sound and nothing waits."""
+    """The user messages in the record by chat; the store is sound and nothing waits."""
     found: dict[str, list[str]] = {}
     with SessionDB(url=url) as db:
         assert db.check() == []

@@ -35,7 +35,7 @@ SOURCES = st.builds(
 
 
 def meant(source: Source, *, group_sessions_per_user: bool, thread_sessions_per_user: bool) -> tuple[Any, ...]:
-    """What the table of session keys says two messages must have in common to be in one session."""
+    """The fields that two messages in one session have in common, by the table of session keys."""
     place = (source.platform, source.chat_type, source.chat_id, source.thread_id)
     if source.chat_type == DM:
         return place

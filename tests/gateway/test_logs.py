@@ -1,4 +1,4 @@
-"""What the gateway logs: JSON lines that anybody can read with a program, and nobody can read a secret from."""
+"""The gateway's logs are JSON lines that any program can read, without secrets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOKEN = 's3cr:t/"of this bot'
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What is shown on standard error."""
+    """Standard error, captured."""
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)
     return shown

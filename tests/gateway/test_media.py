@@ -1,4 +1,4 @@
-"""What comes with a message: seen, heard or read in the turn it came with, kept by its hash, never sent again."""
+"""Files of a message: seen, heard or read in the turn they came with, stored by their hash, never sent again."""
 
 from __future__ import annotations
 

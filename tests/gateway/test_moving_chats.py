@@ -30,7 +30,7 @@ def told(lab: Lab, chat: dict[str, Any], **fields: Any) -> None:
 
 
 def asked(model: Echo, words: str) -> list[str]:
-    """What the model was shown with these words, once it was."""
+    """The messages of the request to the model that ends with these words, once it was made."""
 
     def shown() -> list[str]:
         found = [one["messages"] for one in model.requests if str(one["messages"][-1]["content"]).endswith(words)]

@@ -18,7 +18,7 @@ from tests.support.notices import STOPPED
 
 
 def said(db: SessionDB) -> list[list[str]]:
-    """What people said, session by session, the oldest first."""
+    """The user messages of each session, the oldest session first."""
     rows = sorted(db.list_sessions_rich(source="plain"), key=lambda row: row["started_at"])
     return [[m["content"] for m in db.get_messages(row["id"]) if m["role"] == "user"] for row in rows]
 

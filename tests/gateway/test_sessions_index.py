@@ -40,7 +40,7 @@ def in_the_file(home: Path) -> dict[str, Any]:
 
 
 def in_the_table(home: Path) -> dict[str, Any]:
-    """What the file has to say, read from the tables as anybody could."""
+    """The contents of the index file, read from the tables by plain SQL."""
     names = "session_id created_at updated_at platform chat_type display_name title last_user_at".split()
     tokens = "input_tokens output_tokens cache_read_tokens cache_write_tokens reasoning_tokens".split()
     columns = [f"r.{name}" if name != "title" else "s.title" for name in names] + [f"s.{name}" for name in tokens]

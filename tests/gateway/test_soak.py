@@ -78,7 +78,7 @@ class Place:
 
 
 def _quiet(read: Callable[[], T]) -> T:
-    """What is read of a lab that answers requests in threads of its own meanwhile."""
+    """Read from a lab that answers requests in threads of its own meanwhile."""
     while True:
         with suppress(RuntimeError):  # changed during iteration
             return read()

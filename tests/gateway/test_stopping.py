@@ -86,7 +86,7 @@ def test_a_platform_that_is_gone_holds_up_no_stop(lab: PlainLab, model: Echo) ->
 
 
 def ends_in_time(gateway: GatewayProcess) -> None:
-    """What hangs hangs for ever: the process ends because it stops waiting, and it says so by its status."""
+    """The process stops in time, with status 0, although something in it hangs for ever."""
     assert gateway.stop(6 * STOP_SECONDS) == 0, gateway.output()
 
 

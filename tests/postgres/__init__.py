@@ -15,5 +15,5 @@ def paced(url: str, name: Any = None, **pace: Any) -> SessionDB:
 
 
 def patient(url: str, name: Any = None, **pace: Any) -> SessionDB:
-    """The same; nothing is indexed unless it is asked to: a search has all the work."""
+    """A store like that of `paced` that indexes nothing unless it is told to: a search has all the work."""
     return paced(url, name, pause=3600.0, **pace)

@@ -82,13 +82,13 @@ class Wire:
             self._lose, self._for_good, self._after, self._meant = words, for_good, after, set()
 
     def hold_back(self, words: bytes, *, after: bytes) -> None:
-        """What a client says after these words passes up to `words`; they, and what follows on that connection, wait."""
+        """Pass on what a client sends after the words `after` up to `words`; hold these and what follows on that connection."""
         with self._lock:
             self._hold, self._after, self._meant = words, after, set()
             self._released.clear()
 
     def pass_on(self) -> None:
-        """What was held back reaches the server now."""
+        """Send what was held back to the server."""
         self._released.set()
 
     def cut_after(self, count: int | None) -> None:
@@ -194,5 +194,5 @@ class Wire:
 
 
 def words_of(db: Any, session_id: str) -> list[str]:
-    """What a session shows."""
+    """The contents of a session's messages."""
     return [row["content"] for row in db.get_messages(session_id)]

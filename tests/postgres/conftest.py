@@ -1,4 +1,4 @@
-"""What the tests of PostgreSQL share: a server's store, made for one test."""
+"""Fixtures of the PostgreSQL tests: a server's store, made for one test."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class BothEngines(RuleBasedStateMachine):
                 postgres.server().forget(self.name)
 
     def both(self, call: Callable[[SessionDB], Any]) -> Any:
-        """What the call gives, which must be the same on both."""
+        """The result of a call, which must be equal on both engines."""
         answers: list[Any] = []
         for db in (self.file, self.server):
             try:

@@ -55,7 +55,7 @@ def opened_by(process: Remote, place: dict[str, Any]) -> None:
 
 
 def answer_of(process: Remote) -> Any:
-    """What a step that was begun gives, or how it was refused."""
+    """The result of a step that was begun, or its refusal."""
     try:
         return process.answer()
     except Refused as error:
@@ -264,11 +264,11 @@ def test_a_turn_that_was_stopped_ends_when_another_has_answered_meanwhile(
             child.stop()
             until(lambda: not db.is_live("s"))
             agent = agent_on(db, second)
-            assert list(agent.go_on())[-1] == Done("The answer.")
+            assert list(agent.resume())[-1] == Done("The answer.")
             told = words_of(db, "s")
             assert told[-1] == "The answer."
             if not stays:
-                agent.let_go()
+                agent.release()
             child.go_on()
             outcome = child.says()
             assert outcome.startswith("Fenced another process has taken over session s"), outcome
@@ -308,7 +308,7 @@ def test_what_a_fenced_turn_had_heard_is_in_its_draft_until_it_is_answered(store
         with Wire([said("At last.")]) as other, SessionDB(**place) as again:
             agent = agent_on(again, other)
             assert words_of(db, "s") == ["the question", "Half of an answer."], "the next one has it"
-            assert list(agent.go_on())[-1] == Done("At last.")
+            assert list(agent.resume())[-1] == Done("At last.")
             agent.close()
         assert words_of(db, "s") == ["the question", "At last."]
         with SessionDB(**place) as again, again.drafts.left_behind("s") as draft:
@@ -323,7 +323,7 @@ def test_the_killed_holder_of_another_host_is_replaced_when_its_lease_runs_out(s
             assert db.is_live("s")
         until(lambda: not db.is_live("s"))
         agent = agent_on(db, second)
-        assert list(agent.go_on())[-1] == Done("Taken over.")
+        assert list(agent.resume())[-1] == Done("Taken over.")
         agent.close()
         assert words_of(db, "s")[0] == "the question" and words_of(db, "s")[-1] == "Taken over."
         assert db.check() == []

@@ -210,7 +210,7 @@ def test_a_reply_whose_commit_could_not_be_confirmed_in_time_is_answered_once(
         assert raised.value.maybe_stored
         back.join()
         assert words_of(db, "s") == ["before", "hello", "echo: hello"]
-        list(agent.go_on())  # as a gateway does
+        list(agent.resume())  # as a gateway does
         assert words_of(db, "s") == ["before", "hello", "echo: hello"]
         assert len([one for one in model.requests if "hello" in str(one)]) <= 2  # the turn, and perhaps a title
     assert db.check() == []

@@ -72,7 +72,7 @@ def rich(db: SessionDB) -> None:
 
 
 def facts(db: SessionDB) -> dict[str, Any]:
-    """What the API tells of a record."""
+    """The contents of a record, read through the API."""
     return {
         "export": db.export_all(),
         "rows": [db.get_messages(row["id"]) for row in db.list_sessions_rich(limit=100, include_children=True)],

@@ -1,4 +1,4 @@
-"""What PostgreSQL can't hold comes back all the same, and its index has the words that SQLite's has."""
+"""Text that PostgreSQL can't store comes back unchanged, and its index has the same words as SQLite's."""
 
 from __future__ import annotations
 

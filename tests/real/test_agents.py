@@ -181,7 +181,7 @@ class Desk:
         return any(all(json.dumps(text)[1:-1].encode() in call.body for text in texts) for call in self.tap.calls)
 
     def said(self, session: str) -> list[str]:
-        """What a person and a model have said, in order."""
+        """The texts of the person and the model, in order."""
         spoken = (
             str(content).strip('"')
             for role, content in told(sessions(self.home)[session])

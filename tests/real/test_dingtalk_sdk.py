@@ -126,7 +126,7 @@ def test_without_the_header_for_json_the_address_comes_as_xml(lab: Lab) -> None:
 
 
 def compared(call: Call) -> tuple[Any, ...]:
-    """What two clients' requests for the same action have in common."""
+    """The parts in which two clients' requests for one action must agree."""
     kind = call.headers["Content-Type"].partition(";")[0]
     body = dict(call.json)
     if "msgParam" in body:

@@ -32,7 +32,7 @@ def send(lab: Lab, mail: EmailMessage) -> str:
 
 
 def flags(lab: Lab) -> dict[str, str]:
-    """What the mailbox says about each mail, by its subject."""
+    """The mailbox's flags of each mail, by its subject."""
     with imaplib.IMAP4("127.0.0.1", lab.server.imap) as client:
         client.login(lab.address, PASSWORD)
         client.select("INBOX", readonly=True)

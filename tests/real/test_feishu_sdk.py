@@ -150,7 +150,7 @@ async def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening:
 
 
 def compared(call: Call) -> tuple[Any, ...]:
-    """What two clients' requests for the same action have in common; the uuid and ids are each one's own."""
+    """The parts in which two clients' requests for one action must agree; the uuid and ids differ."""
     path = re.sub(r"om_\w+", "MESSAGE", call.path)
     kind = call.headers.get("Content-Type", "").partition(";")[0]
     fields = sorted(re.findall(rb'; name="(\w+)"', call.body)) if kind.startswith("multipart") else []

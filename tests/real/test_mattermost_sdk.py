@@ -129,7 +129,7 @@ def test_the_client_reads_channels_users_and_posts(lab: Lab, sdk: VendorSdk) -> 
 
 
 def compared(call: Call) -> tuple[Any, ...]:
-    """What two clients' requests for the same action have in common; nonce and id are each client's own."""
+    """The parts in which two clients' requests for one action must agree; nonce and ids differ."""
     kind = call.headers["Content-Type"].partition(";")[0]
     scheme, _, token = call.headers["Authorization"].partition(" ")
     fields = sorted(re.findall(rb'; name="(\w+)"', call.body))  # of an upload

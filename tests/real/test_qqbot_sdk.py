@@ -100,7 +100,7 @@ async def test_a_session_is_resumed_at_the_next_number(lab: Lab, tap: Wiretap, s
 
 
 def compared(call: Call) -> tuple[Any, ...]:
-    """What two clients' requests for the same action have in common; the SDK writes null for what it does not send."""
+    """The parts in which two clients' requests for one action must agree; the SDK writes null for what it does not send."""
     own = ("openid", "group_openid", "msg_seq", "file_data", "url")
     body = {name: value for name, value in call.json.items() if value is not None and name not in own}
     if "media" in body:

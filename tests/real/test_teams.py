@@ -57,7 +57,7 @@ def lab() -> Iterator[Lab]:
 
 
 def foreign(folder: Path, lab: Lab, **more: Any) -> list[dict[str, Any]]:
-    """What the SDK's bot makes of the waiting deliveries, one by one."""
+    """The results of the SDK's bot for the waiting deliveries, one by one."""
     given = {
         "app": stub.APP_ID, "secret": stub.APP_SECRET, "scope": "https://api.botframework.com/.default",
         "login": f"{lab.address}/{stub.TENANT}/oauth2/v2.0/token", "issuer": "https://api.botframework.com",
@@ -82,7 +82,7 @@ async def deliver(teams: Teams, waiting: dict[str, Any]) -> int:
 
 
 def ours(lab: Lab, home: Path, **values: Any) -> tuple[list[int], Recorder]:
-    """What our adapter makes of the waiting deliveries: the statuses it answers, and what it hands over."""
+    """Have our adapter receive the waiting deliveries; returns the statuses it answers, and what it hands over."""
 
     async def work() -> tuple[list[int], Recorder]:
         teams = adapter(lab, home, **values)

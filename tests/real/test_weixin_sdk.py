@@ -88,7 +88,7 @@ async def test_files_of_the_cdn_are_decrypted(
 
 
 def compared(call: Call) -> tuple[Any, ...]:
-    """What two clients' requests for the same action have in common; keys, names of uploads and ids are each one's own."""
+    """The parts in which two clients' requests for one action must agree; keys, names of uploads and ids differ."""
     headers = {name.lower(): value for name, value in call.headers.items()}
     kept = {name: headers.get(name) for name in ("authorization", "authorizationtype", "ilink-app-id", "content-type")}
     body = call.json if isinstance(call.json, dict) else {"bytes": len(call.body)}

@@ -73,7 +73,7 @@ def running(bridge: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[byt
 
 
 def answer(ask: Callable[[], Any], process: subprocess.Popen[bytes], log: Path) -> Any:
-    """What the bridge answers, as soon as it does."""
+    """The bridge's answer, once it gives one."""
 
     def answered() -> Any:
         with suppress(httpx.ConnectError):
@@ -162,7 +162,7 @@ def test_what_baileys_makes_is_read(read: dict[str, Any]) -> None:
 
 
 def test_no_kind_of_message_is_dropped_without_a_word(read: dict[str, Any]) -> None:
-    """What a person may have written is a text or a file; what WhatsApp exchanges besides is named here."""
+    """Everything a person may write is a text or a file; the other kinds that WhatsApp exchanges are named here."""
     dropped = {name for name, is_read in read["kinds"].items() if not is_read}
     assert dropped == {
         "senderKeyDistributionMessage", "fastRatchetKeySenderKeyDistributionMessage", "protocolMessage", "messageContextInfo",

@@ -72,7 +72,7 @@ class Served:
         return [row["id"] for row in sorted(rows, key=lambda row: row["started_at"])]
 
     def said(self, session_id: str) -> list[tuple[str, Any]]:
-        """What was said in a session."""
+        """The roles and contents of a session's messages."""
         return [(row["role"], row["content"]) for row in self.db.get_messages(session_id)]
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ def said(lines: Lines, kind: str = "agent_message_chunk") -> str:
 
 
 def until_shown(prompt: subprocess.Popen[str], text: str) -> Lines:
-    """What acpx printed up to the moment when it showed this text, which is stored by then."""
+    """The lines of acpx up to the one that shows this text, which is stored by then."""
     assert prompt.stdout is not None
     lines: Lines = []
     for line in prompt.stdout:
@@ -170,7 +170,7 @@ def test_kill_in_a_prompt_then_load_replays_everything_once(server: ModelServer,
 
 
 async def loaded(home: Path, session: str, folder: Path) -> list[tuple[str, str]]:
-    """What session/load replays, by the protocol's own client."""
+    """The messages that session/load replays, received by the protocol's own client."""
     editor = Editor()
     async with connected(home, editor) as (agent, _):
         await agent.load_session(cwd=str(folder), session_id=session, mcp_servers=[])

@@ -91,7 +91,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def inspect(home: Path, target: list[str], method: str, *options: str, ok: bool = True) -> Any:
-    """What the inspector got: the result, or with ok=False the text of its error."""
+    """The inspector's result, or with ok=False the text of its error."""
     words = npm_program("inspector", INSPECTOR, "mcp-inspector")
     asked = [*words, "--cli", *target, "--method", method, "--format", "json", *options]
     outcome = subprocess.run(

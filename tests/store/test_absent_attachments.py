@@ -1,4 +1,4 @@
-"""What check says of attachments that are not there: never brought along, or gone?"""
+"""The report of `check` on missing attachments: never brought along, or lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is attached to a message: told in its transcript, so that nothing of it is lost in a rebuild or an export."""
+"""Attachments of a message are recorded in its transcript, so that a rebuild or an export loses none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was deleted, or masked, is in none of the store's files: not in free pages, not in the WAL."""
+"""Deleted or masked text is in none of the store's files: not in free pages, not in the WAL."""
 
 from __future__ import annotations
 

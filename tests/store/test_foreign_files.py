@@ -273,7 +273,7 @@ class OldProgram:
         return list(json.loads(self._answer()))
 
     def start(self) -> None:
-        """What it does at each start: make every table, index and trigger that is not there."""
+        """Start as that program does: make every missing table, index and trigger."""
         self.run(*((statement, []) for statement in schema(11)))
 
     def begin(self, session_id: str, at: float, title: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Whoever shows messages of another session goes on showing them: after deletions, from transcripts alone, in another store."""
+"""A session that shows messages of another one keeps showing them: after deletions, from transcripts alone, in another store."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_two_branches_exported_alone_share_what_they_carry(tmp_path: Path) -> No
 
 
 def test_a_session_whose_messages_a_chat_shows_has_a_transcript_that_goes_on(tmp_path: Path) -> None:
-    """Where only chats have transcripts, what they refer to has one, too."""
+    """If only chats have transcripts, so have the sessions that they refer to."""
     with SessionDB(tmp_path / "state.db", transcripts="gateway") as db:
         db.create_session("mine", "cli")
         db.append_message("mine", "user", "from the terminal")

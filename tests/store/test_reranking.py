@@ -46,7 +46,7 @@ def db(tmp_path):
 
 
 def looked(db, monkeypatch, sessions):
-    """What is near; `sessions`: name → for each message the vectors of the first and the second model."""
+    """The nearest messages; `sessions`: name → for each message the vectors of the first and the second model."""
     vectors.prepare(db._engine)
     sequences = {}
     for name, messages in sessions.items():

@@ -52,7 +52,7 @@ def test_ascii_is_cut_into_words_like_any_text(text: str) -> None:
 @example("\u90e8", 1_900, '"{}"')
 @example("a.", 900, "{}")
 def test_no_engine_compares_more_words_in_a_row_than_a_phrase_may_have(text: str, often: int, form: str) -> None:
-    """What a phrase costs in a long message grows with its words: of Chinese, each pair of characters is one."""
+    """The cost of a phrase in a long message grows with its words; in Chinese, each pair of characters is a word."""
     tree = parse(form.format(text * often)).tree
     for leaf in (fulltext.expression(tree) or "").split('"')[1::2]:
         assert len(leaf.split()) <= MAX_PHRASE_WORDS

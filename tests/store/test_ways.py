@@ -119,7 +119,7 @@ def _all_at_once(db: SessionDB, folder: Path, seen: dict[str, object], undoing: 
 
 
 def _undone_elsewhere(db: SessionDB, folder: Path, gone: set[str]) -> dict[str, object]:
-    """What undoing would show, without doing it here."""
+    """The contents after undoing, made in a copy of the store."""
     copy = folder / "undone" / "state.db"
     copy.parent.mkdir()
     db.backup(copy)

@@ -2,7 +2,7 @@
 
 A picture goes to the model as it is, or is described first if a vision model is configured; speech is transcribed if a speech
 model is configured; text files are read; everything else becomes a saved path and a note. The bytes lie in the attachments
-folder by their hash; paths and derived text stay in the conversation.
+folder, named by their hash; paths and derived text stay in the conversation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 MOST_TEXT = 60_000  # characters read from the text files of one message
-_SIDE_SECONDS = 120.0  # for the description of a picture
+_SIDE_SECONDS = 120.0  # seconds for the description of a picture
 # A note about a file, and what was read from it: the kind, the name, the hash, and the text of a document or a description.
 NOTE = re.compile(
     r"^\[(Picture|Recording|File) ([^\n\[\]]{1,160}?)(?: \([^\n()\[\]]*\))?, saved as "
@@ -65,7 +65,7 @@ class Reader:
 
     def read(self, file: AttachedFile, room: int) -> tuple[str, Any]:
         """The note about a file, and the part of the content for the model, if any; `room`: characters of its text."""
-        name, path = shown_name(file.name, file.kind), self._kept(file.data)
+        name, path = shown_name(file.name, file.kind), self._stored_path(file.data)
         if file.kind in ("image", "file") and (mime := image_type(file.data)):
             return self._picture(name, mime, file.data, path)
         if file.kind == "audio":
@@ -74,10 +74,10 @@ class Reader:
             return _document(name, *text, path, room), None
         return f"[File {name} ({file.mime or 'unknown kind'}, {len(file.data):,} bytes), saved as {path}]", None
 
-    def _kept(self, data: bytes) -> str:
+    def _stored_path(self, data: bytes) -> str:
         """The path of the saved bytes, with the reference that keeps them there as long as the message lives.
 
-        Other people than the owner have no tools for files, and do not learn where this machine has what.
+        Users other than the owner have no file tools, and do not learn paths of this machine.
         """
         reference = self._db.keep_attachment(data)
         if not self._owner:
@@ -133,13 +133,13 @@ def shown_name(name: str | None, kind: str) -> str:
 
 
 def joined(spoken: str, notes: list[str], parts: list[Any]) -> str | list[Any]:
-    """The content of a message: its words with the notes, and the parts after them."""
+    """The content of a message: its text with the notes, then the parts."""
     words = "\n\n".join(one for one in (spoken.strip(), *notes) if one)
     return [{"type": "text", "text": words}, *parts] if parts else words
 
 
 def separated(content: Any) -> tuple[str, list[str]]:
-    """Split a message's text into the words, and the notes about its files."""
+    """Split a message's text into what the user wrote and the notes about its files."""
     parts = content if isinstance(content, list) else [{"text": content_text(content)}]
     text = "\n\n".join(str(part["text"]) for part in parts if isinstance(part, dict) and part.get("text"))
     notes = [found[0] for found in NOTE.finditer(text)]
@@ -147,7 +147,7 @@ def separated(content: Any) -> tuple[str, list[str]]:
 
 
 def _enclosed(text: str) -> str:
-    """Text of a file between marks that nothing in it can close: it is data, whatever it asks for."""
+    """The text of a file between marks that nothing in it can close: it is data, never an instruction."""
     inner = _MARK.sub("(", text)
     return f"<attached-file>\n{inner}\n</attached-file>"
 
@@ -162,7 +162,7 @@ def _document(name: str, text: str, encoding: str, path: str, room: int) -> str:
 
 
 def text_in(name: str | None, mime: str | None, data: bytes) -> tuple[str, str] | None:
-    """The text of a text file, and its encoding; None for other files, whatever they are called."""
+    """The text of a text file, and its encoding; None for other files, regardless of their names."""
     if Path(name or "").suffix.lower() not in _TEXT_ENDINGS and not (mime or "").lower().startswith(_TEXT_TYPES):
         return None
     declared = _CHARSET.search(mime or "")
@@ -178,6 +178,6 @@ def text_in(name: str | None, mime: str | None, data: bytes) -> tuple[str, str] 
 
 
 def image_type(data: bytes) -> str | None:
-    """The type of a picture, if models can see it, by its bytes; the type the sender gives does not count."""
+    """The type of a picture that models can see, detected from its bytes; the type the sender gives is ignored."""
     found = mime_of(data)
     return found if found in _SEEN else None

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT = 300.0  # seconds for one summary, if the configuration names none
-MOST_TOKENS = 6_000  # of a summary
+MOST_TOKENS = 6_000  # of one summary
 _LEAST_ROOM = 600  # tokens of the conversation that one call of the summarising model gets, at least
 _TOOL_OUTPUT = 4_000  # characters of a tool's output that the summary call gets
 _OVERHEAD_TOKENS = 900
@@ -172,7 +172,7 @@ def _written(
     cancelled: Callable[[], bool],
 ) -> str:
     answer_tokens = max(300, min(4_000, room // 4))
-    words = min(tokens // 4, answer_tokens // 2)  # a token is less than a word, and the copied lines need room, too
+    words = min(tokens // 4, answer_tokens // 2)  # a token is less than a word, and the copied lines need room as well
     earlier = [_notes_in(message) for message in messages if _is_notes(message)]
     notes = "\n\n".join(earlier)
     pieces = list(_chunks([message for message in messages if not _is_notes(message)], room - answer_tokens))
@@ -186,9 +186,9 @@ def _written(
 
 
 def _prompt(notes: str, piece: str, focus: str | None, number: int, count: int, words: int) -> list[Message]:
-    asked = f"Write the notes, in at most {words} words."
+    instruction = f"Write the notes, in at most {words} words."
     if focus and focus.strip():
-        asked = f"{asked} What matters most, and is to be kept in full: {shortened(harmless(focus), 1000)}"
+        instruction = f"{instruction} What matters most, and is to be kept in full: {shortened(harmless(focus), 1000)}"
     parts = []
     if notes:
         parts.append(f"The notes so far, to be taken over:\n{quoted(notes)}")
@@ -197,7 +197,7 @@ def _prompt(notes: str, piece: str, focus: str | None, number: int, count: int, 
     )
     return [
         {"role": "system", "content": INSTRUCTIONS},
-        {"role": "user", "content": "\n\n".join([*parts, asked])},
+        {"role": "user", "content": "\n\n".join([*parts, instruction])},
     ]
 
 
@@ -263,7 +263,7 @@ def _with_header(
         header += f"\n\n{_REQUEST}\n{cut_to(harmless(request), tokens // 4)}"
     notes = _FENCE.sub("", summary.strip()).strip()
     left = tokens - text_tokens(header)
-    sure = cut_to(notes, left // 3)  # what the copied lines leave is for the rest of the notes
+    sure = cut_to(notes, left // 3)  # the rest of the notes gets the room that the copied lines leave
     exact = exact_lines(middle, sure, left - text_tokens(sure))
     notes = cut_to(notes, max(left - text_tokens(exact), text_tokens(sure)))
     return "\n\n".join(part for part in (header, notes, exact) if part)
@@ -273,13 +273,13 @@ _REQUEST = "## The request being worked on"
 
 
 def _request(messages: Sequence[Row], head: int, tail: int) -> str | None:
-    """The user's message that the first of the kept messages works on, if it is left out; from earlier notes, too."""
+    """The left-out user message that the first kept message works on; found in earlier notes as well."""
     if tail >= len(messages) or messages[tail].get("role") == "user":
         return None
-    asked = next((at for at in range(tail - 1, -1, -1) if messages[at].get("role") == "user"), -1)
-    if asked < head:
+    place = next((at for at in range(tail - 1, -1, -1) if messages[at].get("role") == "user"), -1)
+    if place < head:
         return None
-    text = message_text(messages[asked], calls=False)
+    text = message_text(messages[place], calls=False)
     if text.startswith(SUMMARY_MARK):
         return text.partition(f"{_REQUEST}\n")[2].partition("\n\n## ")[0].strip() or None
     return text
@@ -348,14 +348,14 @@ def sent_tokens(row: Row) -> int:
 def cuts(messages: Sequence[Row]) -> list[int]:
     """The places between messages (0: before the first) where no tool call is separated from its result."""
     held = [False] * (len(messages) + 1)  # a call before this place has its result after it
-    asked: dict[str, int] = {}
+    call_places: dict[str, int] = {}
     for number, row in enumerate(messages):
         calls = row.get("tool_calls")
         for call in calls if isinstance(calls, list) else []:
             if isinstance(call, Mapping) and call.get("id"):
-                asked[str(call["id"])] = number
+                call_places[str(call["id"])] = number
         if row.get("role") == "tool":
-            start = asked.get(str(row.get("tool_call_id")), number - 1)
+            start = call_places.get(str(row.get("tool_call_id")), number - 1)
             for place in range(max(0, start) + 1, number + 1):
                 held[place] = True
     return [place for place in range(len(messages) + 1) if not held[place]]

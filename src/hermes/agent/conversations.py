@@ -2,8 +2,8 @@
 
 A conversation has a name that outlives its sessions: the key of a chat, the first session of a chain. Its agent holds the
 session's lease, its background processes and its open tools; it is replaced when the conversation moves to another
-session, and closed after a long idle time or when too many others were used since. Callers that meet in a conversation
-have it one after the other, in the order they came (`enter` or `queue`, then `leave`).
+session, and closed after a long idle time or when too many others were used since. Callers of one
+conversation take turns, in the order they came (`enter` or `queue`, then `leave`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _AgentSlot(Generic[A]):
         return sum(not ticket.cancelled() for ticket in self.queue)
 
     def is_idle(self) -> bool:
-        """Whether its agent can be closed: not while it runs a turn, or has background processes."""
+        """Whether its agent can be closed: it runs no turn and has no background processes."""
         agent = self.agent
         return not self.queue and agent is not None and not agent.busy and not agent.background_running()
 
@@ -185,7 +185,7 @@ class Conversations(Generic[A]):
                 self._changed.wait(self._idle_seconds / 4)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Wait up to this time until no conversation is in use, then close the agents of those that are not, in as much time."""
+        """Wait up to this time until no conversation is in use, then close the unused agents, in as much time."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

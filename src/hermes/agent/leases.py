@@ -41,21 +41,21 @@ class Lease:
         self, db: SessionDB, held: tuple[str, int] | None, ttl: float, *, lost: Callable[[], None] = lambda: None,
         failed: Callable[[HermesError], None] = lambda error: None,
     ) -> None:  # fmt: skip
-        """`held` is its name and token. In the renewer's thread, `lost` is called when it has passed to another process, and
+        """`held` is its name and token. In the renewer's thread, `lost` is called when another process has taken it, and
         `failed` when it could not be renewed (the next beat retries)."""
         self.db, self.held, self.ttl, self.failed = db, held, ttl, failed
         self.due = 0.0  # when it must be renewed, by the monotonic clock
-        self.asked_at = 0.0  # when it was last tried to renew it, by `clock`
+        self.requested_at = 0.0  # when the last renewal was requested, by `clock`
         self._lost = lost
 
     def renewed(self, held: tuple[str, int] | None, still: bool) -> None:
-        """Called after an attempt to renew it, as it was held then: whether it still is."""
+        """Called after an attempt to renew the lease `held` at that time; `still`: whether it is still held."""
         if not still and _renewer.drop(self):
             self._lost()
 
 
 @contextmanager
-def kept(lease: Lease) -> Iterator[Lease]:
+def renewing(lease: Lease) -> Iterator[Lease]:
     """Renew a lease during this block; its holder releases it."""
     _renewer.keep(lease)
     try:
@@ -73,7 +73,7 @@ class _Renewer:
     def reset(self) -> None:
         """Forget all leases: a forked process has none."""
         self._lock = threading.Lock()
-        self._leases: WeakSet[Lease] = WeakSet()  # one whose owner forgot it expires
+        self._leases: WeakSet[Lease] = WeakSet()  # a lease whose owner forgot it expires
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -90,13 +90,13 @@ class _Renewer:
                 self._thread.start()
 
     def drop(self, lease: Lease) -> bool:
-        """Stop renewing this lease; whether it was being renewed. With the last one the thread ends."""
+        """Stop renewing this lease; returns whether it was being renewed. With the last one the thread ends."""
         with self._lock:
-            was_kept = lease in self._leases
+            was_renewed = lease in self._leases
             self._leases.discard(lease)
             if not self._leases:
                 self._changed.set()
-            return was_kept
+            return was_renewed
 
     def _work(self) -> None:
         while True:
@@ -133,17 +133,17 @@ def clock() -> float:
 def _renew(db: SessionDB, leases: list[Lease]) -> None:
     held = [lease.held for lease in leases]
     for lease in leases:
-        lease.asked_at = clock()  # before the store computes the expiry: the lease lasts longer than is relied on
-    taken = [(*one, lease.ttl) for lease, one in zip(leases, held, strict=True) if one is not None]
+        lease.requested_at = clock()  # before the store computes the expiry: the lease lasts longer than we assume
+    requests = [(*pair, lease.ttl) for lease, pair in zip(leases, held, strict=True) if pair is not None]
     try:
-        results = iter(db.renew_leases(taken) if taken else ())
+        results = iter(db.renew_leases(requests) if requests else ())
     except HermesError as error:
         for lease in leases:
             _failed(lease, error)
         return
-    for lease, one in zip(leases, held, strict=True):
+    for lease, pair in zip(leases, held, strict=True):
         try:
-            lease.renewed(one, one is not None and next(results))
+            lease.renewed(pair, pair is not None and next(results))
         except HermesError as error:  # its session was deleted, or the store is busy: the others continue
             _failed(lease, error)
 
@@ -167,7 +167,9 @@ class SessionLease(Lease):
 
     def __init__(self, db: SessionDB, *, ttl: float = TTL, source: str = "another program") -> None:
         super().__init__(db, None, ttl)
-        self.fence: tuple[str, int] | None = None  # as it was taken; not as the renewer took it again when it was lost
+        self.fence: tuple[str, int] | None = (
+            None  # name and token as taken; a lost lease that the renewer took again has another token
+        )
         self._holder = holder_name(source)
         self._lock = threading.Lock()
         self._session_id: str | None = None
@@ -186,7 +188,7 @@ class SessionLease(Lease):
         """Make this session live, and no other; False while another process has it. The session must exist."""
         with self._lock:
             if not self.holds(session_id):
-                self._taken(session_id, self.db.hold_session(session_id, self._holder, self.ttl), OPEN)
+                self._set_lease(session_id, self.db.hold_session(session_id, self._holder, self.ttl), OPEN)
             return self.held is not None
 
     def take(self, session_id: str, reason: str = TURN) -> None:
@@ -198,7 +200,7 @@ class SessionLease(Lease):
             self._planned = None
             if not self.holds(session_id, reason):
                 token = self.db.take_turn(session_id, self._holder, self.ttl, reason=reason)
-                self._taken(session_id, token, reason)
+                self._set_lease(session_id, token, reason)
 
     def plan(self, session_id: str) -> None:
         """Check that `take` for a turn would succeed now. `take_in` takes it later, if no other process has used it since.
@@ -208,16 +210,16 @@ class SessionLease(Lease):
         with self._lock:
             if not self.holds(session_id, TURN):
                 self._planned = session_id, self.db.turn_is_free(session_id, self._holder)
-                self.fence = None  # that of an earlier turn counts no longer
+                self.fence = None  # the fence of an earlier turn is no longer valid
 
     @contextmanager
     def joining(self) -> Iterator[None]:
-        """The block runs a transaction that may call `take_in` and `release_in`; when it ends without an error, that counts."""
-        with self._lock:  # the renewer waits: it would take back what the transaction changes
+        """In this block, a transaction may call `take_in` and `release_in`; they take effect if it ends without an error."""
+        with self._lock:  # the renewer waits: it would undo the changes of the transaction
             self._new, self._leaves = None, False
             yield
             if self._new is not None and self._planned is not None:
-                self._taken(self._planned[0], self._new, TURN)
+                self._set_lease(self._planned[0], self._new, TURN)
                 self._planned = None
             if self._leaves:
                 self._session_id = self.held = None
@@ -235,9 +237,9 @@ class SessionLease(Lease):
         if self.held is not None:
             self._leaves = release(tx, *self.held)
 
-    def _taken(self, session_id: str, token: int | None, reason: str) -> None:
+    def _set_lease(self, session_id: str, token: int | None, reason: str) -> None:
         if self._session_id != session_id:
-            self._let_go()  # only now: no other process gets in between when a conversation continues in a child
+            self._release_current()  # only now: no other process gets in between when a conversation continues in a child
         self.fence = self.held = None if token is None else (session_lease(session_id), token)
         self._session_id, self._reason = session_id, reason
         self._sure_at = time.time()
@@ -256,7 +258,7 @@ class SessionLease(Lease):
             self.end_turn()
 
     def end_turn(self) -> None:
-        """Other processes may answer in the session; it stays open here."""
+        """Let other processes answer in the session; it stays open here."""
         with self._lock:
             if self.held is not None and self._reason != OPEN:
                 self._reason = OPEN
@@ -264,10 +266,10 @@ class SessionLease(Lease):
                     self.db.renew_lease(*self.held, self.ttl, reason=OPEN)
 
     def release(self) -> None:
-        """The session is no longer live here."""
+        """Release the session: it is no longer live here."""
         _renewer.drop(self)
         with self._lock:
-            self._let_go()
+            self._release_current()
 
     @contextmanager
     def fenced(self) -> Iterator[None]:
@@ -292,7 +294,7 @@ class SessionLease(Lease):
                 self.held = None if token is None else (session_lease(self._session_id), token)
             self._sure_at = time.time()
 
-    def _let_go(self) -> None:
+    def _release_current(self) -> None:
         if self.held is not None:
             with suppress(HermesError):  # a closed or read-only store: the lease expires
                 self.db.release_lease(*self.held)

@@ -26,7 +26,7 @@ from hermes.agent.models.transport import most_tries, pause
 from hermes.agent.prompt import SystemPrompt, instruction_files
 from hermes.agent.room import Room
 from hermes.agent.tool_calls import INTERRUPTED, Result, read_call, run_calls
-from hermes.agent.tools.permission import NOBODY
+from hermes.agent.tools.permission import NO_USER
 from hermes.agent.tools.tool import Context, Tool
 from hermes.agent.turn import (
     Done,
@@ -78,12 +78,12 @@ class Agent:
     """Runs turns in one session, one at a time; `interrupt` may be called from any thread."""
 
     titles = True  # whether new sessions are given a title
-    titles_by_model = True  # whether a model is asked for it; otherwise it is made of the words of the first exchange
+    titles_by_model = True  # whether a model writes it; otherwise it is made from the words of the first exchange
     system: str | None = None  # the system prompt of a new session; None: the usual one
     recall_key: str | None = None  # the value of state_meta that keeps `/recall off`; None: it is not kept
     private = True  # whether only the user reads the answers
-    recalls = True  # whether earlier conversations are looked through for what was said about a message
-    gathers = False  # whether only the entry point's `let_go` releases the turn; cheaper with many sessions
+    recalls = True  # whether earlier conversations are searched for passages about a message
+    gathers = False  # whether only the entry point's `release` releases the turn; cheaper with many sessions
     first_wait = 1.0  # seconds before the first retry of a failed call; doubled each time
 
     def __init__(
@@ -95,7 +95,7 @@ class Agent:
         session_id: str,
         source: str = "cli",
         tools: Iterable[Tool] = (),
-        confirm: Callable[[str], bool | Answer] = lambda question: NOBODY,  # the rules decide alone
+        confirm: Callable[[str], bool | Answer] = lambda question: NO_USER,  # the rules decide alone
         user: User | None = None,
         home: Path | None = None,
         cwd: Path | None = None,
@@ -103,7 +103,7 @@ class Agent:
         parent_session_id: str | None = None,
         kind: str | None = None,
     ) -> None:
-        """`user` is the user whose sessions may be seen (`context.user` may be changed between turns).
+        """`user` is the user whose sessions may be seen; `context.user` may be changed between turns.
 
         `user_id` (None: that user's), `parent_session_id` and `kind` are the columns of the session's row if the first turn
         has to create it.
@@ -112,7 +112,7 @@ class Agent:
         self.config = config
         self.model = model
         self.tools = {tool.name: tool for tool in tools}
-        self.expected_tools: Callable[[], list[Tool]] = list  # the tools that its first turn will bring
+        self.expected_tools: Callable[[], list[Tool]] = list  # the tools that its first turn will have
         self.confirm = confirm  # asks the user; may be changed between turns
         self._one_question = threading.Lock()
         self._cancel = threading.Event()
@@ -168,13 +168,13 @@ class Agent:
         of the reply. `keep(session_id, content, also)`, if given, stores it and returns its id; it calls `also` in its
         transaction. `with_reply` is called in the transaction that stores the complete reply.
         """
-        return self._begin(self._talked(content, keep, with_reply))
+        return self._begin(self._answered(content, keep, with_reply))
 
-    def _talked(self, content: Content, keep: Keep | None, with_reply: Also | None) -> Events:
-        yield from self._said(content, keep)
+    def _answered(self, content: Content, keep: Keep | None, with_reply: Also | None) -> Events:
+        yield from self._enter_and_store(content, keep)
         yield from self._answer(with_reply)
 
-    def _said(self, content: Content, keep: Keep | None) -> Iterator[Event]:
+    def _enter_and_store(self, content: Content, keep: Keep | None) -> Iterator[Event]:
         """Enter the session and store the user's message."""
         session = self._session
         if (yield from session.enter(self.model, self._prompt.new, later=True)):
@@ -183,23 +183,23 @@ class Agent:
             session.change_prompt(renewed[0])
             yield Notice(renewed[1])
         try:
-            session.say(content, keep)
+            session.append_user(content, keep)
         except (Fenced, SessionBusy) as error:  # another process used the session meanwhile
             if keep is not None and isinstance(error, Fenced):
                 raise  # and may have stored this message as well
             yield from session.enter(self.model, self._prompt.new)
-            session.say(content, keep)
-        yield from session.untold()
+            session.append_user(content, keep)
+        yield from session.pending_events()
 
-    def hear(self, content: Content, *, keep: Keep | None = None) -> Turn:
+    def record_only(self, content: Content, *, keep: Keep | None = None) -> Turn:
         """Store a message as `turn` does, without an answer: the next turn reads it."""
-        return self._begin(self._heard(content, keep))
+        return self._begin(self._recorded(content, keep))
 
-    def _heard(self, content: Content, keep: Keep | None) -> Events:
-        yield from self._said(content, keep)
+    def _recorded(self, content: Content, keep: Keep | None) -> Events:
+        yield from self._enter_and_store(content, keep)
         yield Done("")
 
-    def go_on(self, message_id: int | None = None) -> Turn:
+    def resume(self, message_id: int | None = None) -> Turn:
         """Continue a turn that a killed process left: answer the user's last message, if it has no complete reply yet.
 
         A reply that was cut off starts over; a tool that was running is not run again, its result is reported as lost.
@@ -216,7 +216,7 @@ class Agent:
             return
         if (yield from self._session.enter(self.model, self._prompt.new)):
             yield Restarted("a crash cut the reply off; it starts over")
-        self._session.take_up()
+        self._session.rewind_partial()
         yield from self._answer()
 
     def retry(self) -> Turn:
@@ -227,7 +227,7 @@ class Agent:
         if self.db.get_session(self.session_id) is None:
             raise InvalidInput("there is nothing to answer again: this conversation has no messages yet")
         yield from self._session.enter(self.model, self._prompt.new)
-        if not self._session.take_back():
+        if not self._session.undo_reply():
             raise InvalidInput("there is nothing to answer again: this conversation has no message from you")
         yield from self._answer()
 
@@ -249,7 +249,7 @@ class Agent:
 
     @contextmanager
     def at_work(self, stop: Stop | None = None) -> Iterator[Callable[[], bool]]:
-        """For work that is no turn but can be interrupted like one: gives the function that reports an interrupt."""
+        """In this block, work that is not a turn can be interrupted like one; gives the function that reports an interrupt."""
         cancel = threading.Event()
         with self._underway(cancel):
             yield lambda: cancel.is_set() or (stop is not None and stop.wanted)
@@ -259,9 +259,9 @@ class Agent:
         return self.lease.open(self.session_id)
 
     def answering(self, *, later: bool = False) -> str | None:
-        """Take the session before a turn begins; None, else the process that answers there (`cli`, `telegram` …).
+        """Take the session before a turn begins; returns None, or the source of the process that answers there (`cli` …).
 
-        Released when the turn is over, or with `let_go`. A turn that begins while another runs ends with SessionBusy.
+        Released when the turn is over, or with `release`. A turn that begins while another runs ends with SessionBusy.
         `later`: the turn takes it, with the user's message.
         """
         try:
@@ -289,8 +289,8 @@ class Agent:
         """In this block, writes are stored only if no other process has taken the session since we took it."""
         return self.lease.fenced()
 
-    def let_go(self) -> None:
-        """Between turns: the session is no longer live, and other processes may continue it; the next turn takes it again."""
+    def release(self) -> None:
+        """Release the session between turns, so that other processes may continue it; the next turn takes it again."""
         self.lease.release()
 
     def close(self, *, patience: float = 10.0) -> None:
@@ -325,7 +325,7 @@ class Agent:
 
     @property
     def is_owners(self) -> bool:
-        """Whether only the owner of this machine talks here, who may see its files."""
+        """Whether only the owner of this machine, who may see its files, talks here."""
         return self.context.user is None and not self.shared
 
     def instruction_files(self) -> list[Path]:
@@ -352,7 +352,7 @@ class Agent:
             calls = reply.tool_calls and not concluding
             if calls:
                 yield from self._run_tools(reply)
-            yield from self._session.untold()
+            yield from self._session.pending_events()
             if not calls or self._cancel.is_set():
                 break
         if reply.finish_reason in ("length", "content_filter"):
@@ -365,18 +365,18 @@ class Agent:
         yield Done(reply.content or "", interrupted=self._cancel.is_set())
 
     def _recall(self) -> Iterator[Event]:
-        """Give the model what earlier conversations say about the user's message; a failure to look is no failure to answer."""
+        """Give the model what earlier conversations say about the user's message; a failed search does not stop the answer."""
         session, self.recalled = self._session, None
         session.recalled = ""
         wanted = self.recalls and self.private and self.config.memory.recall != "off"
-        if not wanted or self.model.kind == "extractive":  # which looks itself
+        if not wanted or self.model.kind == "extractive":  # this model searches itself
             return
         from hermes.agent.recall.recall import ids_of, recall
 
         with suppress(StoreError):
             found = recall(
                 self.db,
-                session.asked(),
+                session.question(),
                 current=self.session_id,
                 visible_to=self.context.user,
                 window=lambda: self.model.context_length or None,
@@ -385,7 +385,7 @@ class Agent:
                 return
             with self.lease.fenced():
                 self.db.record_event(self.session_id, RECALLED, ids_of(found.passages))
-            session.recalled, self.recalled = found.given, found
+            session.recalled, self.recalled = found.prompt_text, found
             yield found
 
     def _ask(self, with_reply: Also | None, *, concluding: bool) -> Generator[Event, None, Reply]:
@@ -393,7 +393,7 @@ class Agent:
         session, model = self._session, self.model
         draft = session.draft(model)
         tries = 0
-        heard: list[str] = []  # the text shown of this try, or of the last one that had any
+        heard: list[str] = []  # the text shown of this try, or of the last try with text
         try:
             while True:
                 if (yield from self._room.make()):
@@ -401,7 +401,7 @@ class Agent:
                 messages = yield from self._room.messages()
                 try:
                     reply = yield from self._listen(messages, draft, heard, concluding)
-                    return session.keep(reply, model, heard, with_reply)
+                    return session.append_reply(reply, model, heard, with_reply)
                 except ContextTooLong as error:
                     if (yield from self._room.shrink(messages, error)):
                         draft = self._moved(draft)
@@ -418,13 +418,13 @@ class Agent:
                     else:
                         yield Retrying(f"{error} (retrying in {wait:.0f} s, try {try_})", wait, try_)
                     if self._cancel.wait(wait):
-                        return session.keep(Reply(finish_reason="interrupted"), model, heard)
+                        return session.append_reply(Reply(finish_reason="interrupted"), model, heard)
                     draft.restart()
         except Fenced:
             raise  # another process continues this session
         except BaseException as error:  # also when the display is gone, or Ctrl-C: text that was shown is stored
             if heard and not (isinstance(error, StoreError) and error.maybe_stored):
-                session.keep(Reply(finish_reason="interrupted"), model, heard)
+                session.append_reply(Reply(finish_reason="interrupted"), model, heard)
             if isinstance(error, ModelError):
                 self._note_failure(error)
             raise
@@ -433,14 +433,14 @@ class Agent:
             draft.close(keep=bool(heard))
 
     def _note_failure(self, error: ModelError) -> None:
-        """Record that there was no answer, and why. A failure to record it must not hide the error itself."""
+        """Record why there was no answer. A failure to record it must not hide the error itself."""
         with suppress(HermesError), self.lease.fenced():
             self.db.record_event(self.session_id, MODEL_ERROR, str(error))
 
     def _listen(
         self, messages: list[Message], draft: Draft, heard: list[str], concluding: bool
     ) -> Generator[Event, None, Reply]:
-        """One try at a reply, as it arrives."""
+        """Request a reply once, and report its pieces as they arrive."""
         if self._cancel.is_set():  # interrupted just before
             return Reply(finish_reason="interrupted")
         schemas = self._room.schemas()
@@ -450,7 +450,7 @@ class Agent:
         if hasattr(model, "speaking_in"):  # it quotes the history, as far as this user may see it
             model = model.speaking_in(self.session_id, self.context.user, private=self.private)
         reply: Reply | None = None
-        begun, anew = False, bool(heard)
+        begun, restarted = False, bool(heard)
         for item in model.stream(messages, schemas, cancelled=self._cancel.is_set):
             if isinstance(item, Reply):
                 reply = item
@@ -463,8 +463,8 @@ class Agent:
                     begun = True
                 heard.append(item.text)
                 draft.write(item.text)
-                yield Text(item.text, anew=anew)
-                anew = False
+                yield Text(item.text, restarted=restarted)
+                restarted = False
         if reply is None:
             if not self._cancel.is_set():
                 raise ModelUnreachable(f"{self.model.name} ended without a reply")
@@ -477,14 +477,14 @@ class Agent:
         calls = [read_call(raw, self.tools) for raw in reply.tool_calls]
         if self._cancel.is_set():
             for call in calls:
-                self._session.store(Result(call, INTERRUPTED, False, 0.0))
+                self._session.append_result(Result(call, INTERRUPTED, False, 0.0))
             return
         # session_search summarises with the model; a sub-agent has both
         self.context.state["model"], self.context.state["tools"] = self.model, self.tools
-        yield from run_calls(calls, self.tools, self.context, self._session.store, stop=self._cancel.set)
+        yield from run_calls(calls, self.tools, self.context, self._session.append_result, stop=self._cancel.set)
 
     def _ask_user(self, question: str) -> bool | Answer:
-        """One question at a time, although tools run in parallel."""
+        """Ask the user one question at a time, although tools run in parallel."""
         with self._one_question:
             return not self._cancel.is_set() and self.confirm(question)
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LOST = "error: the result of this call was lost (the program was stopped while it ran); it may or may not have taken effect"
 NOTED = "(I have read these notes.)"  # the reply to a summary, which needs none of its own
-SUMMED_UP = "(The notes that follow say how I worked on this.)"  # in place of replies that a summary stands for
+SUMMED_UP = "(The notes that follow say how I worked on this.)"  # in place of the replies that a summary replaces
 OWN_COMMAND = "[I ran a command myself]"  # begins a message with the command and what it printed
 UNANSWERED = "(This was not answered: the reply was interrupted before it began.)"
 TOOL_BUDGET = 50_000  # characters of one tool result that the model gets; the store has all of it
@@ -61,7 +61,7 @@ def prepared(
 
 
 def last_question(messages: Sequence[Message]) -> int | None:
-    """The place of the user's last message."""
+    """The position of the user's last message."""
     places = (at for at in range(len(messages) - 1, -1, -1) if messages[at].get("role") == "user")
     return next((at for at in places if not _is_stray(messages[at])), None)
 
@@ -123,7 +123,7 @@ def _results(history: Sequence[Message], position: int, calls: list[Any], out: l
 
 
 def shown(message: Message, *, attachments: Read | None = None, earlier: bool = False) -> Message:
-    """One message as the model sees it: long results shortened, attachments inlined or, of an earlier turn, named."""
+    """One message as the model sees it: long results shortened, attachments inlined or, in earlier turns, named."""
     content = message.get("content")
     if message.get("role") == "tool":
         return {**message, "content": without_middle(content_text(content), TOOL_BUDGET)}
@@ -135,7 +135,7 @@ def shown(message: Message, *, attachments: Read | None = None, earlier: bool = 
         elif attachments is not None:
             content = [restored(part, attachments) for part in content]
         content = [
-            part if unfit_address(part) is None else told(part, "at an address that the model may not open")
+            part if unfit_address(part) is None else placeholder(part, "at an address that the model may not open")
             for part in content
         ]
     return {**message, "content": content}
@@ -150,7 +150,7 @@ def restored(part: Any, read: Read) -> Any:
     """A part of the message to answer, its bytes in place of the reference; a note where they are missing."""
     whole = _filled(part, read)
     reference = _bytes_in(whole)
-    return told(part, "which is no longer there") if reference and reference.startswith(_REFERENCE) else whole
+    return placeholder(part, "which is no longer there") if reference and reference.startswith(_REFERENCE) else whole
 
 
 def mentioned(part: Any) -> Any:
@@ -159,7 +159,7 @@ def mentioned(part: Any) -> Any:
     if held is None:
         return part
     digest = held.removeprefix(_REFERENCE)
-    return told(part, "sent earlier" if digest == held else f"sent earlier: attachments/{digest[:2]}/{digest}")
+    return placeholder(part, "sent earlier" if digest == held else f"sent earlier: attachments/{digest[:2]}/{digest}")
 
 
 # The model's server opens these addresses, and it may stand in the network of this machine: only names of the public
@@ -186,7 +186,7 @@ def unfit_address(part: Any) -> str | None:
 
 
 def _values_in(part: Any, depth: int = 0) -> Iterator[tuple[Any, str, str]]:
-    """The texts in a part of a message but for its words, each with the object that holds it and its name there."""
+    """The texts in a part of a message except its own text, each with the object that holds it and its key there."""
     if depth >= _DEEPEST or (isinstance(part, dict) and str(part.get("type")).endswith("text")):
         return
     items = part.items() if isinstance(part, dict) else (("", one) for one in part) if isinstance(part, list) else ()
@@ -197,7 +197,7 @@ def _values_in(part: Any, depth: int = 0) -> Iterator[tuple[Any, str, str]]:
             yield from _values_in(value, depth + 1)
 
 
-def told(part: Any, words: str) -> dict[str, str]:
+def placeholder(part: Any, words: str) -> dict[str, str]:
     """A text in place of a part that is not sent: what it is, and why it is missing."""
     return {"type": "text", "text": f"[{_kind(part)}, {words}]"}
 
@@ -282,14 +282,14 @@ found, say that plainly."""
 
 
 def is_usual_prompt(prompt: str) -> bool:
-    """Whether this is a prompt of `system_prompt`, and not one that the user wrote."""
+    """Whether `system_prompt` made this prompt, and not the user."""
     return prompt.startswith(_WHO.partition("{}")[0])
 
 
 def system_prompt(
     config: Config, home: Path, cwd: Path | None, *, tools: Collection[str] | None = None, shared: bool = False
 ) -> str:
-    """The prompt of a new session. `tools` are the names of those on offer; None stands for all of them.
+    """The prompt of a new session. `tools` are the names of those offered; None: all of them.
 
     `cwd` is None for users without access to this machine: its path is not shown to them.
     """
@@ -364,10 +364,10 @@ class SystemPrompt:
             with suppress(OSError), path.open("rb") as stream:
                 texts[path] = harmless(stream.read(1_000_000).decode("utf-8", "replace")).strip()
         room = MOST
-        if sum(map(len, texts.values())) > ALWAYS_FITS:  # else no server is asked for its window
+        if sum(map(len, texts.values())) > ALWAYS_FITS:  # else the window, which costs a request, is not needed
             room = min(room, self._agent.model.context_length)  # characters: about a quarter of the window
         for left, path in zip(range(len(texts), 0, -1), sorted(texts, key=lambda one: len(texts[one])), strict=True):
-            texts[path] = without_middle(texts[path], room // left)  # what short files leave is for the long ones
+            texts[path] = without_middle(texts[path], room // left)  # long files get the room that short ones leave
             room -= len(texts[path])
         parts = [f"[{path}]\n{text}\n[end of {path.name}]" for path, text in texts.items() if text]
         before = prompt.partition(_MARK)[0]
@@ -384,7 +384,7 @@ _HOW = (
 
 
 def instruction_files(home: Path, folder: Path) -> list[Path]:
-    """The files that count in a folder, the nearest last."""
+    """The instruction files for a folder, the nearest last."""
     top = project_folder(folder)
     between = [one for one in (folder, *folder.parents) if one.is_relative_to(top)]
     named = [next((path for name in NAMES if os.path.isfile(path := one / name)), None) for one in reversed(between)]

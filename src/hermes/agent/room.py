@@ -1,4 +1,4 @@
-"""The room of a conversation in the model's window: what is sent, what is cut for sending, and when it is compressed.
+"""Fits a conversation into the model's window: what is sent, what is cut for sending, and when it is compressed.
 
 A conversation is compressed before a call when it exceeds its share of the window (`compression.threshold`), and when the
 endpoint refuses it as too long. Where leaving out its middle is not enough, messages are cut for sending.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hermes.agent.turn_session import TurnSession
 
 
-LEAST = 40  # tokens of a message: cut further, it would say nothing any more
+LEAST = 40  # tokens of a message: cut further, it would be useless
 UNSEEN = "the model takes no {}s"
 UNFIT = "it does not fit into the model's window"
 
@@ -175,15 +175,15 @@ class Room:
         self._toolless: Model | None = None  # a model whose window has no room for the tools
         self._uncompressed = False  # whether compressing failed in this turn
         self._cut = 0  # how many messages were cut for the model in this turn
-        self._blind_told = False  # whether the user knows that pictures of this turn were left out
+        self._blind_reported = False  # whether the user knows that pictures of this turn were left out
 
     @property
     def _model(self) -> Model:
         return self._agent.model
 
     def begin_turn(self) -> None:
-        """Forget what held for the last turn."""
-        self._ceiling, self._uncompressed, self._cut, self._blind_told = None, False, 0, False
+        """Reset the state of the last turn."""
+        self._ceiling, self._uncompressed, self._cut, self._blind_reported = None, False, 0, False
 
     def tokens(self, most: int | None = None) -> int:
         """How many tokens the messages may take once they are compressed (`most`: with the system prompt)."""
@@ -205,11 +205,11 @@ class Room:
         return estimate_tokens((), self.schemas())
 
     def messages(self) -> Generator[Event, None, list[Message]]:
-        """The messages to send, cut where they would not fit; the user is told so once a turn."""
+        """The messages to send, cut if they would not fit; a notice about that comes once a turn."""
         messages, most = self._session.messages(), self._ceiling
         if self._blind is self._model:
-            if not self._blind_told and any(map(attachments_in, messages)):
-                self._blind_told = True
+            if not self._blind_reported and any(map(attachments_in, messages)):
+                self._blind_reported = True
                 yield Notice(f"{self._model.name} takes no pictures; what you attached was left out.")
             messages = [without_attachments(message, UNSEEN) for message in messages]
         if most is None:
@@ -249,7 +249,7 @@ class Room:
         return followed
 
     def shrink(self, refused: list[Message], error: ContextTooLong) -> Generator[Event, None, bool]:
-        """Make what the endpoint refused as too long shorter; the error, with the longest part, when that is not possible.
+        """Shorten what the endpoint refused as too long; raises the error, with the longest part, if that is not possible.
 
         Returns whether the conversation continues in another session.
         """
@@ -269,7 +269,7 @@ class Room:
         ) from error
 
     def leave_out_pictures(self, refused: list[Message], error: ModelRefused) -> None:
-        """From now on this model gets notes in place of pictures; the error again, if they are not why it refused."""
+        """Send this model notes in place of pictures from now on; raises the error if pictures are not its cause."""
         if not error.pictures or not any(map(attachments_in, refused)):
             raise error
         self._blind = self._model

@@ -1,8 +1,7 @@
-"""Summaries made from the words of the conversation itself, for when no model can write them.
+"""Summaries made from the text of the conversation itself, for when no model can write them.
 
-A summary has the five parts that a model would be asked
-for (goal, decisions, facts, open work, files); it quotes sentences and lists every particular (file, identifier, number)
-that the quoted sentences don't contain, as far as there is room.
+A summary has the five parts that a model would write (goal, decisions, facts, open work, files); it quotes sentences and
+lists every particular (file, identifier, number) that the quoted sentences don't contain, as far as there is room.
 """
 
 from __future__ import annotations
@@ -65,11 +64,11 @@ def summary_of(messages: Sequence[Mapping[str, Any]], focus: str | None = None, 
 
 
 def exact_lines(messages: Sequence[Mapping[str, Any]], summary: str, most: int) -> str:
-    """The user's words, decisions, commands, open work and files that a model's summary lacks, in `most` tokens.
+    """The user's messages, decisions, commands, open work and files that a model's summary lacks, in `most` tokens.
 
     Decisions come in any words, so that short messages of the user are kept whole, as many as there is room for, the newest
-    first. Of the commands, those that were used several times come first, then the latest. What earlier summaries list so
-    is listed again.
+    first. Of the commands, those that were used several times come first, then the latest. Such lines
+    of earlier summaries are kept.
     """
     notes, _ = _noted(messages, None)
     found: dict[str, list[str]] = {
@@ -113,7 +112,7 @@ def _noted(messages: Sequence[Mapping[str, Any]], wanted: set[str] | None) -> tu
             if wanted is not None:
                 _note_output(notes, text[:4000])
         elif message.get("role") != "system":
-            _note_said(notes, message, text[:40_000], _reply_to(messages, number), wanted)
+            _note_message(notes, message, text[:40_000], _reply_to(messages, number), wanted)
             for command in commands(message):
                 notes.use(command)
     return notes, total
@@ -141,27 +140,27 @@ def commands(message: Mapping[str, Any]) -> Iterator[str]:
                 yield line.removeprefix("$ ")
 
 
-def _note_said(notes: _Notes, message: Mapping[str, Any], text: str, reply: str, wanted: set[str] | None) -> None:
+def _note_message(notes: _Notes, message: Mapping[str, Any], text: str, reply: str, wanted: set[str] | None) -> None:
     """Sort the sentences of one message into the sections."""
     for path in files(text):
         notes.lines["Files"][path] = None
     spoken = harmless(message_text(message, calls=False))[:40_000]
     prose, code = paragraphs(spoken)
-    said = [sentence for line in prose for sentence in sentences(line)]
-    whole = " ".join(said)
+    statements = [sentence for line in prose for sentence in sentences(line)]
+    whole = " ".join(statements)
     short = message.get("role") == "user" and len(whole) <= 2 * SENTENCE and len(content_words(whole)) > 1
-    if wanted is None and short and not all(map(QUESTION.search, said)):
+    if wanted is None and short and not all(map(QUESTION.search, statements)):
         notes.other[whole] = None
-        said = [sentence for sentence in said if QUESTION.search(sentence)]
-    if message.get("role") == "user" and said and not notes.lines["Goal"]:
+        statements = [sentence for sentence in statements if QUESTION.search(sentence)]
+    if message.get("role") == "user" and statements and not notes.lines["Goal"]:
         goal = ""
-        for sentence in said:
+        for sentence in statements:
             if goal and len(goal) + len(sentence) > SENTENCE:
                 break
             goal = f"{goal} {sentence}".strip()
         notes.add("Goal", goal)
-    open_questions = _open_questions(message, said, reply)
-    for sentence in said:
+    open_questions = _open_questions(message, statements, reply)
+    for sentence in statements:
         if wanted and wanted & content_words(sentence):
             notes.add("Focus", sentence)
         if sentence in open_questions or OPEN.search(sentence):
@@ -192,9 +191,9 @@ def _reply_to(messages: Sequence[Mapping[str, Any]], number: int) -> str:
     return ""
 
 
-def _open_questions(message: Mapping[str, Any], said: Sequence[str], reply: str) -> set[str]:
-    """The questions of a message that the reply did not take up."""
-    questions = [sentence for sentence in said if QUESTION.search(sentence)]
+def _open_questions(message: Mapping[str, Any], statements: Sequence[str], reply: str) -> set[str]:
+    """The questions of a message that the reply does not address."""
+    questions = [sentence for sentence in statements if QUESTION.search(sentence)]
     if not questions or not reply:
         return set(questions)
     opening = " ".join(sentences(" ".join(paragraphs(reply[:2000])[0]))[:2])
@@ -208,7 +207,7 @@ def _open_questions(message: Mapping[str, Any], said: Sequence[str], reply: str)
 
 
 def _note_output(notes: _Notes, text: str) -> None:
-    """Of a tool's output: names and numbers only, and fewer of them than from messages."""
+    """Note names and numbers of a tool's output, and fewer of them than from messages."""
     for name in (*islice(files(text), 20), *islice(facts(text), 20)):
         notes.from_tools[name] = None
 
@@ -290,7 +289,7 @@ def _times(count: int) -> str:
 
 
 def _fill(target: list[str], lines: Iterable[str], room: int) -> int:
-    """Take lines while there is room; returns the number of characters. From long lists the first and the last stay."""
+    """Add lines while there is room; returns the number of characters. Of long lists the first and the last stay."""
     lines = list(lines)
     used = 0
     chosen: set[int] = set()

@@ -1,6 +1,6 @@
 """A title for a new conversation, made in the background after its first exchange.
 
-Once per session, over all processes, and never replacing a title that a user set, not even while the model is still writing.
+A session is titled once, by one process, and a title that a user sets meanwhile is never replaced.
 A lease keeps two processes from titling one session at the same time; a row of state_meta records that it was done, and ends
 with the session. A failure costs the title and nothing else.
 """
@@ -74,7 +74,7 @@ _EDGES = " \t\"'`*_#~>“”„‘’«»‹›「」『』【】《》〈〉()[
 def start_titling(db: SessionDB, session_id: str, model: Model | None) -> threading.Thread | None:
     """Begin to title a session in the background; None when it has a title or no messages.
 
-    Costs the caller one read of the session. A program about to end joins the threads it got, with a timeout.
+    Costs the caller one read of the session. A program about to end joins the returned threads, with a timeout.
     """
     try:
         session = db.get_session(session_id)
@@ -93,22 +93,22 @@ _places = threading.Semaphore(AT_ONCE)
 def _title(db: SessionDB, session_id: str, model: Model | None) -> None:
     # The store may be closed or full: a missing title must not disturb the conversation.
     with _places, suppress(Exception):
-        asked, answered = first_exchange(db.get_messages(session_id))
-        if not asked and not answered:
+        question, answer = first_exchange(db.get_messages(session_id))
+        if not question and not answer:
             return
         lease, done = title_lease(session_id), titled_key(session_id)
         token = db.acquire_lease(lease, holder_name("title"), _LEASE_SECONDS)
         if token is None:  # another process is titling it
             return
         if db.get_meta(done) is None:
-            _set_title(db, session_id, asked, answered, model)
+            _set_title(db, session_id, question, answer, model)
             db.set_meta(done, "1")
         db.release_lease(lease, token)
 
 
-def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model: Model | None) -> None:
+def _set_title(db: SessionDB, session_id: str, question: str, answer: str, model: Model | None) -> None:
     with counted_for(db, session_id):
-        title = _by_model(asked, answered, model) or title_of(asked, answered)
+        title = _by_model(question, answer, model) or title_of(question, answer)
     for _ in range(_TRIES):
         try:
             free = _free_title(db, session_id, title) or db.get_next_title_in_lineage(title)
@@ -119,7 +119,7 @@ def _set_title(db: SessionDB, session_id: str, asked: str, answered: str, model:
 
 
 def _free_title(db: SessionDB, session_id: str, title: str) -> str | None:
-    """The title, or with the date of the conversation where another has it; None where these are taken, too.
+    """The title, or the title with the date of the conversation if another session has it; None if these are taken as well.
 
     A number is the last resort: "Title #2" would look as if it continued "Title".
     """
@@ -140,7 +140,7 @@ def set_chosen_title(db: SessionDB, session_id: str, wanted: str, user: User | N
         try:
             db.set_session_title(session_id, name)
             break
-        except TitleClash as clash:  # what the store compared: secrets are masked in it
+        except TitleClash as clash:  # the title in the error is the compared one, with secrets masked
             holder, taken = clash.holder, clash.title or name
             seen = holder is None or db.get_session(holder, visible_to=user) is not None
             if refuse and seen:
@@ -162,29 +162,29 @@ def free_title(db: SessionDB, session_id: str, wanted: str, user: User | None) -
 
 
 def _title_apart(db: SessionDB, session_id: str, title: str) -> str:
-    """A similar title that no session has; for users who may not see the other session, so without a number that reveals it."""
+    """A similar title that no session has, without a number: it would reveal a session that the user may not see."""
     return _free_title(db, session_id, title) or f"{title[: _LONGEST - 10].rstrip()}, {secrets.token_hex(4)}"
 
 
 def first_exchange(messages: Sequence[MessageRow]) -> tuple[str, str]:
-    """The first user message, and the beginning of its answer; "" for a missing one."""
-    asked = ""
+    """The first user message, and the beginning of its answer; "" for what is missing."""
+    question = ""
     for message in messages:
         text = message_text(message, calls=False).strip()
         if not text or text.startswith(SUMMARY_MARK):
             continue
-        if message["role"] == "user" and not asked:
-            asked = text
+        if message["role"] == "user" and not question:
+            question = text
         elif message["role"] == "assistant" and message.get("model") != EXTRACTIVE:
-            return asked, text
-    return asked, ""
+            return question, text
+    return question, ""
 
 
-def _by_model(asked: str, answered: str, model: Model | None) -> str | None:
+def _by_model(question: str, reply: str, model: Model | None) -> str | None:
     if model is None or not can_write(model):
         return None
-    said = f"user: {shortened(harmless(asked), _READ)}\n\nassistant: {shortened(harmless(answered), _READ)}"
-    prompt = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": f"{quoted(said)}\n\nThe title:"}]
+    text = f"user: {shortened(harmless(question), _READ)}\n\nassistant: {shortened(harmless(reply), _READ)}"
+    prompt = [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": f"{quoted(text)}\n\nThe title:"}]
     try:
         return clean_title(model.complete(prompt, max_tokens=500, timeout=TIMEOUT))
     except Exception:  # any failure: use the words of the conversation instead
@@ -228,25 +228,25 @@ _LINK = re.compile(r"\b\w+://\S+")
 
 def title_of(user_text: str, assistant_text: str = "") -> str:
     """A title of 3 to 7 words from the first exchange; never empty, no stop word at its ends."""
-    taken: list[str] = []
+    title_words: list[str] = []
     for text in (user_text, assistant_text):
         for clause in _clauses(text):
             rest = _trimmed(clause)
-            if taken:  # a short question, and an answer that often repeats it
-                known = {fold(word) for word in taken}
+            if title_words:  # a short question, and an answer that often repeats it
+                known = {fold(word) for word in title_words}
                 rest = [word for word in rest if fold(word) not in known]
             if rest:
-                taken = _trimmed(taken + rest) if taken else rest
-            if _weight(taken) >= _FEWEST_WORDS:
-                return _as_title(taken)
-    if taken:
-        return _as_title(["Conversation", "about", *taken])
+                title_words = _trimmed(title_words + rest) if title_words else rest
+            if _weight(title_words) >= _FEWEST_WORDS:
+                return _as_title(title_words)
+    if title_words:
+        return _as_title(["Conversation", "about", *title_words])
     today = datetime.now()
     return f"Conversation of {today.day} {today:%B %Y}"
 
 
 def dated(title: str, when: float) -> tuple[str, ...]:
-    """Titles for a conversation whose title another has: with its date, else with its date and time."""
+    """The title with the date of the conversation, and with its date and time: for a title that another session has."""
     day = datetime.fromtimestamp(when)
     date = f"{day.day} {day:%B %Y}"
     if title.endswith(date):  # "Conversation of 16 November 2026"
@@ -290,8 +290,8 @@ def _trimmed(clause: Sequence[str]) -> list[str]:
     return out
 
 
-def _weight(taken: Sequence[str]) -> int:
-    return sum(-(-len(word) // _letters_a_word(word)) if DENSE_RUN.match(word) else 1 for word in taken)
+def _weight(title_words: Sequence[str]) -> int:
+    return sum(-(-len(word) // _letters_a_word(word)) if DENSE_RUN.match(word) else 1 for word in title_words)
 
 
 def _letters_a_word(run: str) -> int:
@@ -299,11 +299,11 @@ def _letters_a_word(run: str) -> int:
     return 5 if "\u0e00" <= run[0] <= "\u17ff" else 3
 
 
-def _as_title(taken: Sequence[str]) -> str:
+def _as_title(title_words: Sequence[str]) -> str:
     """The first seven words, joined as in the text."""
     out: list[str] = []
     room = _MOST_WORDS
-    for word in taken:
+    for word in title_words:
         if room <= 0:
             break
         if DENSE_RUN.match(word):
@@ -314,7 +314,7 @@ def _as_title(taken: Sequence[str]) -> str:
         if sum(map(len, out)) + len(out) + len(word) > _TITLE_LENGTH and out:
             break
         out.append(word)
-    if _FEWEST_WORDS < len(out) < len(taken) and out[-1].replace(".", "").replace(",", "").isdigit():
+    if _FEWEST_WORDS < len(out) < len(title_words) and out[-1].replace(".", "").replace(",", "").isdigit():
         out.pop()  # its unit was cut off
     out = _trimmed(out) or out
     title = ""
@@ -327,7 +327,7 @@ def _as_title(taken: Sequence[str]) -> str:
 
 
 def _cut_dense(run: str, room: int) -> str:
-    """The beginning of a run, cut before no vowel sign and, where possible, not inside a word of another script."""
+    """The beginning of a run, never cut before a vowel sign and, if possible, not inside a word of another script."""
     if len(run) <= room:
         return run
     cut = room

@@ -1,4 +1,4 @@
-"""Runs the tool calls of one message in parallel; a failure is a result too, and none can stop the turn."""
+"""Runs the tool calls of one message in parallel; a failure is a result as well and never stops the turn."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_call(raw: Mapping[str, Any], tools: Mapping[str, Tool]) -> Call:
 
 
 def succeeded(row: Mapping[str, Any]) -> bool:
-    """Whether a stored result is that of a call that succeeded; by its text where the row does not say."""
+    """Whether a stored result is of a call that succeeded; judged by its text if the row has no outcome."""
     meta, text = row.get("meta") or {}, row.get("content")
     return not (meta.get(OUTCOME) or meta.get("failed") or (isinstance(text, str) and text.startswith("error: ")))
 
@@ -90,11 +90,11 @@ def run_calls(
     """
     crew = _Crew(tools, context)
     results: list[Result | None] = [None] * len(calls)
-    stored = given = 0
+    stored = started = 0
     try:
         for number, call in enumerate(calls):
             yield ToolStarted(call.id, call.name, call.arguments)
-            given += 1  # before it begins: an interrupt at this moment waits for it
+            started += 1  # before it begins: an interrupt at this moment waits for it
             threading.Thread(target=crew.run, args=(number, call), name=f"hermes-tool-{call.name}", daemon=True).start()
         for number, result in crew.done(len(calls)):
             if isinstance(result, str):
@@ -107,7 +107,7 @@ def run_calls(
             yield result.event()
     except BaseException:
         stop()
-        for number, result in crew.done(sum(result is None for result in results[:given])):
+        for number, result in crew.done(sum(result is None for result in results[:started])):
             if isinstance(result, Result):
                 results[number] = result
         raise
@@ -166,7 +166,7 @@ class _Crew:
 
 
 def run_one(call: Call, tools: Mapping[str, Tool], context: Context) -> Reported:
-    """The text of a result, and how it ended; its outcome is "" for a success."""
+    """Run a call; returns the text of its result and its outcome, "" for a success."""
     if call.problem is not None:
         return Reported(f"error: {call.problem}", outcome=FAILED, shown=call.problem)
     outcome = FAILED

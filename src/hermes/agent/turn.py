@@ -1,12 +1,11 @@
-"""One running turn: its events, its own cancel flag and, where an entry point wants one, its own thread.
+"""One running turn: its events, its own cancel flag and, if an entry point wants one, its own thread or asynchronous stream.
 
 The flag belongs to the turn from the moment the turn exists, so an interrupt is never lost: neither one before the
 first event is requested, nor one meant for the previous turn. An entry point that may have to stop before it has a
 turn (the message still waits, its files are being fetched) holds a `Stop` and binds the turn to it.
 
-A turn on an event loop: its events, and the questions of its tools, as one asynchronous stream.
-
-The turn runs in a thread of its own, so that nothing it waits for (a model, a tool, the store) holds up the loop.
+`stream_turn` gives its events, and the questions of its tools, to an event loop. The turn then runs in a thread of its own,
+so that nothing it waits for (a model, a tool, the store) holds up the loop.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.tools.permission import NOBODY, Answer
+from hermes.agent.tools.permission import NO_USER, Answer
 from hermes.agent.tools.tool import current_id
 
 if TYPE_CHECKING:
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class Text:
-    """The next piece of the reply. `anew`: the first one after a try that broke off; discard the pieces of that try."""
+    """The next piece of the reply. `restarted`: the first one after a try that broke off; discard the pieces of that try."""
 
     text: str
-    anew: bool = False
+    restarted: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -156,8 +155,8 @@ class Turn(Iterator[Event]):
         self._events.close()
 
     def through(self, wrap: Callable[[Iterator[Event]], Events]) -> Turn:
-        """This turn with its events passed through a generator. That one runs in the turn's thread, and always to its end:
-        the place for work that belongs to the turn, whether or not anything still listens to its events."""
+        """This turn with its events passed through a generator, which runs in the turn's thread and always to its end: the
+        place for work that belongs to the turn, even if nothing listens to its events any more."""
         return Turn(wrap(self._events), self._cancel)
 
     def start(self, tell: Callable[[Event | TurnEnded], None]) -> threading.Thread:
@@ -211,10 +210,10 @@ class PermissionRequest:
     id: str = field(default_factory=lambda: secrets.token_urlsafe(6))
     _answer: Future[bool | Answer] = field(default_factory=Future)
 
-    def answer(self, given: bool | Answer) -> bool:
+    def answer(self, decision: bool | Answer) -> bool:
         """Answer it, from any thread. False, without effect, when it was answered before or is no longer asked."""
         try:
-            self._answer.set_result(given)
+            self._answer.set_result(decision)
         except InvalidStateError:
             return False
         return True
@@ -265,7 +264,7 @@ def stream_turn(agent: Agent, turn: Turn, *, patience: float = PATIENCE) -> Asyn
 
     def confirm(question: str) -> bool | Answer:
         if not patience:
-            return NOBODY
+            return NO_USER
         request = PermissionRequest(question, current_id())
         tell(request)
         answer = request.wait(turn, patience)

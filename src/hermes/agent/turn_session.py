@@ -4,8 +4,8 @@ The history is read from the store when a turn begins and grows with it in memor
 it is in the history. The model's own text of this turn is sent back to it unmasked, unlike the stored text.
 
 A turn that held the session when it began stores only as long as it still does: if its process was suspended for long and
-another continued the session, it ends with `Fenced`, and the received part of a reply stays in its draft. (The lease of
-that beginning counts: one that was lost and taken again in between does not.)
+another continued the session, it ends with `Fenced`, and the received part of a reply stays in its draft. (The lease
+held at the beginning counts: one that was lost and taken again in between does not.)
 
 One process runs a turn at a time: while another does, a turn does not begin (`SessionBusy`). Callers that can wait use
 `take_turn` first.
@@ -50,10 +50,10 @@ class TurnSession:
         self._db = context.db
         self._source, self._columns = source, columns
         self._lease = lease
-        self._masking_told = False
+        self._masking_reported = False
         self._recovered = recover_abandoned(context.db, context.session_id)  # done here, so that a recap shows it
         self.history: list[Message] = []
-        self.last_id = 0  # of the last message that is stored
+        self.last_id = 0  # the id of the last stored message
         self.prompt: str | None = None
         self.moves: list[Event] = []  # not reported yet
         self.recalled = ""  # text of earlier conversations that is sent with the user's message in this turn
@@ -124,13 +124,13 @@ class TurnSession:
         if self._lease.holds(self.session_id, TURN):
             return
         take = self._lease.plan if later else self._lease.take
-        tip, taken = self._db.get_compression_tip(self.session_id), None
-        while tip != taken:
+        tip, previous = self._db.get_compression_tip(self.session_id), None
+        while tip != previous:
             try:
                 take(tip)
             except SessionNotFound:
                 return
-            tip, taken = self._db.get_compression_tip(tip), tip
+            tip, previous = self._db.get_compression_tip(tip), tip
 
     def go_to(self, session_id: str) -> None:
         """Continue in another session, which this one was compressed into; Fenced if another process has answered there."""
@@ -155,27 +155,27 @@ class TurnSession:
         return tip
 
     @contextmanager
-    def _telling_of_secrets(self, where: str) -> Iterator[None]:
+    def _reporting_secrets(self, where: str) -> Iterator[None]:
         """Report once per conversation that a secret was masked in what this block stores."""
         before = self._db.secrets_masked
         yield
-        if self._db.secrets_masked > before and not self._masking_told:
-            self._masking_told = True
+        if self._db.secrets_masked > before and not self._masking_reported:
+            self._masking_reported = True
             self.moves.append(Notice(MASKED.format(where)))
 
-    def untold(self) -> list[Event]:
-        """Events from outside the turn that were not reported yet; each is given once."""
+    def pending_events(self) -> list[Event]:
+        """Events from outside the turn that were not reported yet; each is returned once."""
         moves, self.moves = self.moves, []
         return moves
 
     # ------------------------------------------------------------------------------------------ turns
 
-    def say(self, content: Content, keep: Keep | None = None) -> None:
-        """Store the user's message; `keep` does it where more has to happen in the same transaction.
+    def append_user(self, content: Content, keep: Keep | None = None) -> None:
+        """Store the user's message; `keep` stores it if more has to happen in the same transaction.
 
         SessionBusy, and nothing is stored, if another process took the session since `enter`.
         """
-        with self._lease.joining(), self._lease.fenced(), self._telling_of_secrets("your message"):
+        with self._lease.joining(), self._lease.fenced(), self._reporting_secrets("your message"):
             self.last_id = (keep or self._keep)(self.session_id, content, self._lease.take_in)
         self.history.append({"role": "user", "content": content})
 
@@ -184,18 +184,18 @@ class TurnSession:
             session_id, {"role": "user", "content": content}, lambda tx, _: also(tx)
         )
 
-    def take_back(self) -> bool:
+    def undo_reply(self) -> bool:
         """Undo everything after the user's last message; False when there is no such message."""
-        asked = [row["id"] for row in self._db.get_messages(self.session_id) if row["role"] == "user"]
-        if asked:
+        user_ids = [row["id"] for row in self._db.get_messages(self.session_id) if row["role"] == "user"]
+        if user_ids:
             with self._lease.fenced():
-                self._db.rewind(self.session_id, asked[-1])
+                self._db.rewind(self.session_id, user_ids[-1])
             self.load()
-            self.last_id = asked[-1]
-        return bool(asked)
+            self.last_id = user_ids[-1]
+        return bool(user_ids)
 
     def answered(self, message_id: int | None = None) -> str | None:
-        """The complete reply to the user's last message (or to this one), if it is stored.
+        """The stored complete reply to the user's last message, or to this one.
 
         A note if there is none and the conversation has continued since. InvalidInput when there is no message.
         """
@@ -210,8 +210,8 @@ class TurnSession:
             return WENT_ON
         return content_text(last["content"]) if whole else None
 
-    def take_up(self) -> None:
-        """Return to where a turn was left: the received part of the interrupted reply is undone, since it starts over."""
+    def rewind_partial(self) -> None:
+        """Undo the received part of an interrupted reply, since that starts over."""
         rows = self._db.get_messages(self.session_id)
         kept = len(rows)
         while _is_cut_off(rows[kept - 1]):
@@ -222,7 +222,7 @@ class TurnSession:
                 self._db.rewind(self.session_id, self.last_id)
             self.load()
 
-    def keep(self, reply: Reply, model: Model, heard: list[str], also: Also | None = None) -> Reply:
+    def append_reply(self, reply: Reply, model: Model, heard: list[str], also: Also | None = None) -> Reply:
         """Store a reply; of an interrupted one the received text. An empty one is not stored.
 
         `also` is called in the transaction that stores the last reply of a turn, if that is complete.
@@ -234,16 +234,16 @@ class TurnSession:
         if not (empty and reply.finish_reason == "interrupted"):
             here = self._here()
             is_last = not reply.tool_calls and reply.finish_reason != "interrupted" and (reply.content or "").strip()
-            with self._lease.joining(), self._lease.fenced(), self._telling_of_secrets("the reply"):
+            with self._lease.joining(), self._lease.fenced(), self._reporting_secrets("the reply"):
                 self.last_id = keep_reply(self._db, here, model, reply, also if is_last else None)
             heard.clear()  # stored: from here on no error may cause it to be stored again
             self.history.append(as_message(reply))
         return reply
 
-    def store(self, result: Result) -> None:
+    def append_result(self, result: Result) -> None:
         """Store the result of a call."""
         here = self._here()
-        with self._lease.fenced(), self._telling_of_secrets("what a tool gave"):
+        with self._lease.fenced(), self._reporting_secrets("what a tool gave"):
             self.last_id, message = keep_result(self._db, here, result)
         self.history.append(message)
 
@@ -261,7 +261,7 @@ class TurnSession:
             messages[place] = {**messages[place], "recalled": self.recalled}
         return messages
 
-    def asked(self) -> str:
+    def question(self) -> str:
         """The text of the user's last message."""
         place = last_question(self.history)
         return "" if place is None else content_text(self.history[place].get("content"))
@@ -276,7 +276,7 @@ def _is_cut_off(row: Message) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a turn leaves in the record: replies with what they cost, results, and what a dead process could not finish.
+# Storing replies with their usage, results of calls, and the drafts of processes that died.
 
 
 def keep_reply(db: SessionDB, session_id: str, model: Model, reply: Reply, also: Also | None = None) -> int:
@@ -351,7 +351,7 @@ def recover(db: SessionDB, session_id: str) -> bool:
 
 
 def recover_abandoned(db: SessionDB, session_id: str) -> bool:
-    """Call `recover`, unless another process answers in the session: a draft there is its own."""
+    """Call `recover`, unless another process answers in the session: the draft belongs to that process."""
     if db.read_only or not db.drafts.is_abandoned(session_id):
         return False
     try:

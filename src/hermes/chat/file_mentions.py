@@ -1,7 +1,7 @@
-"""`@path` in a question: the file's text, a folder's listing or a picture goes with it.
+"""`@path` in a question attaches a file's text, a folder's listing or a picture.
 
-Only a path that exists counts, so an address or a name with an @ stays what it is. A path with spaces is written
-`@"a b.txt"`. Long files are cut to a budget, binary ones are refused, and the user sees what goes along and how large it is.
+Only an existing path counts, so an address or a name with an @ stays text. A path with spaces is written
+`@"a b.txt"`. Long files are cut to a budget, binary ones are refused, and the user sees what is attached and how large it is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Mentions:
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, path: Path, sign: str) -> None:
-        """Add one file or folder; InvalidInput for one that can't go along, with a `sign` before its name."""
+        """Add one file or folder; InvalidInput if it can't be attached, with `sign` before its name."""
         try:
             problem = self._add(name, path)
         except OSError as error:
@@ -51,7 +51,7 @@ class Mentions:
             raise InvalidInput(f"{sign}{name} {problem}; the message was not sent")
 
     def _add(self, name: str, path: Path) -> str | None:
-        """Add a listing, a text or a picture; None, or why it can't go along."""
+        """Add a listing, a text or a picture; returns None, or why it can't be attached."""
         if path.is_dir():
             listing, count = _listing(path)
             entries = counted(count, "entry", "entries")
@@ -89,7 +89,7 @@ class Mentions:
 def with_files(
     text: str, folder: Path, window: int, *, piped: str = "", attached: Sequence[Path] = ()
 ) -> tuple[str | list[dict[str, Any]], list[str]]:
-    """The content to send for a typed text, and notes about what goes with it. InvalidInput for a file that can't.
+    """The content to send for a typed text, and notes about its attachments. InvalidInput for a file that can't be attached.
 
     `window` is the model's context in tokens: the texts take at most about half of it. `piped` text is data: an @ in it
     names no file. `attached` files come last.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 
-_LONG_PASTE = 1_000  # characters; or more lines than
+_LONG_PASTE = 1_000  # characters
 _MANY_LINES = 8
 _HISTORY_UP_TO = 20_000  # characters of a line worth keeping in the history
 _ENTRY = re.compile(r"^\+[^\n]*(?:\n\+[^\n]*)*", re.MULTILINE)  # an entry of prompt_toolkit's FileHistory
@@ -61,7 +61,7 @@ def prompt_session(
     """The prompt, ready to ask. Lines are stored in `<home>/history` (None: nowhere), which only the owner can read.
 
     `mask` masks secrets in the file; until the program ends, arrow-up gives a line as it was typed. `edge` is the text at the
-    right end of the line; it goes when the line is sent.
+    right end of the line, removed when the line is sent.
     """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.application import get_app
@@ -184,7 +184,7 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
 
 
 def _mask_earlier(path: Path, mask: Callable[[str], str]) -> None:
-    """Mask earlier entries of the file: they may be older than the masking, or from a time when it was off."""
+    """Mask earlier entries of the file: they may have been written before masking existed, or while it was off."""
 
     def masked(entry: re.Match[str]) -> str:
         return "+" + mask(entry[0][1:].replace("\n+", "\n")).replace("\n", "\n+")

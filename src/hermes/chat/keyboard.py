@@ -1,9 +1,7 @@
-"""Type-ahead: keys typed during a reply are read, shown, and given to the next prompt.
+"""Type-ahead and signals of the terminal: keys typed during a reply are read, shown, and passed to the next prompt.
 
-The keys are parsed by the prompt's own library, so that a line typed early is edited,
-completed and sent exactly like any other.
-
-Signal handlers of the terminal: Ctrl-C, and the signals that end the program, installed for a while and restored.
+The keys are parsed by the prompt's own library, so that a line typed early is edited, completed and sent exactly like any
+other. Handlers of Ctrl-C, and of the signals that end the program, are installed for a while and restored.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class Typing:
         self._seen = 0
 
     def begin(self) -> bool:
-        """Switch bracketed paste on; whether the prompt has read a Ctrl-C behind the line that it sent."""
+        """Switch bracketed paste on; returns whether the prompt has read a Ctrl-C behind the line that it sent."""
         from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
         from prompt_toolkit.keys import Keys
 
@@ -102,7 +100,7 @@ class Typing:
             termios.tcflush(self._input.fileno(), termios.TCIFLUSH)
 
     def typed(self) -> str:
-        """Take what was typed since the last prompt: nothing of it is left for the next one, or for the shell."""
+        """Take what was typed since the last prompt; nothing of it is left for the next one, or for the shell."""
         from prompt_toolkit.input.typeahead import get_typeahead
 
         self.read()
@@ -118,7 +116,7 @@ class Typing:
         self.end()
 
     def end(self) -> None:
-        """The turn is over: give the keys to the next prompt."""
+        """End the turn: pass the keys to the next prompt."""
         from prompt_toolkit.input.typeahead import store_typeahead
 
         self.read()

@@ -1,4 +1,4 @@
-"""One question, one answer: `hermes chat -q`, and whatever is piped in.
+"""One question, one answer: `hermes chat -q`, and text that is piped in.
 
 In a pipe the answer alone is on standard output, as bare text; everything else goes to standard error. For scripts it is JSON:
 one object with the answer (`--json`), or the events one a line (`--stream-json`).
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, Unpack
 
-from hermes.agent.tools.permission import NOBODY, Question
+from hermes.agent.tools.permission import NO_USER, Question
 from hermes.agent.turn import Done, Event, Followed, Notice, Restarted, Text, ToolFinished, ToolStarted
 from hermes.chat.file_mentions import with_files
 from hermes.chat.keyboard import Terminated, quiet_keyboard, shells_keyboard
@@ -48,7 +48,7 @@ class JsonDisplay(TerminalDisplay):
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
-            self._tell("text", text=event.text, **({"restart": True} if event.anew else {}))
+            self._tell("text", text=event.text, **({"restart": True} if event.restarted else {}))
         elif isinstance(event, ToolStarted):
             self.calls.append({"id": event.call_id, "name": event.name, "arguments": event.arguments})
             self._tell("tool_start", **self.calls[-1])
@@ -96,7 +96,7 @@ class PipeVoice:
         rules = question.rules if isinstance(question, Question) else ()
         how = " ".join(f"--yes-to {shlex.quote(rule)}" for rule in rules) or "--yes"
         self.say(f"{question}\nRefused: there is no terminal to ask on. Allow it with {how}")
-        return NOBODY
+        return NO_USER
 
     def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
         return None
@@ -134,7 +134,7 @@ def _last_message(conversation: TerminalConversation) -> int:
 
 
 def _summary(conversation: TerminalConversation, voice: JsonVoice, before: int) -> dict[str, Any]:
-    """The facts about an answer that a script wants."""
+    """The facts about an answer, for a script."""
     rows = [row for row in conversation.db.get_messages(conversation.session_id) if row["id"] > before]
     replies = [row for row in rows if row["role"] == "assistant"]
     costs = [row["cost_usd"] for row in replies]

@@ -46,7 +46,7 @@ REFRESH_SECONDS = 0.1
 _MARKDOWN_UP_TO = 8_000
 _TAIL = 2_000
 RUNNING_LINES = 6
-FOLDED_LINES = 4  # of a command that is over; /show shows all
+FOLDED_LINES = 4  # lines of a finished command's output; /show shows all
 DIFF_LINES = 40
 DIFFS = frozenset(("write_file", "edit_file"))  # tools whose output is a diff
 INDENT = "    "
@@ -70,7 +70,7 @@ class TerminalDisplay:
         """Make room for a question."""
 
     def finish(self) -> None:
-        """The turn is over, in whatever way."""
+        """The turn is over, completed or not."""
 
 
 def console(**settings: Any) -> Console:
@@ -166,7 +166,7 @@ class PipeDisplay(TerminalDisplay):
 
     def feed(self, event: Event) -> None:
         if isinstance(event, Text):
-            if event.anew:
+            if event.restarted:
                 self._reply.clear()
             self._reply.append(event.text)
         elif isinstance(event, ToolStarted | Done):
@@ -192,7 +192,7 @@ class _Redrawn:
 
     def __init__(self, region: Callable[[], RenderableType]) -> None:
         self._region = region
-        self._cells: list[int] = []  # of each line that was drawn
+        self._cells: list[int] = []  # the width of each line that was drawn
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = console.render_lines(self._region(), options, pad=False)
@@ -216,7 +216,7 @@ class LiveDisplay(TerminalDisplay):
         self._seen_lines = 0
         self._settle_from = 0.0  # when to look for complete blocks again
         self._running: dict[str, ToolStarted] = {}  # in the order they were called
-        self._finished: dict[str, ToolFinished] = {}  # of those, the ones that are over
+        self._finished: dict[str, ToolFinished] = {}  # the finished ones among them
         self._printed: dict[str, str] = {}  # what the running ones have printed last
         self._live: Live | None = None
         self._redrawn, self._width = _Redrawn(self._region), screen.width
@@ -359,7 +359,7 @@ class LiveDisplay(TerminalDisplay):
         self._above = "line"
 
     def _print_finished(self) -> None:
-        """Print the calls that are over, in the order they were made: each waits for those before it."""
+        """Print the finished calls in the order they were made: each waits for those before it."""
         for call_id, started in list(self._running.items()):
             if call_id not in self._finished:
                 return

@@ -1,4 +1,4 @@
-"""The prompt: reads a line, runs a command or a turn, and ends the session properly, whatever ends the program."""
+"""The prompt: reads a line, runs a command or a turn, and ends the session properly however the program ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 
-_TOLD = "embedded_model_told"  # the key of the store's meta data: the note below was shown
+_SMALL_MODEL_NOTED = "embedded_model_told"  # the key of the store's meta data: the note below was shown
 _SMALL = (
     "This small model lets you try Hermes without a network: short answers in English, with excerpts of your history. It rambles"
     " and has no tools. `hermes model install` lists better models available on this machine and how to install them."
@@ -48,7 +48,7 @@ _SMALL = (
 _AT_ONCE = 65_536  # bytes of a command's output
 _PATIENCE = 3.0  # seconds a command of the user's own has to end after Ctrl-C
 _LONG_RULE = 200  # characters; a longer one is the command that stands above
-_KEYS_TOLD = "unused_keys_told"  # the key of the store's meta data: the variables that were mentioned
+_KEYS_MENTIONED = "unused_keys_told"  # the key of the store's meta data: the variables that were mentioned
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
@@ -189,19 +189,19 @@ def banner(voice: TerminalVoice, conversation: TerminalConversation) -> None:
     voice.note("/help lists the commands · Ctrl-C stops a reply · Ctrl-D leaves")
     if files := conversation.agent.instruction_files():
         voice.note(f"Project instructions: {', '.join(map(str, files))}")
-    if conversation.model.kind == "embedded" and conversation.db.get_meta(_TOLD) is None:
-        conversation.db.set_meta(_TOLD, "1")
+    if conversation.model.kind == "embedded" and conversation.db.get_meta(_SMALL_MODEL_NOTED) is None:
+        conversation.db.set_meta(_SMALL_MODEL_NOTED, "1")
         voice.note(_SMALL)
     _mention_keys(voice, conversation)
 
 
 def _mention_keys(voice: TerminalVoice, conversation: TerminalConversation) -> None:
     """Mention, once each, the keys of providers that are in the environment and not used."""
-    told = (conversation.db.get_meta(_KEYS_TOLD) or "").split()
+    mentioned = (conversation.db.get_meta(_KEYS_MENTIONED) or "").split()
     unused = unused_variables(getattr(conversation.model, "api_key", None), environment())
-    new = [variable for variable in unused if variable not in told]
+    new = [variable for variable in unused if variable not in mentioned]
     if new and conversation.saved:
-        conversation.db.set_meta(_KEYS_TOLD, " ".join([*told, *new]))
+        conversation.db.set_meta(_KEYS_MENTIONED, " ".join([*mentioned, *new]))
         are = "is" if len(new) == 1 else "are"
         voice.note(f"{', '.join(new)} {are} set but not used; `hermes model` shows what you can use.")
 
@@ -288,10 +288,10 @@ def run_own_command(command: str, folder: Path) -> tuple[str, int]:
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
                 kept += data
-                if len(kept) > 20 * TOOL_BUDGET:  # of an endless output its two ends
+                if len(kept) > 20 * TOOL_BUDGET:  # only both ends of an endless output are kept
                     kept = kept[: 4 * TOOL_BUDGET] + kept[-4 * TOOL_BUDGET :]
             status = child.wait()
-        except KeyboardInterrupt:  # the command got it, too
+        except KeyboardInterrupt:  # the command got the signal as well
             echoed = True
             try:
                 status = child.wait(_PATIENCE)
@@ -309,15 +309,15 @@ def run_own_command(command: str, folder: Path) -> tuple[str, int]:
 
 
 def _run_own(conversation: TerminalConversation, voice: TerminalVoice, command: str) -> None:
-    """Run a command of the user's own and put its output into the conversation."""
+    """Run the user's own command and put its output into the conversation."""
     text, status = run_own_command(command, conversation.agent.cwd)
-    conversation.show(conversation.agent.hear(text))
+    conversation.show(conversation.agent.record_only(text))
     how = f"Ended by {signal.Signals(-status).name}. " if status < 0 else f"Exit status {status}. " if status else ""
     voice.note(f"{how}The model sees this with your next message.")
 
 
 def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str) -> tuple[Any, list[str]]:
-    """The message made of a line and the files it names by @; a line whose files can't go with it comes back."""
+    """The message for a line and the files it names with @; returns the line to the prompt if a file can't be attached."""
     if "@" not in text:
         return text, []
     try:

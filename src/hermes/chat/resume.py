@@ -47,7 +47,7 @@ _PANEL_FROM = 24  # columns; below, a frame would take more room than its conten
 def latest(db: SessionDB, folder: Path | None, *, once: bool) -> str:
     """The `cli` session used last (in `folder`), where it continues; InvalidInput where there is none.
 
-    A single question continues whichever was last, a conversation continues a single question only where nothing else is.
+    A single question continues any session; a conversation continues a single question only if there is nothing else.
     """
     for automated in (None,) if once else (False, None):
         rows = db.list_sessions_rich(
@@ -77,7 +77,7 @@ def other_folder(db: SessionDB, session_id: str) -> str | None:
 def is_elsewhere(db: SessionDB, session_id: str, patience: float = 1.5) -> bool:
     """Whether another running process holds the session.
 
-    A gateway that has just answered holds it for a moment longer, so a held session is looked at again for `patience`
+    A gateway that has just answered holds it for a moment longer, so a held session is checked again for `patience`
     seconds. A process that crashed on another machine counts as running until its lease expires.
     """
     end = time.monotonic() + patience
@@ -98,12 +98,12 @@ class Restored:
 
 
 def model_used(db: SessionDB, row: SessionRow) -> str | None:
-    """The model that answered last in a session: another one may have been asked since the session began.
+    """The model that answered last in a session: the user may have changed it since the session began.
 
-    Endpoints report other names than they are asked by: with a date, or of what an alias stands for.
+    Endpoints report other names than the requested ones: with a date, or the name behind an alias.
     """
-    said = [message["model"] for message in db.get_messages(row["id"]) if message["role"] == "assistant"]
-    named = [name for name in said if name]
+    models = [message["model"] for message in db.get_messages(row["id"]) if message["role"] == "assistant"]
+    named = [name for name in models if name]
     first = row["model"]
     if not named or (first and (named[0] == named[-1] or re.fullmatch(re.escape(first) + r"-\d[\d-]*", named[-1]))):
         return first
@@ -245,7 +245,7 @@ def cut_assistant(text: str) -> str:
 
 
 def end(db: SessionDB, session_id: str, reason: str = USER_EXIT) -> bool:
-    """End a session, if it has messages; whether it has."""
+    """End a session if it has messages; returns whether it has."""
     if db.get_session(session_id) is None:
         return False
     db.end_session(session_id, reason)

@@ -1,7 +1,7 @@
 """A conversation in a terminal: its agent and session, and switching to another session.
 
-This is the Host of the slash commands. The Voice shows and asks, so that the same
-conversation serves a person at a prompt and a single question in a pipe.
+This is the Host of the slash commands. The Voice shows and asks, so that the same conversation serves a person at a prompt and
+a single question in a pipe.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 WRITE_TO_THE_HOME = ("memory", "skills")  # tools that keep something beside the record
-TITLE_SECONDS = 10.0  # for the title of a session on leaving
+TITLE_SECONDS = 10.0  # seconds for the title of a session on leaving
 WAITING = "Another process is answering in this conversation ({}); waiting…"
 
 
@@ -80,7 +80,7 @@ class ChatOptions(TypedDict, total=False):
     keep_model: bool  # a resumed session gets the model of the command line
     restore_cwd: bool  # a resumed session continues in its folder (the default)
     system: str | None  # the system prompt of a new session
-    saved: bool  # whether anything of this is kept (the default)
+    saved: bool  # whether the conversation is stored (the default)
     note: str | None  # shown when the first session is opened
 
 
@@ -182,8 +182,8 @@ class TerminalConversation:
     def is_stored(self, line: str) -> bool:
         """Whether a typed line is the user's last message."""
         with suppress(HermesError):
-            asked = [row for row in self.db.get_messages(self.session_id) if row["role"] == "user"]
-            return bool(asked) and content_text(asked[-1]["content"]).startswith(sent_text(line))
+            rows = [row for row in self.db.get_messages(self.session_id) if row["role"] == "user"]
+            return bool(rows) and content_text(rows[-1]["content"]).startswith(sent_text(line))
         return False
 
     def _run(self, turn: Turn) -> bool:

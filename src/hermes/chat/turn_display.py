@@ -49,9 +49,9 @@ class TurnDisplay:
 
     def confirm(self, question: str) -> bool | Answer:
         """Ask the user in the middle of the turn; from any thread of it."""
-        asked = PermissionRequest(question)
-        self._inbox.put(asked)
-        return asked.wait(self._turn, math.inf)
+        request = PermissionRequest(question)
+        self._inbox.put(request)
+        return request.wait(self._turn, math.inf)
 
     def run(self) -> bool:
         """Show the turn to its end; True when it was interrupted. `each` is called regularly meanwhile.

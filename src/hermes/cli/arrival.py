@@ -1,8 +1,8 @@
-"""A home that belongs to the public Hermes Agent: its sessions come into a record of our own beside it.
+"""A home that belongs to the public Hermes Agent: imports its sessions into a record of our own beside it.
 
-That program's state.db (schema 12 and later) is read here and never written. Whatever has to write opens the record through
-`open_record`: on a terminal it offers to bring the sessions into `<home>/record.db` and notes that file in config.yaml as
-store.path; elsewhere the error says what to run. Nothing else of the other program is touched.
+That program's state.db (schema 12 and later) is only read. Commands that write open the record through `open_record`: on
+a terminal it offers to bring the sessions into `<home>/record.db` and notes that file in config.yaml as store.path;
+elsewhere the error says what to run. Nothing else of the other program is touched.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Takes = Callable[[Mapping[str, Any]], bool]
 
 
 def agents_home(config: Config) -> AgentStore | None:
-    """The store of Hermes Agent, where this home has no other one."""
+    """The store of Hermes Agent, if this home has no other one."""
     from hermes.store.api.configured import store_file
     from hermes.store.upkeep.check import agent_store
 
@@ -40,7 +40,7 @@ def agents_home(config: Config) -> AgentStore | None:
 
 
 def open_record(config: Config) -> SessionDB:
-    """The user's store, for writing; StoreReadOnly where nothing could be stored."""
+    """The user's store, for writing; StoreReadOnly if nothing could be stored."""
     from hermes.store.api.configured import open_configured
 
     if (theirs := agents_home(config)) is not None:
@@ -76,7 +76,7 @@ def settle(config: Config, theirs: AgentStore, *, agreed: bool = False, takes: T
 
 
 def _bring(config: Config, theirs: AgentStore, record: Path, takes: Takes | None) -> tuple[int, int]:
-    """Import the sessions that `takes` chooses (None: all); what an interrupted import has stored already is skipped."""
+    """Import the sessions that `takes` selects (None: all), except those that an interrupted import has stored already."""
     from hermes.interop.arrivals import alone
     from hermes.interop.histories import hermes_agent
     from hermes.store.api.configured import open_configured

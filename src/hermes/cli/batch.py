@@ -20,7 +20,7 @@ from hermes.times import duration
 
 if TYPE_CHECKING:
     from hermes.config import Config
-    from hermes.jobs.batch import Batch, Standing
+    from hermes.jobs.batch import Batch, BatchProgress
     from hermes.jobs.batch_files import Lines, Results
     from hermes.store.api.session_db import SessionDB
 
@@ -85,7 +85,7 @@ def run(
     and gets one line in the file of results; a request of OpenAI's batch files gets a response of theirs. A run that was
     stopped or killed continues with --resume: lines that are done are not asked again, lines that failed are.
     """
-    from hermes.agent.tools.permission import NOBODY
+    from hermes.agent.tools.permission import NO_USER
     from hermes.chat.terminal_conversation import folder_is_there
     from hermes.jobs.batch_files import Lines, opened
 
@@ -101,12 +101,12 @@ def run(
         lines = Lines(stream)
         lines.scan()
         _name_bad(lines)
-        settings = {"parallel": parallel, "one_model": model_name is not None, "confirm": lambda _: yes or NOBODY}
+        settings = {"parallel": parallel, "one_model": model_name is not None, "confirm": lambda _: yes or NO_USER}
         return _run(config, lines, Path(out), resume=resume, tools=not no_tools, settings=settings)
 
 
 def _results_file(out: str) -> str:
-    """The file of results: `out` itself or, if that is a folder, a file in it. A name without a suffix is a new folder's."""
+    """The file of results: `out` itself or, if that is a folder, a file in it. A name without a suffix means a new folder."""
     path = Path(out)
     if not (path.is_dir() or out.endswith(os.sep) or not (path.suffix or path.exists())):
         return out
@@ -174,8 +174,8 @@ def _name(db: SessionDB, results: Results, resume: bool) -> str:
 
 
 def _report(batch: Batch, lines: Lines, out: Path) -> int:
-    """Say how it ended; 1 when something is left."""
-    now = batch.standing
+    """Print how the batch ended; returns 1 when lines are left."""
+    now = batch.progress
     left = now.total - now.done - now.failed
     parts = [f"{now.done} of {counted(now.total, 'line')} done"]
     parts += [f"{now.failed} failed"] if now.failed else []
@@ -188,14 +188,14 @@ def _report(batch: Batch, lines: Lines, out: Path) -> int:
     return 1 if left or now.failed or lines.bad else 0
 
 
-def _money(now: Standing) -> str:
+def _money(now: BatchProgress) -> str:
     if not now.unpriced:
         return f"${now.cost:.4f}"
     return f"${now.cost:.4f} + {counted(now.unpriced, 'reply', 'replies')} without a price"
 
 
-def _line(now: Standing) -> str:
-    """How far, how fast, how much, how long."""
+def _line(now: BatchProgress) -> str:
+    """The progress line: lines done, speed, cost, and the time left."""
     ended, left = now.done + now.failed, now.seconds_left()
     parts = [f"{bar(ended, now.total)} {ended}/{now.total}", f"{now.rate():.1f}/s", f"${now.cost:.4f}"]
     parts += [f"{now.failed} failed"] if now.failed else []

@@ -110,7 +110,7 @@ def command(
             resumed = _chosen(db)
             if resumed is None:
                 return 0
-        session_id = _wanted(db, continued, resumed, here, once)
+        session_id = _session_to_open(db, continued, resumed, here, once)
         from hermes.agent.models.choice import choose_model
         from hermes.chat.resume import other_folder
 
@@ -130,7 +130,7 @@ def command(
 
 
 def _record(config: Config) -> SessionDB:
-    """The record to talk into; where nothing can be stored, the error names the way without it."""
+    """The record for the conversation; if nothing can be stored, the error names the option that needs no record."""
     from hermes.cli.arrival import open_record
 
     try:
@@ -141,7 +141,7 @@ def _record(config: Config) -> SessionDB:
 
 
 def unsaved() -> SessionDB:
-    """A record in memory, for a conversation that is not kept; without /dev/shm in a temporary folder until it is over."""
+    """A record in memory for a conversation that is not kept; without /dev/shm, in a temporary folder until it ends."""
     import tempfile
 
     from hermes.store.api.session_db import SessionDB
@@ -151,7 +151,7 @@ def unsaved() -> SessionDB:
     return SessionDB(":memory:")
 
 
-def _wanted(db: SessionDB, continued: str | None, resumed: str | None, here: bool, once: bool) -> str | None:
+def _session_to_open(db: SessionDB, continued: str | None, resumed: str | None, here: bool, once: bool) -> str | None:
     """The session to continue; None for a new one."""
     from hermes.chat.resume import latest
     from hermes.commands.session_choice import continued as end_of_chain
@@ -177,7 +177,7 @@ def _needs_terminal() -> None:
 
 
 def _chosen(db: SessionDB) -> str | None:
-    """The session that the user chooses on the full screen; None when they leave without one."""
+    """The session that the user chooses on the full screen; None when they leave without choosing."""
     from hermes.chat.browse import browse
 
     return browse(db, zone())

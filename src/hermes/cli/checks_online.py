@@ -1,8 +1,8 @@
 """The doctor's checks of what can be reached: models, MCP servers, the gateway and its platforms.
 
 An endpoint is asked for its list of models, which costs nothing and shows whether it answers, accepts the key and has the
-model. A platform is asked for the bot's name (`Adapter.check`), which takes nothing away from a running gateway. The program
-of an MCP server is looked for, not started.
+model. A platform is asked for the bot's name (`Adapter.check`), which does not disturb a running gateway. The program
+of an MCP server is looked up, not started.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from hermes.gateway.settings import PlatformSettings
     from hermes.store.api.session_db import SessionDB
 
-PATIENCE = 4.0  # seconds for a server to answer
+PATIENCE = 4.0  # seconds a server has to answer
 PLATFORM_PATIENCE = 8.0
 Answer = TypeVar("Answer")
 
 
 def _get(url: str, headers: Mapping[str, str], shown: str) -> httpx.Response:
-    """A server's answer to GET; of a stream only its beginning. HermesError (about `shown`) when there is none."""
+    """A server's answer to GET; of a stream only its beginning. HermesError (naming `shown`) when there is none."""
     import httpx
 
     from hermes.agent.models.servers import is_near
@@ -55,7 +55,7 @@ def _get(url: str, headers: Mapping[str, str], shown: str) -> httpx.Response:
 
 
 def model(config: Config, task: str | None) -> Found:
-    """The model that answers, or the one for a side task: what its endpoint says about it."""
+    """Check the model that answers, or the one for a side task, at its endpoint."""
     from hermes.agent.models.choice import language_model
     from hermes.agent.models.endpoint import EndpointModel
     from hermes.agent.models.servers import headers_for, without_password
@@ -63,8 +63,8 @@ def model(config: Config, task: str | None) -> Found:
     if task is not None:
         own, main = getattr(config.auxiliary, task), config.model
         key = own.api_key or (None if own.base_url else main.api_key)
-        given = {"default": own.model or main.default, "base_url": own.base_url or main.base_url, "api_key": key}
-        config = config.changed(model=msgspec.structs.replace(main, **given))
+        fields = {"default": own.model or main.default, "base_url": own.base_url or main.base_url, "api_key": key}
+        config = config.changed(model=msgspec.structs.replace(main, **fields))
     found = language_model(config)
     if not isinstance(found, EndpointModel):
         none = "none: your own history is quoted (`hermes model install smollm2` fetches a small one)"
@@ -78,13 +78,13 @@ def model(config: Config, task: str | None) -> Found:
         yield wrong(str(error), f"start that server, or check {section}.base_url and the network")
         return
     if answer.status_code in (401, 403):
-        said = "does not accept the key" if key else "requires a key, and none is set"
-        yield wrong(f"{shown} {said}", f"hermes config set {section}.api_key")
+        text = "does not accept the key" if key else "requires a key, and none is set"
+        yield wrong(f"{shown} {text}", f"hermes config set {section}.api_key")
     elif answer.status_code >= 500:
         yield wrong(f"{shown} failed (HTTP {answer.status_code})", "try again later")
     elif (listed := _listed(answer)) is None:
-        said = f"{shown} answers, but does not say which models it has (HTTP {answer.status_code})"
-        yield remark(said, f"should {section}.base_url end in /v1?")
+        text = f"{shown} answers, but does not say which models it has (HTTP {answer.status_code})"
+        yield remark(text, f"should {section}.base_url end in /v1?")
     elif found.name not in listed and f"{found.name}:latest" not in listed:
         hint = f"hermes config set {section}.{'model' if task else 'default'} NAME"
         yield wrong(f"{shown} does not list {found.name}{suggestion(found.name, listed)}", hint)
@@ -106,7 +106,7 @@ def _listed(answer: httpx.Response) -> list[str] | None:
 
 
 def mcp_server(config: Config, name: str) -> Found:
-    """A server with tools: whether its program exists, or its address answers."""
+    """Check an MCP server: its program exists, or its address answers."""
     from hermes.agent.models.servers import without_password
 
     server, key = config.mcp_servers[name], f"mcp_servers.{name}"
@@ -146,7 +146,7 @@ def _from_store(config: Config, ask: Callable[[SessionDB], Answer]) -> Answer | 
 
 
 def gateway(config: Config) -> Found:
-    """Whether the gateway runs, if anything is configured for it."""
+    """Check that the gateway runs, if anything is configured for it."""
     from hermes.gateway.startup import running
 
     names = [*config.enabled_platforms, *(["webhooks"] if config.webhooks.routes else [])]
@@ -161,14 +161,14 @@ def gateway(config: Config) -> Found:
 
 
 def platform(config: Config, name: str) -> Found:
-    """A platform: its library, settings, login, people and home chat."""
+    """Check a platform: its library, settings, login, people and home chat."""
     from hermes.cli.gateway_setup import guide_page
     from hermes.gateway.startup import made_adapter
 
     adapter, settings = made_adapter(config, name, environment(), get_hermes_home())
     adapter.validate()
     who = _connected_as(config, name) if adapter.one_connection else None
-    yield well(f"logged in to {adapter.title} as {one_line(who or asyncio.run(_asked(adapter)))}")
+    yield well(f"logged in to {adapter.title} as {one_line(who or asyncio.run(_identity(adapter)))}")
     yield from _people(config, name, settings)
     if doubts := adapter.doubts():
         page = f"platforms/{adapter.platform}.md"
@@ -176,7 +176,7 @@ def platform(config: Config, name: str) -> Found:
 
 
 def _connected_as(config: Config, name: str) -> str | None:
-    """Whom the running gateway is connected as: a login here would end that connection."""
+    """The account that the running gateway is connected as: a login here would end that connection."""
     from hermes.gateway.startup import running
     from hermes.store.gateway.gateway_db import GatewayDB
 
@@ -187,7 +187,7 @@ def _connected_as(config: Config, name: str) -> str | None:
     return _from_store(config, identity)
 
 
-async def _asked(adapter: Adapter) -> str:
+async def _identity(adapter: Adapter) -> str:
     try:
         async with asyncio.timeout(PLATFORM_PATIENCE):
             return await adapter.check()
@@ -200,7 +200,7 @@ async def _asked(adapter: Adapter) -> str:
 
 
 def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
-    """Who may talk there, and the home chat."""
+    """Check who may talk on a platform, and its home chat."""
     from hermes.gateway.settings import section_key
     from hermes.store.gateway import approvals
     from hermes.store.gateway.gateway_db import GatewayDB
@@ -225,17 +225,17 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
 
 
 def webhooks(config: Config) -> Found:
-    """The addresses that other programs call."""
+    """Check the addresses that other programs call."""
     from hermes.gateway.startup import webhook
 
     if config.webhooks.routes:
         adapter, _ = webhook(config, get_hermes_home(), insecure=False)
         adapter.validate()
-        yield well(asyncio.run(_asked(adapter)))
+        yield well(asyncio.run(_identity(adapter)))
 
 
 def api_server(config: Config) -> Found:
-    """The HTTP server: whether it can run, and who may use it."""
+    """Check the HTTP server: whether it can run, and who may use it."""
     from hermes.gateway.startup import check_api_server
 
     settings = config.api_server
@@ -248,5 +248,5 @@ def api_server(config: Config) -> Found:
         users = f", {counted(len(settings.keys), 'key')}" if settings.keys else ""
         yield well(f"{where}, {owner} a token of the owner's{users}")
     else:
-        said = f"every user of this machine may use it as the owner ({where}, no token)"
-        yield remark(said, "set api_server.token")
+        text = f"every user of this machine may use it as the owner ({where}, no token)"
+        yield remark(text, "set api_server.token")

@@ -87,11 +87,11 @@ fish: hermes completion fish > ~/.config/fish/completions/hermes.fish
 
 
 @click.command(help=_HELP, context_settings={"ignore_unknown_options": True})
-@click.option("--words", "asked", is_flag=True, hidden=True)
+@click.option("--words", "lists_words", is_flag=True, hidden=True)
 @click.argument("shell", type=click.Choice(list(SCRIPTS)))
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
-def command(asked: bool, shell: str, words: tuple[str, ...]) -> None:
-    if not asked:
+def command(lists_words: bool, shell: str, words: tuple[str, ...]) -> None:
+    if not lists_words:
         if words:
             raise click.UsageError(f"one shell at a time, not also {words[0]!r}")
         click.echo(SCRIPTS[shell], nl=False)
@@ -109,13 +109,13 @@ def command(asked: bool, shell: str, words: tuple[str, ...]) -> None:
 
 
 def for_bash(line: str, breaks: str) -> list[str]:
-    """The candidates for the word before the cursor in bash, quoted the way that word was begun."""
+    """The candidates for the word before the cursor in bash, quoted in the way that word begins."""
     *words, partial = _split(line)
     found = candidates(words[1:], partial)
     if found == [FILES]:
         return [FILES[0]]
     quote, begun = _open_quote(line), 0
-    if breaks and not quote:  # what stands before a bare colon is a word of its own to bash
+    if breaks and not quote:  # bash takes the text before a bare colon as a word of its own
         begun = len(partial) - len(_split(re.split(rf"(?<!\\)[{re.escape(breaks)}]", line)[-1])[-1])
     return [_quoted(" ".join(value[begun:].splitlines()), quote) for value, _ in found]
 
@@ -159,7 +159,7 @@ RECENT = 200
 
 
 def candidates(words: list[str], partial: str) -> list[Candidate]:
-    """The candidates after these words (those after `hermes`), beginning with `partial`."""
+    """The candidates that begin with `partial`, after these words of the command line (without `hermes`)."""
     from click.shell_completion import ShellComplete
 
     from hermes.cli.main import program
@@ -197,7 +197,7 @@ def complete_files(context: click.Context, parameter: click.Parameter, partial: 
 
 
 def _sessions(context: click.Context, partial: str) -> list[Candidate]:
-    """Ids when an id is begun; programs after @; else titles, and the ids of sessions without one."""
+    """Ids if the word begins like one; programs after @; else titles, and ids of sessions without a title."""
     if partial.startswith("@"):
         from hermes.interop.other_programs import names
 
@@ -229,7 +229,7 @@ def _jobs(context: click.Context, partial: str) -> list[Candidate]:
 
 
 def _models(context: click.Context, partial: str) -> list[Candidate]:
-    """The configured model, those seen lately, and the built-in ones."""
+    """The configured model, those used lately, and the built-in ones."""
     from hermes.config import load_config
 
     names = [load_config().model.default, *(row["model"] for row in _recent()), "embedded", "extractive"]
@@ -291,7 +291,7 @@ def _recent() -> list[SessionRow]:
 
 
 def _record() -> Any:
-    """The store, for reading; None (in a `with`) when there is none yet."""
+    """Open the store for reading; gives None if there is none yet."""
     from hermes.config import load_config
     from hermes.store.api.configured import open_existing
 

@@ -141,7 +141,7 @@ def _in_editor(text: str) -> str:
 
 
 def _keep(text: str, why: str) -> int:
-    """Say why a text was not saved, and where it is kept."""
+    """Print why a text was not saved, and where it is kept."""
     file = config_path().with_name("config.yaml.edited")
     write_config(file, text)
     click.echo(f"{why}; your text is kept in {file}", err=True)
@@ -156,7 +156,7 @@ def _now(keys: list[str]) -> Any:
 
 
 def _different(value: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """Only what is not the default."""
+    """The settings that differ from the default."""
     found = {}
     for key, item in value.items():
         usual = default.get(key)

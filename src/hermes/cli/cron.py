@@ -101,14 +101,14 @@ def _check_delivery(deliver: str) -> None:
 
 @contextmanager
 def _opened_job(name: str) -> Iterator[tuple[CronDB, Job]]:
-    """The jobs of the store, and the one that is meant, to change it."""
+    """Open the store of jobs, and find the named one, to change it."""
     with opened(writing=True) as db:
         store = CronDB(db)
         yield store, _job(store, name)
 
 
 def _on_job(name: str, help: str) -> Callable[[Callable[[CronDB, Job], str]], click.Command]:
-    """A command that changes one job and prints what became of it."""
+    """Make a command that changes one job and prints the result."""
 
     def made(change: Callable[[CronDB, Job], str]) -> click.Command:
         @command.command(name, help=help)
@@ -173,8 +173,8 @@ def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
     (last,) = store.log(job.id, 1)
     if last.status != "done":
         raise click.ClickException(f"the run {last.status}: {last.text or 'it is under way elsewhere'}")
-    said = [row for row in db.get_messages(str(last.session_id)) if row["role"] == "assistant"]
-    click.echo(harmless(str(said[-1]["content"] or "")) if said else "")
+    replies = [row for row in db.get_messages(str(last.session_id)) if row["role"] == "assistant"]
+    click.echo(harmless(str(replies[-1]["content"] or "")) if replies else "")
     return 0
 
 

@@ -65,7 +65,7 @@ def remark(text: str, hint: str, name: str = "") -> DoctorFinding:
 
 
 def wrong(text: str, hint: str, name: str = "") -> DoctorFinding:
-    """It keeps something from working."""
+    """An error: it keeps something from working."""
     return DoctorFinding(name, "wrong", text, hint)
 
 
@@ -126,7 +126,7 @@ def command(as_json: bool) -> int:
 
 
 def _examine() -> Iterator[DoctorFinding]:
-    """Every finding about this home, in order, each as soon as it is known; one cause has one line."""
+    """Every finding about this home, in order, as soon as it is known; one cause gives one line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an unknown key has a line of its own
@@ -134,13 +134,13 @@ def _examine() -> Iterator[DoctorFinding]:
     except HermesError:
         config = Config()  # the check of config.yaml reports what is wrong with it
     checks = checks_for(config)
-    told: set[str] = set()
+    reported: set[str] = set()
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
         for answer in [pool.submit(_findings, check, config) for check in checks]:
             for one in answer.result():
-                if one.state != "wrong" or one.text not in told:
+                if one.state != "wrong" or one.text not in reported:
                     yield one
-                told.add(one.text)
+                reported.add(one.text)
 
 
 def _findings(check: Check, config: Config) -> list[DoctorFinding]:
@@ -175,14 +175,14 @@ def _print(finding: DoctorFinding) -> None:
 
 
 def program(_: Config) -> Found:
-    """The versions of the program and of Python."""
+    """Report the versions of the program and of Python."""
     from hermes import __version__
 
     yield well(f"hermes {__version__} on Python {platform.python_version()}")
 
 
 def home(_: Config) -> Found:
-    """The folder with all files. Its mode protects every file in it."""
+    """Check the home folder, whose mode protects every file in it."""
     folder = get_hermes_home()
     if not folder.exists():
         yield well(f"{folder} does not exist yet; the first conversation creates it")
@@ -202,7 +202,7 @@ def home(_: Config) -> Found:
 
 
 def configuration(_: Config) -> Found:
-    """config.yaml: every mistake in it, and every variable that has no value."""
+    """Check config.yaml: report every mistake, and every variable without a value."""
     from hermes.config.reading import check_text
     from hermes.store.upkeep.check import agent_store
 
@@ -223,14 +223,14 @@ def configuration(_: Config) -> Found:
     if any(not one.unknown for one in problems):
         return
     for one in read.unset:
-        said = f"{one.key} needs ${{{one.variable}}}, which is not set: the parts that use it do not start"
-        yield wrong(said, f"put it into {path.parent / '.env'}")
+        text = f"{one.key} needs ${{{one.variable}}}, which is not set: the parts that use it do not start"
+        yield wrong(text, f"put it into {path.parent / '.env'}")
     if not read.unset and not problems:
         yield well(f"{path} is fine")
 
 
 def clients(_: Config) -> Found:
-    """Other agents and editors on this machine: whether they are connected, and how to connect them."""
+    """Check which agents and editors on this machine are connected, and report how to connect the others."""
     from hermes.cli.mcp_install import PROGRAMS, is_there, state
 
     found = [one for one in PROGRAMS.values() if is_there(one.signs)]
@@ -244,7 +244,7 @@ def clients(_: Config) -> Found:
 
 
 def store(config: Config) -> Found:
-    """The record: whether it opens, is sound, has a complete index, and which processes have it open."""
+    """Check that the record opens, is sound and has a complete index; report which processes have it open."""
     from hermes.store.api.configured import store_file
     from hermes.store.upkeep.check import agent_store, look
 
@@ -255,8 +255,8 @@ def store(config: Config) -> Found:
     if theirs := agent_store(default_database()):
         bring = f"hermes sessions import {shlex.quote(str(theirs.path))}"
         if path == theirs.path:
-            said = f"{path} belongs to {theirs}; it is only read here"
-            yield remark(said, f"`{bring}` brings its sessions into a record of your own beside it")
+            text = f"{path} belongs to {theirs}; it is only read here"
+            yield remark(text, f"`{bring}` brings its sessions into a record of your own beside it")
             return
         yield well(f"{theirs.path} belongs to {theirs}; `{bring}` brings in what is new there", "other store")
     if not path.exists():
@@ -300,8 +300,8 @@ def _on_a_server(config: Config) -> Found:
 
 def _contents(where: str, health: Health) -> Found:
     if health.kind == "newer":
-        said = f"{where} was written by a newer Hermes Sessions: it is read-only"
-        yield remark(said, install_line(options="--upgrade"))
+        text = f"{where} was written by a newer Hermes Sessions: it is read-only"
+        yield remark(text, install_line(options="--upgrade"))
     elif health.kind == "old":
         yield well(f"{where} is of an earlier version; the next conversation upgrades it")
     elif health.kind != "current":
@@ -311,8 +311,8 @@ def _contents(where: str, health: Health) -> Found:
         quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
         yield well(f"{where}: {counts}, {size_of(health.bytes)}{quick}")
         if health.pending > LONG_TAIL:
-            said = f"{health.pending} messages are not indexed yet: search is slower"
-            yield remark(said, "hermes sessions optimize", "index")
+            text = f"{health.pending} messages are not indexed yet: search is slower"
+            yield remark(text, "hermes sessions optimize", "index")
         else:
             left = f"{counted(health.pending, 'message')} to index; search finds them all the same"
             yield well(left if health.pending else "complete", "index")
@@ -324,14 +324,14 @@ def _contents(where: str, health: Health) -> Found:
 
 
 def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | None]:
-    """How many messages there are; by model, how many of them it has read and how many vectors it made. None: switched off."""
+    """The number of messages; by model, how many it has read and how many vectors it made. None: switched off."""
     total = db.message_count()
     found = {one["model"]: (total - one["pending"], one["vectors"]) for one in db.meaning_status() if one["on"]}
     return total, found or None
 
 
 def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
-    """How far search by meaning is: not set up, or of each model how many messages it has read."""
+    """Report the state of search by meaning: not set up, or how many messages each model has read."""
     from hermes.store.search.meaning.encoders import installed
 
     here = [encoder.name for encoder in installed()]
@@ -345,8 +345,8 @@ def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
         progress = f"indexing: {rows} of {counted(total, 'message')}, {made}"
         if model not in here:
             option = "" if model.startswith("arctic") else " --multilingual"
-            said = f"{made}, which is not installed here: questions are answered by words"
-            yield remark(said, f"hermes search setup{option}", "meaning")
+            text = f"{made}, which is not installed here: questions are answered by words"
+            yield remark(text, f"hermes search setup{option}", "meaning")
         elif left > LONG_TAIL or (left > 0 and not count):
             yield remark(progress, "hermes search setup", "meaning")
         else:

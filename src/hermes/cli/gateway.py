@@ -172,8 +172,8 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
         state = row.get("state", "not started") if found else "stopped"
         by = connected_by(db, name)
         # A connected gateway has its variables, whatever the environment of this command holds.
-        asked = config.unset_in(parts[name]) if name in parts else config.unset_of(name)
-        unset = [] if state == "connected" else asked
+        variables = config.unset_in(parts[name]) if name in parts else config.unset_of(name)
+        unset = [] if state == "connected" else variables
         platforms.append(
             {
                 "platform": name,

@@ -45,9 +45,9 @@ class _Target:
     kind: type[Adapter]
     account: str | None  # None: the platform's only one, or the one called `default`
     key: str  # where its section stands in config.yaml
-    home: Path  # for its files
-    section: dict[str, Any]  # what is known of it; of another account's secrets nothing
-    ending: str  # of its variables
+    home: Path  # the folder of its files
+    section: dict[str, Any]  # its present settings, without another account's secrets
+    ending: str  # the ending of its variables
     new: bool = False  # an account that was not there yet
 
     @property
@@ -55,7 +55,7 @@ class _Target:
         return self.kind.platform
 
     def adapter(self, values: dict[str, Any]) -> Adapter:
-        """The adapter as the gateway will make it."""
+        """The adapter, made as the gateway makes it."""
         made = self.kind(values, self.home)
         made.account_name = self.account
         made.webhook_place = listening(load_config())
@@ -76,18 +76,18 @@ def set_up(platform: str | None, account: str | None, *, check: bool, given: Seq
         click.echo(message(f"Platforms: {', '.join(known)}", sys.stdout))
         kind_of = click.Choice(known, case_sensitive=False)
         platform = str(click.prompt("Which platform?", type=kind_of, show_choices=False))
-    if account is None and "/" in platform:  # as status and doctor call it
+    if account is None and "/" in platform:  # the form in which status and doctor name it
         platform, _, account = platform.partition("/")
     kind, home = adapter_class(platform), get_hermes_home()
     target = _target(kind, account, home)
     if given:
-        people, values = _given(target, given, environment(home))
+        people, values = _read(target, given, environment(home))
     else:
         page = guide_page(f"platforms/{platform}.md")
         where = f" {page} shows the steps;" if page is not None else ""
         which = f", account {account}" if account is not None else ""
         click.echo(message(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.", sys.stdout))
-        values = _asked(target, environment(home))
+        values = _ask(target, environment(home))
     if kind.logs_in and not given:
         values |= _with(target, values, lambda adapter: adapter.login(click.echo), LOGIN_SECONDS)
     _refuse_another(target, values, environment(home))
@@ -133,7 +133,7 @@ def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
                 f"the variables of {account} and {other} would have one name: choose another name"
             )
     secrets = {one.name for one in kind.settings if one.secret}
-    left_out = {*secrets, ACCOUNTS, *_OWN}  # of the other accounts
+    left_out = {*secrets, ACCOUNTS, *_OWN}  # keys of the other accounts
     common = {name: value for name, value in section.items() if name not in left_out}
     known = accounts.get(account)
     return _Target(
@@ -156,8 +156,8 @@ def _refuse_another(target: _Target, values: dict[str, Any], variables: dict[str
     check_accounts(planned, target.kind, f"{platform}/{own}", variables)
 
 
-def _given(target: _Target, given: Sequence[str], variables: dict[str, str]) -> tuple[tuple[str, str], dict[str, Any]]:
-    """The owner and the other people, and every setting: as given, else as it is already, else its default."""
+def _read(target: _Target, given: Sequence[str], variables: dict[str, str]) -> tuple[tuple[str, str], dict[str, Any]]:
+    """The owner, the other people, and every setting: from KEY=VALUE, else its present value, else its default."""
     settings = {one.name: one for one in target.kind.settings}
     known = [*settings, _OWNER, PEOPLE]
     found: dict[str, Any] = {}
@@ -179,7 +179,7 @@ def _given(target: _Target, given: Sequence[str], variables: dict[str, str]) -> 
     return people, values
 
 
-def _asked(target: _Target, variables: dict[str, str]) -> dict[str, Any]:
+def _ask(target: _Target, variables: dict[str, str]) -> dict[str, Any]:
     """Ask for each setting. One that others can replace, or that the login gives, is optional and may be asked first."""
     values: dict[str, Any] = {}
     kind, section, ending = target.kind, target.section, target.ending
@@ -213,7 +213,7 @@ def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
 def _with(
     target: _Target, values: dict[str, Any], ask: Callable[[Adapter], Awaitable[Answer]], seconds: float
 ) -> Answer:
-    """The adapter's answer; ClickException when it has none."""
+    """Call the adapter; ClickException when that fails."""
 
     async def answer() -> Answer:
         adapter = target.adapter(values)
@@ -229,8 +229,8 @@ def _with(
         return asyncio.run(answer())
     except HermesError as error:
         title = target.kind.title
-        told = str(error) if title in str(error) else f"{title}: {error}"
-        raise click.ClickException(f"{told}. Nothing was written.") from error
+        text = str(error) if title in str(error) else f"{title}: {error}"
+        raise click.ClickException(f"{text}. Nothing was written.") from error
 
 
 def _write(target: _Target, values: dict[str, Any], home: Path, mine: str, others: list[str]) -> None:
@@ -251,13 +251,13 @@ def _write(target: _Target, values: dict[str, Any], home: Path, mine: str, other
         allowed = [str(one) for one in target.section.get("allowed_users", [])]
         put_value(f"{target.key}.allowed_users", list(dict.fromkeys([*allowed, *others])))
     shared = load_config().platforms[target.platform]
-    for name, nobody in _OWN.items() if target.new else ():
+    for name, empty in _OWN.items() if target.new else ():
         if name in shared and name not in shared[ACCOUNTS][target.account]:
-            put_value(f"{target.key}.{name}", nobody)
+            put_value(f"{target.key}.{name}", empty)
 
 
 def _keep_first(target: _Target) -> None:
-    """A platform that was alone until now becomes the account `default` and runs beside the new one."""
+    """Make a platform without accounts the account `default`, which runs beside the new one."""
     section = load_config().platforms.get(target.platform, {})
     if target.account is not None and section and not isinstance(section.get(ACCOUNTS), dict):
         put_value(f"platforms.{target.platform}.{ACCOUNTS}.{DEFAULT_ACCOUNT}", {})
@@ -267,7 +267,7 @@ def _keep_first(target: _Target) -> None:
 
 
 def guide_page(name: str) -> Path | None:
-    """A page of the guide: the one installed with the program, or that of the repository it runs from."""
+    """The path of a page of the guide: installed with the program, or in the repository it runs from."""
     import hermes
 
     package = Path(hermes.__file__).parent

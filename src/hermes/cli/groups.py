@@ -1,7 +1,7 @@
-"""Click as this program uses it: groups whose files are loaded when a command is used, and complaints in our own words.
+"""Click as this program uses it: groups that load a command's file when it is used, and our own messages about wrong usage.
 
-A complaint about wrong usage is one line. A message that a command raised itself passes unchanged; click's own are recognised
-by their wording, since click keeps the value that was wrong in the text only.
+Such a message is one line. A message that a command raised itself passes unchanged; click's own are recognised by their
+wording, since click keeps the wrong value only in the text.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ Row = tuple[str, float, tuple[str, ...]]  # what, how long its bar is, the numbe
 
 
 def draw(found: Insights, *, width: int, colour: bool = False) -> str:
-    """The whole picture, without a line break at its end."""
+    """The whole report as text, without a line break at its end."""
     width = max(LEAST, min(width, MOST))
     out = _head(found, width, colour)
     if not found["sessions"]:
@@ -97,12 +97,12 @@ def draw(found: Insights, *, width: int, colour: bool = False) -> str:
 
 
 def count(number: float) -> str:
-    """12,345"""
+    """A count with separators: 12,345."""
     return f"{number:,}"
 
 
 def short(number: int) -> str:
-    """At most five characters: 950, 12.3K, 4.1M."""
+    """A number in at most five characters: 950, 12.3K, 4.1M."""
     for size, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "K")):
         if number >= size:
             value = number / size
@@ -111,7 +111,7 @@ def short(number: int) -> str:
 
 
 def dollars(usd: float | None) -> str:
-    """$1.23; small sums keep two significant digits; an unknown one is a dash."""
+    """A sum as $1.23; small sums keep two significant digits; an unknown one is a dash."""
     if usd is None:
         return "—"
     if usd and abs(usd) < 0.01:
@@ -142,7 +142,7 @@ def _empty(found: Insights) -> list[str]:
 
 def _totals(found: Insights, width: int) -> list[str]:
     tokens, streaks = found["tokens"], found["streaks"]
-    told = {
+    rows = {
         "Sessions": [count(found["sessions"]), *_runs(found)],
         "Messages": [count(found["messages"]), f"{count(found['tool_calls'])} tool calls"],
         "Tokens": [
@@ -155,14 +155,14 @@ def _totals(found: Insights, width: int) -> list[str]:
         "Days active": [count(streaks["days_active"]), f"streak {streaks['current']}", f"longest {streaks['longest']}"],
     }
     out, indent = [], 13
-    for label, parts in told.items():
+    for label, parts in rows.items():
         first, *others = wrap(", ".join(parts), max(1, width - indent))
         out += [pad(label, indent) + first, *(" " * indent + line for line in others)]
     return out
 
 
 def _runs(found: Insights) -> list[str]:
-    """How many conversations and automated runs these sessions are, where that is another number."""
+    """How many conversations and automated runs these sessions are, if that differs from their number."""
     if found["conversations"] == found["sessions"]:
         return []
     runs = [counted(found["automated_runs"], "automated run")] if found["automated_runs"] else []
@@ -207,7 +207,7 @@ def _tools(found: Insights) -> list[Row]:
 
 
 def _numbers(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column]:
-    """Columns of numbers: whole or not at all, the last one goes first."""
+    """Columns of numbers, never cut: where there is no room, the last one is left out first."""
     columns = []
     for i, head in enumerate(heads):
         size = max(len(head), *(cells(row[i]) for row in rows))
@@ -216,7 +216,7 @@ def _numbers(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column
 
 
 def _bars(title: str, heads: tuple[str, ...], rows: Sequence[Row], width: int) -> list[str]:
-    """A part with a bar for each row, where there is room for them."""
+    """A part of the report with a bar for each row, if there is room."""
     if not rows:
         return []
     most = max(amount for _, amount, _ in rows)

@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class NobodyReads(Exception):
-    """The pipe was closed at its other end. (click would turn a BrokenPipeError into status 1.)"""
+    """The reader of the pipe has closed it. (click would turn a BrokenPipeError into status 1.)"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def script() -> None:
-    """The installed program."""
+    """The entry point of the installed program."""
     streams.prepare()
     if (folder := _other_hermes()) is not None:
         streams.complain(
@@ -83,7 +83,7 @@ def script() -> None:
         sys.exit(1)
     _show_warnings_as_notes()
     status = streams.finish(main())
-    gc.freeze()  # the interpreter's last collection would take longer than the rest of the way to the shell
+    gc.freeze()  # the interpreter's last garbage collection would delay the exit
     sys.exit(status)
 
 
@@ -159,7 +159,7 @@ def program() -> click.Group:
     from hermes.cli.groups import LazyGroup
 
     class Program(LazyGroup):
-        """`hermes`; words that begin with an option go to `chat`."""
+        """`hermes`; arguments that begin with an option go to `chat`."""
 
         def invoke(self, context: click.Context) -> Any:
             try:
@@ -182,9 +182,9 @@ def program() -> click.Group:
             """The options of `chat`, since they work here, then those of `hermes` itself and the commands."""
             chat = self.get_command(context, "chat")
             assert chat is not None
-            told = [part for one in chat.params if (part := one.get_help_record(context)) is not None]
+            records = [part for one in chat.params if (part := one.get_help_record(context)) is not None]
             with formatter.section("Talking"):
-                formatter.write_dl([part for part in told if not part[0].startswith("-h")])
+                formatter.write_dl([part for part in records if not part[0].startswith("-h")])
             super().format_options(context, formatter)
 
         def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -62,7 +62,7 @@ def command(
         host, token, hint = _settings(host, no_token)
         listening = stack.enter_context(
             listening_socket(host, port, change="port with --http")
-        )  # before the store: a taken port costs nothing
+        )  # before the store is opened: a taken port is reported at once
         db = stack.enter_context(opened(writing=write))
         app = _guarded(server(db, write=write, user=user), host, token)
         shown = f"[{host}]" if ":" in host else host
@@ -74,7 +74,7 @@ command.add_command(install)
 
 
 def _settings(host: str | None, no_token: bool) -> tuple[str, str | None, str]:
-    """The address to listen on, the token of clients, and what to print about it; ConfigError when strangers could use it."""
+    """The address to listen on, the token of clients, and what to print about it; ConfigError when anyone could use it."""
     from hermes.serve.authorization import check_reach
     from hermes.serve.http import is_loopback
 
@@ -94,7 +94,7 @@ def _settings(host: str | None, no_token: bool) -> tuple[str, str | None, str]:
 
 
 def _guarded(made: Any, host: str, token: str | None) -> ASGIApp:
-    """The server behind its token. On this machine alone, also behind the check that no web page of another host asks."""
+    """The server behind its token; on this machine alone, it also refuses requests from web pages of other hosts."""
     from hermes.serve.authorization import Guard
     from hermes.serve.http import is_loopback
 

@@ -1,4 +1,4 @@
-"""`hermes mcp install`: the entry for `hermes mcp` in the settings of other programs, put in and taken out.
+"""`hermes mcp install`: adds and removes the entry for `hermes mcp` in the settings of other programs.
 
 `PROGRAMS` is the table: what shows that a program is installed, the settings file it reads for this user, and the shape of an
 entry there. Everything else is the same for all.
@@ -53,7 +53,7 @@ class SettingsFile:
         self.entry = self._data.get(section, {}).get(name)
 
     def text_with(self, value: Mapping[str, Any] | None) -> str:
-        """The text with this entry, in the place of any there was; None: without one."""
+        """The text with this entry instead of the present one; None: without an entry."""
         without, put = (_without_toml, _with_toml) if self._is_toml else (_without_json, _with_json)
         text = self.text if self.entry is None else without(self.text, self._section, self._name)
         text = text if value is None else put(text, self._section, self._name, value)
@@ -67,8 +67,8 @@ class SettingsFile:
             **self._data,
             self._section: entries,
         }:  # a table without entries may be left out
-            said = f"{self.path}: {self._section} is written in a way that can't be changed here; edit it by hand"
-            raise InvalidInput(said)
+            problem = f"{self.path}: {self._section} is written in a way that can't be changed here; edit it by hand"
+            raise InvalidInput(problem)
         return text
 
     def write(self, text: str) -> None:
@@ -126,7 +126,7 @@ def _members(plain: str, at: int) -> dict[str, tuple[int, int, int]]:
 
 
 def _with_json(text: str, section: str, name: str, value: Any) -> str:
-    """The text with an entry as the first one of its section: what follows it stays as it is."""
+    """The text with an entry at the beginning of its section; what follows stays unchanged."""
     if not _plain(text).strip():
         text = f"{text.rstrip()}\n{{}}\n".lstrip()
     plain = _plain(text)
@@ -144,7 +144,7 @@ def _with_json(text: str, section: str, name: str, value: Any) -> str:
 
 
 def _without_json(text: str, section: str, name: str) -> str:
-    """The text without an entry. Its section stays, if need be empty: there are programs that ask for one."""
+    """The text without an entry. Its section stays, even if empty: some programs require it."""
     bare, plain = _without_comments(text), _plain(text)
     begin = _members(plain, _skipped(plain, 0))[section][1]
     start, _, end = _members(plain, begin)[name]
@@ -200,7 +200,7 @@ class Program:
         return SettingsFile(self.path(), self.section, NAME)
 
     def entry(self, there: Mapping[str, Any]) -> dict[str, Any]:
-        """The entry that starts `hermes mcp` with this home. The options and settings of the one that is `there` stay."""
+        """The entry that starts `hermes mcp` with this home. Options and settings of the entry `there` are kept."""
         from hermes.chat.resume import command_words
 
         # Programs started from the desktop do not have the shell's PATH.
@@ -263,14 +263,14 @@ def _words(entry: Any) -> list[str]:
 
 
 def _is_ours(entry: Any) -> bool:
-    """Whether an entry starts `hermes mcp`, with whatever options and variables."""
+    """Whether an entry starts `hermes mcp`, with any options and variables."""
     words = _words(entry)
     is_hermes = "mcp" in words and (Path(words[0]).name in ("hermes", "hermes-sessions") or "hermes.cli.main" in words)
     return is_hermes and all(isinstance(entry.get(one) or {}, dict) for one in ("env", "environment"))
 
 
 def state(program: Program) -> str:
-    """How far a program is connected, or what is in the way."""
+    """Whether a program is connected, or why not."""
     try:
         entry = program.file().entry
     except HermesError as error:
@@ -298,7 +298,7 @@ def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
 
 
 def _change(program: Program, remove: bool, is_dry: bool) -> str:
-    """Put the entry in, bring it up to date, or take it out; returns what to tell the user."""
+    """Add, update or remove the entry; returns the message for the user."""
     file = program.file()
     there = file.entry
     if there is not None and not _is_ours(there):

@@ -1,4 +1,4 @@
-"""Options that several commands have, choosing sessions by name or filter, and asking."""
+"""Options that several commands share, finding sessions by name or filter, and asking for confirmation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def file_option() -> Decorator:
 
 
 def sessions_of_file(db: SessionDB, file: str | None) -> list[str] | None:
-    """The sessions that changed the file of --file; None where it was not given."""
+    """The sessions that changed the file of --file; None without that option."""
     if file is None:
         return None
     from hermes.why import sessions_that_changed
@@ -92,7 +92,7 @@ class Ambiguous(click.ClickException):
 
 
 def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
-    """The session a person means: an exact id, else a title, else a unique id prefix."""
+    """The session with this exact id, else this title, else the only one with this id prefix."""
     from hermes.commands.session_choice import find
 
     found = find(db, words, resuming=resuming)
@@ -112,8 +112,8 @@ def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
 
 
 def in_trash(db: SessionDB, word: str) -> str | None:
-    """The session in the trash with this id, this title or the only one (of a compressed conversation the newest part)
-    whose id begins so."""
+    """The session in the trash with this id or title, or the only one with this id prefix (of a compressed conversation
+    the newest part)."""
     trashed = db.list_trash()
     for found in (
         [row["id"] for row in trashed if row["id"] == word],
@@ -129,7 +129,7 @@ def in_trash(db: SessionDB, word: str) -> str | None:
 
 
 def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
-    """The sessions that several words name, one each. The error for a title with spaces that was not quoted says so."""
+    """The sessions that several words name, one each. The error mentions quotes where a title with spaces has none."""
     try:
         return list(dict.fromkeys(find_session(db, word) for word in words))
     except click.ClickException as error:
@@ -140,7 +140,7 @@ def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
 
 
 def wrapped(question: str) -> str:
-    """A question broken between words, with room for the answers that click writes behind it."""
+    """A question wrapped between words, with room for the answers that click appends."""
     return "\n".join(message_lines(question, screen_width(sys.stderr) - len(" [Y/n]: ")))
 
 

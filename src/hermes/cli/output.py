@@ -1,4 +1,4 @@
-"""What the commands print: notes, colour, JSON and progress; and columns that line up, whatever is in them.
+"""Output of the commands: notes, colour, JSON, progress, and tables whose columns line up for any text.
 
 Text is made harmless first (no escapes, no control characters, nothing that turns the line around), then measured in
 terminal cells: a Chinese character takes two, an emoji made of seven characters takes two, a combining mark none.
@@ -29,9 +29,9 @@ CUT = "…"
 def screen_width(stream: TextIO | None = None) -> int:
     """How many cells a line may take: $COLUMNS, else the terminal's width, else 120 (a pipe)."""
     try:
-        asked = int(os.environ.get("COLUMNS", ""))
-        if asked > 0:
-            return asked
+        columns = int(os.environ.get("COLUMNS", ""))
+        if columns > 0:
+            return columns
     except ValueError:
         pass
     try:
@@ -61,7 +61,7 @@ def cells(text: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """The text, or its beginning and `…` where it does not fit; no letter or emoji loses a part."""
+    """The text, or its beginning and `…` if it does not fit; no letter or emoji is split."""
     if cells(text) <= width:
         return text
     if width <= 0:
@@ -89,7 +89,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def _joined(pieces: Iterable[str], width: int) -> list[str]:
-    """Pieces of a text in as few lines as hold them."""
+    """Pieces of a text joined to as few lines as possible."""
     out: list[str] = []
     for piece in pieces:
         if out and cells(out[-1] + piece) <= width:
@@ -111,7 +111,7 @@ def _broken(word: str, width: int) -> list[str]:
 
 
 def message(text: str, stream: TextIO) -> str:
-    """A message as it fits a terminal: broken between words, but never inside a `command`, which people copy."""
+    """A message wrapped for a terminal between words, but never inside a `command`, which people copy."""
     return "\n".join(message_lines(text, screen_width(stream))) if stream.isatty() else text
 
 
@@ -125,8 +125,8 @@ def message_lines(text: str, width: int) -> list[str]:
 
 
 class Column(NamedTuple):
-    """A column: its head, how narrow it may become (None: it is never cut), how wide at most, and how dear it is:
-    where there is no room for all, the cheapest goes first."""
+    """A column: its head, its least width (None: it is never cut), its greatest width, and its worth: if there is no room
+    for all columns, the one with the least worth is left out first."""
 
     head: str
     least: int | None = None
@@ -167,9 +167,9 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int) 
 
 
 def fitted(natural: Sequence[int], columns: Sequence[Column], width: int) -> list[int]:
-    """The columns' widths in so much room: the widest that may shrink gives way first; 0 is left out.
+    """The columns' widths in this room: the widest that may shrink does so first; 0 means left out.
 
-    Where a column is left out, the others share its room.
+    The others share the room of a column that is left out.
     """
     widths = list(natural)
     while True:
@@ -196,7 +196,7 @@ def note(text: str) -> None:
 
 
 def colourful(stream: TextIO | None = None) -> bool:
-    """Whether colour is wanted there: a terminal, and no NO_COLOR."""
+    """Whether to use colour on this stream: it is a terminal, and NO_COLOR is not set."""
     stream = stream or sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
@@ -220,7 +220,7 @@ def print_json(value: Any) -> None:
 def print_rows(
     values: Sequence[Any], columns: Sequence[Column], rows: Iterable[Sequence[str]], *, none: str, as_json: bool
 ) -> int:
-    """The rows of a list as a table, or its values as JSON; `none` is said where there are none. Exit status 0."""
+    """Print rows as a table, or values as JSON; `none` is the message for an empty list. Returns exit status 0."""
     if as_json:
         print_json(msgspec.to_builtins(values))
     else:
@@ -229,7 +229,7 @@ def print_rows(
 
 
 def put(data: bytes) -> None:
-    """Bytes to standard output."""
+    """Write bytes to standard output."""
     sys.stdout.flush()
     view = memoryview(data)
     while view:  # an unbuffered stream takes a part of it
@@ -273,7 +273,7 @@ def bar(done: int, total: int) -> str:
 
 
 def amount(label: str, done: int, total: int | None) -> str:
-    """How much of something is done: a bar and a percentage where the total is known."""
+    """An amount done, with a bar and a percentage if the total is known."""
     return f"{label} {bar(done, total)} {min(100, done * 100 // total)}%" if total else f"{label} {done}"
 
 
@@ -292,7 +292,7 @@ def age(of: float) -> str:
 
 
 def note_the_terminal(command: str, clients: str, setup: str) -> None:
-    """Say on a terminal that this command waits for a program there, not for a person; `setup` shows how to connect one."""
+    """Note on a terminal that this command waits for a program, not for a person; `setup` shows how to connect one."""
     if sys.stdin.isatty():
         text = f"`{command}` waits for messages of {clients}; `{setup}` shows how to set that up. Ctrl-C stops it."
         print(message(text, sys.stderr), file=sys.stderr)

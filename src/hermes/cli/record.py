@@ -1,4 +1,4 @@
-"""The configuration and the record of the user, as the commands open them; the clock they show times in."""
+"""Opens the configuration and the record of the user for the commands, and gives the time zone of the times they show."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERY = 1 << 40  # a limit beyond any number of rows
 
 
 def configuration() -> Config:
-    """config.yaml, read once a command. What is wrong in parts that the record does not need is a warning."""
+    """config.yaml, read once per command. Errors in parts that the record does not need are warnings."""
     context = click.get_current_context(silent=True)
     if context is None:
         return load_config(needs=RECORD)
@@ -66,7 +66,7 @@ def is_encrypted() -> bool:
 
 
 def typed(text: str) -> str:
-    """An argument that is text, not a path: UTF-8 is read as such also where the locale (LC_ALL=C) does not say so."""
+    """An argument that is text, not a path: read as UTF-8 even if the locale (LC_ALL=C) differs."""
     try:
         escaped = any("\udc80" <= sign <= "\udcff" for sign in text)  # bytes that the locale's encoding could not read
         return os.fsencode(text).decode("utf-8") if escaped else text
@@ -88,9 +88,9 @@ def index(db: SessionDB) -> int:
 
 
 def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:
-    """Store what crashed processes left of replies in a session (None: in every one), so that reading it shows every word.
+    """Store the unfinished replies of crashed processes in a session (None: in every one), so that reading it shows all.
 
-    The next question there would store them, too. Where that fails, the drafts stay.
+    The next question there would store them as well. If storing fails, the drafts stay.
     """
     wanted = [one for one in db.drafts.sessions() if session_id in (None, one)]
     if not wanted:

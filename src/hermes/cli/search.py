@@ -1,4 +1,4 @@
-"""`hermes search`: search by meaning in one step: what it needs is named, fetched and installed, and messages are indexed."""
+"""`hermes search`: sets up search by meaning in one step: lists, fetches and installs what it needs, and indexes messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hermes.texts import counted
 
 
 class SearchGroup(CommandGroup):
-    """Answers words to search for with the command that searches."""
+    """Given words to search for, names the command that searches."""
 
     def resolve_command(
         self, context: click.Context, words: list[str]

@@ -1,8 +1,6 @@
-"""Commands that run for good as services of the user: a systemd unit, on macOS a launchd agent; installing and uninstalling them.
+"""Commands as services of the user (a systemd unit, on macOS a launchd agent), and serving on a port until Ctrl-C.
 
-The service manager starts them with the machine (or the login) and again when they fail. Each home has its own services.
-
-Serving on a port until Ctrl-C.
+The service manager starts a service with the machine (or the login) and again when it fails. Each home has its own services.
 """
 
 from __future__ import annotations
@@ -111,7 +109,7 @@ def commands(home: Path, service: Service, *, starts: bool) -> list[list[str]]:
 
 
 def ran(home: Path, service: Service, *, starts: bool) -> bool:
-    """Start or stop a service with the service manager; False where there is none, or it refuses."""
+    """Start or stop a service with the service manager; False if there is no manager, or it refuses."""
     found = commands(home, service, starts=starts)
     if shutil.which(found[0][0]) is None:
         return False
@@ -129,19 +127,19 @@ def _quoted(text: str) -> str:
 
 
 def install(wanted: Service, *, starts: bool = True) -> None:
-    """Write the service and start it; where it is not to be started, or does not start, print the command that does."""
+    """Write the service and start it; if it is not to be started, or does not start, print the command that starts it."""
     home = get_hermes_home()
     path = unit_path(home, wanted)
     if starts and path.exists():
-        ran(home, wanted, starts=False)  # one that runs would go on as it was
+        ran(home, wanted, starts=False)  # a running service would continue with the old settings
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(unit_text(home, wanted))
     click.echo(f"Written: {path}")
     if starts and ran(home, wanted, starts=True):
         click.echo("It is running, and starts again at the next login.")
     else:
-        told = " && ".join(shlex.join(one) for one in commands(home, wanted, starts=True))
-        click.echo(f"Start it, now and with the machine:  {told}")
+        starting = " && ".join(shlex.join(one) for one in commands(home, wanted, starts=True))
+        click.echo(f"Start it, now and with the machine:  {starting}")
     if sys.platform != "darwin":
         click.echo("Keep it running when you log out:    loginctl enable-linger")
 
@@ -154,13 +152,13 @@ def uninstall(wanted: Service, install: str = "--install") -> None:
         command = shlex.join(["hermes", *wanted.words, install])
         raise click.ClickException(f"the service is not installed; `{command}` installs it")
     is_stopped = ran(home, wanted, starts=False)
-    told = shlex.join(commands(home, wanted, starts=False)[0])
+    stopping = shlex.join(commands(home, wanted, starts=False)[0])
     path.unlink()
-    click.echo(f"Removed: {path}" if is_stopped else f"Removed: {path}\nIf it runs:  {told}")
+    click.echo(f"Removed: {path}" if is_stopped else f"Removed: {path}\nIf it runs:  {stopping}")
 
 
 def listening_socket(host: str, port: int, *, change: str) -> socket.socket:
-    """A socket that listens, so that a client that is quicker than the server waits. `change`: the options to try others."""
+    """A listening socket: clients that connect before the server runs wait. `change`: the options that choose another address."""
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:

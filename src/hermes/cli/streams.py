@@ -1,8 +1,8 @@
-"""Standard streams as a program gets them from a shell: closed, full, or read by a program that stops reading.
+"""Standard streams that a shell may pass closed, full, or to a reader that stops reading.
 
-`prepare` runs before the first command, `finish` after the last: whatever could not be written is one line on standard
+`prepare` runs before the first command, `finish` after the last: output that could not be written is one line on standard
 error and status 1; a reader that has gone (`… | head -1`) is no error. A line on standard error comes after what was
-printed before it, also where both go into one file.
+printed before it, even if both go into one file.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def finish(status: int) -> int:
     return status
 
 
-_said: set[str] = set()  # the lines that `complain` has printed
+_printed: set[str] = set()  # the lines that `complain` has printed
 
 
 def complain(text: str, *, once: bool = False) -> None:
     """Print one line on standard error, if it can be written; quoted text can do nothing to the terminal.
 
-    `once`: not if the same line was printed before.
+    `once`: not again if the same line was printed before.
     """
     from hermes.cli.output import message
     from hermes.texts import harmless
 
-    if once and text in _said:
+    if once and text in _printed:
         return
-    _said.add(text)
+    _printed.add(text)
     try:
         print(message(f"hermes: {as_called(harmless(text))}", sys.stderr), file=sys.stderr)
     except OSError:

@@ -21,7 +21,7 @@ from hermes.whole_files import write_whole
 if TYPE_CHECKING:
     from hermes.cli.services import Service
 
-_PORT = 8646  # of the service, where web.port names none
+_PORT = 8646  # port of the service if web.port is not set
 
 
 @click.command(
@@ -89,7 +89,7 @@ def _address(host: str, port: int) -> str:
 
 
 def _token_file() -> Path:
-    """The file with the token of the lasting link; its owner alone can read it."""
+    """The file with the token of the lasting link, which only its owner can read."""
     return get_hermes_home() / "web.token"
 
 
@@ -104,7 +104,7 @@ def _install(host: str, port: int, options: list[str]) -> None:
     from hermes.cli.services import unit_path
 
     if not unit_path(get_hermes_home(), _service()).exists():
-        listening_socket(host, port, change="with --port").close()  # taken: said now, and not in a log
+        listening_socket(host, port, change="with --port").close()  # a taken port is reported now, not in a log
     file = _token_file()
     if not file.exists():
         make_private(file.parent)

@@ -1,7 +1,7 @@
-"""Commands of chats alone: /insights and /save, which the terminal has as `hermes insights` and `hermes sessions export`,
-/queue and /background, whose texts the gateway's inbox takes as messages to the agent.
+"""Commands of chats: /insights, /save, /queue, /background; and /handoff, which moves a conversation to the chat of /sethome.
 
-Commands that move a conversation: /handoff, and /sethome, which sets the chat where it arrives.
+The terminal has /insights and /save as `hermes insights` and `hermes sessions export`; the gateway's inbox takes the texts
+of /queue and /background as messages to the agent.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def handoff(host: Host, arguments: str) -> None:
     try:
         if not host.db.request_handoff(session_id, platform):
             raise InvalidInput("a handoff of this conversation is already in progress")
-        host.agent.let_go()
+        host.agent.release()
         host.say(f"Handing over to {platform}…")
         problem = wait(host.db, session_id, stopped=lambda: bool(getattr(host, "stopping", False)))
     except InvalidInput:

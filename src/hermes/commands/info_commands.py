@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LISTED = 10
 _CUT = 200
-_CHANGES = 5  # of a file that /why shows
+_CHANGES = 5  # changes of a file that /why shows
 
 
 @command("help", "", "show this list")
@@ -105,7 +105,7 @@ def usage(host: Host, arguments: str) -> None:
 
 
 def _side_tasks(used: Sequence[SideUsage]) -> str:
-    """The usage of titles and summaries, which is no part of the other figures."""
+    """The usage of titles and summaries, which the other figures do not include."""
     if not used:
         return ""
     sent, got = (sum(one[name] for one in used) for name in ("input_tokens", "output_tokens"))
@@ -139,7 +139,7 @@ def _cost(rows: Sequence[SessionRow], kind: str) -> str:
 
 
 def _listed(host: Host, facts: dict[str, str], *, code: bool = False) -> list[str]:
-    """Names and values: in columns where the font is monospaced, else as a list."""
+    """Names and values: in columns if the font is monospaced, else as a list."""
     if host.where == TERMINAL:
         width = max(map(len, facts))
         return [f"{name:<{width}}  {value}" for name, value in facts.items()]
@@ -238,8 +238,8 @@ def why_(host: Host, arguments: str) -> None:
     folder = Path.cwd() if host.where == TERMINAL or row is None or not row["cwd"] else Path(row["cwd"])
     path, lines = parsed(arguments, folder if is_local else None)
     answer = why(host.db, path, lines, limit=_CHANGES, visible_to=host.user, is_local=is_local)
-    told = "\n".join(described(answer, zone_of(host.config.timezone)))
-    host.say(harmless(told) if answer["changes"] else f"No conversation in the record changed {one_line(arguments)}.")
+    text = "\n".join(described(answer, zone_of(host.config.timezone)))
+    host.say(harmless(text) if answer["changes"] else f"No conversation in the record changed {one_line(arguments)}.")
 
 
 def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:
@@ -250,7 +250,7 @@ def recent(host: Host, limit: int = LISTED) -> list[SessionRow]:
 
 
 def session_lines(host: Host, rows: Sequence[SessionRow]) -> list[str]:
-    """Sessions in a list: what each is about, when, and its id; in the terminal in columns."""
+    """A list of sessions: title or beginning, time, and id; in the terminal in columns."""
     width = max((len(row["id"]) for row in rows), default=0)
     return [
         _entry(host, row["id"], row["last_active"], shortened_line(row["title"] or row["preview"] or "—", 48), width)

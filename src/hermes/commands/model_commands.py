@@ -38,7 +38,7 @@ class _ShowsReasoning(Protocol):
 def model_names(model: Model) -> list[str]:
     """The chat models behind the same endpoint; for a model without one those of servers on this machine.
 
-    Asked again after a minute; [] where there is no list.
+    Cached for a minute; [] if there is no list.
     """
     known = _names.get(model.base_url)
     if known is None or time.monotonic() - known[0] > _KEPT_SECONDS:
@@ -80,7 +80,7 @@ def model(host: Host, arguments: str) -> None:
             return
         arguments = others[place]
     default = host.default_model
-    name = default.name if arguments == DEFAULT and DEFAULT not in names else _meant(arguments, names, now)
+    name = default.name if arguments == DEFAULT and DEFAULT not in names else _matching_name(arguments, names, now)
     if name == now.name:
         if name == default.name:
             host.choose_model(None)
@@ -100,8 +100,8 @@ def model(host: Host, arguments: str) -> None:
     host.say(f"From now on {name} answers in this conversation.{back}")
 
 
-def _meant(words: str, names: list[str], now: Model) -> str:
-    """The model meant by a name or a unique part of one. Without a list, the words are taken as they are."""
+def _matching_name(words: str, names: list[str], now: Model) -> str:
+    """The model with this name, or with this unique part of its name. Without a list, the words are used unchanged."""
     if words in names or _is_elsewhere(words, now) or not names:
         return words
     parts = [name for name in names if words.casefold() in name.casefold()]
@@ -202,9 +202,9 @@ def _count(parts: dict[str, int], message: Mapping[str, Any]) -> None:
     role = message.get("role")
     if role == "assistant":
         bare = {key: value for key, value in message.items() if key != "tool_calls"}
-        said = estimate_tokens([bare])
-        parts["Replies"] += said
-        parts["Tool calls"] += estimate_tokens([message]) - said
+        tokens = estimate_tokens([bare])
+        parts["Replies"] += tokens
+        parts["Tool calls"] += estimate_tokens([message]) - tokens
     elif role == "user":
         summary = content_text(message.get("content")).startswith(SUMMARY_MARK)
         parts["Summary" if summary else "Your messages"] += estimate_tokens([message])

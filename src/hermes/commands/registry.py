@@ -59,7 +59,7 @@ class Host(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Whether typing the command has stopped a reply (in the terminal Ctrl-C does that)."""
+        """Whether typing the command has stopped a reply (in the terminal, Ctrl-C stops it)."""
 
     @property
     def place(self) -> str | None:

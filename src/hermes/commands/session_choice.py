@@ -23,7 +23,7 @@ _SHOWN = 10  # candidates
 
 @dataclass(slots=True, frozen=True)
 class ChosenSession:
-    """One session, or those it could have been, or titles that look alike."""
+    """The session that was found, or else the candidates, or similar titles."""
 
     session_id: str | None
     candidates: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def continued(db: SessionDB, session_id: str) -> str:
 
 
 def message_count(db: SessionDB, row: SessionRow) -> int:
-    """How many messages a session shows; those it carries over from another one included."""
+    """How many messages a session shows, including those it carries over from another one."""
     return message_counts(db, [row])[0]
 
 
@@ -88,7 +88,7 @@ def message_counts(db: SessionDB, rows: Sequence[SessionRow]) -> list[int]:
 
 
 def tool_call_count(db: SessionDB, row: SessionRow) -> int:
-    """How many tool calls a session shows; those in the messages it carries over included."""
+    """How many tool calls a session shows, including those in messages it carries over."""
     if row["kind"] not in ("branch", "compression"):
         return int(row["tool_call_count"] or 0)
     calls = (one["tool_calls"] for one in db.get_messages(row["id"]))

@@ -56,7 +56,7 @@ def resume(host: Host, arguments: str) -> None:
 
 
 def _arrived(host: Host, session_id: str) -> str:
-    """The name of the conversation, and its last reply."""
+    """The name of a resumed conversation, and its last reply."""
     row = host.db.get_session(session_id)
     if row is None:
         return "This session no longer exists."

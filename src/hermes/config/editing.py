@@ -1,4 +1,4 @@
-"""Changing config.yaml: one writer at a time, checked whole before it is written, replaced in one step.
+"""Changes config.yaml: one writer at a time, the whole file checked before it is replaced in one step.
 
 A process that edits the file (`hermes config set`, `hermes config edit`) holds a lock from reading it to writing it, so that
 two processes never lose an edit of each other; the file is swapped by a rename, so that no process reads half of it.
@@ -215,7 +215,7 @@ def _says_the_same(one: str, other: str) -> bool:
 
 
 def _edit(keys: list[str], change: Callable[[str], str]) -> None:
-    """Replace the text of the file, unless that makes something wrong; what was wrong before is no reason to refuse."""
+    """Replace the text of the file, unless that adds a mistake; earlier mistakes are no reason to refuse."""
     import yaml
 
     with locked() as (target, text):

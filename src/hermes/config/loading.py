@@ -45,7 +45,7 @@ def load_config(path: Path | None = None, *, needs: Collection[str] | None = Non
 
 
 def _is_shared(config: Config, home: Path) -> bool:
-    """Whether another program keeps its settings in the file as well: it has state.db, our record is store.path."""
+    """Whether another program keeps its settings in this file as well: it has state.db, and our record is store.path."""
     return config.store.path is not None and (home / "state.db").exists()
 
 
@@ -54,7 +54,7 @@ def parse_config(
 ) -> Config:
     """The configuration in a text (`path` is where it came from). With `ignore_unknown`, unknown keys are no error.
 
-    Neither is, with `needs`, a wrong value in another part than these: the default stands there.
+    With `needs`, neither is a wrong value in other parts: the default is used there.
     """
     from hermes.config.reading import check_text
 
@@ -67,7 +67,7 @@ def parse_config(
         config.__dict__["unused_problems"] = tuple(f"{path} {one}" for one in unused)
         problems = [one for one in problems if one not in unused]
     if ignore_unknown:
-        problems = [one for one in problems if not one.unknown]  # the error names what has to be mended
+        problems = [one for one in problems if not one.unknown]  # the error names only what must be corrected
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ConfigError(f"{path} {problems[0]}{more}")
@@ -102,7 +102,7 @@ def read_text(path: Path) -> str | None:
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}\n\r]*))?\}")
 _USER_INFO = re.compile(r"://(?:\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}\n\r]*)?\}|[^/?#\s$]|\$(?!\{))*@")
 _IN_QUERY = re.compile(rf"(?<=password=){VARIABLE.pattern}(?=&|#|\Z)", re.I)
-_FIT = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")  # may stand in a URL's password as it is
+_FIT = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")  # may be in a URL's password unencoded
 _HIDDEN = re.compile("\\$\ue07b[^\ue07b]*?\ue07d")  # `${…}` with its signs out of YAML's sight
 _LINE = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_.]*)\s*=[ \t]*(.*)")
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*')\s*(?:#.*)?""")
@@ -124,7 +124,7 @@ def _aside(sign: str) -> str:
 
 
 def unhidden(text: str) -> str:
-    """The opposite."""
+    """Undo `hidden`."""
     if "$\ue07b" not in text:
         return text
     return _HIDDEN.sub(
@@ -133,7 +133,7 @@ def unhidden(text: str) -> str:
 
 
 def environment(home: Path | None = None) -> dict[str, str]:
-    """The process's variables, and beneath them those of `<home>/.env`."""
+    """The process's variables, then those of `<home>/.env`."""
     return {**read_env((get_hermes_home() if home is None else home) / ".env"), **os.environ}
 
 
@@ -187,7 +187,7 @@ def expanded(text: str, variables: dict[str, str]) -> str | None:
 
 
 def _encoded(value: str, before: str) -> str:
-    """A variable's value as a part of `user:password`; `before` is what stands in front of it there."""
+    """A variable's value as a part of `user:password`; `before` is the text in front of it."""
     from urllib.parse import quote
 
     safe = "" if ":" in VARIABLE.sub("", before) else ":"  # one variable may hold both
@@ -195,7 +195,7 @@ def _encoded(value: str, before: str) -> str:
 
 
 def unset_in(text: str, variables: dict[str, str]) -> list[str]:
-    """The variables a value asks for that have neither a value nor a default. An empty value is none."""
+    """The variables in a value that have neither a value nor a default. An empty value counts as none."""
     if "${" not in text:
         return []
     return [match[1] for match in VARIABLE.finditer(text) if match[2] is None and not variables.get(match[1])]

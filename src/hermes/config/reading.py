@@ -1,4 +1,4 @@
-"""From the text of config.yaml to a Config: every value checked where it stands, so that whatever is wrong has a line.
+"""From the text of config.yaml to a Config: every value is checked where it stands, so that each mistake has a line number.
 
 YAML's own guesses about types are not followed where a key has a type: `transcripts: off` is the word off, and a
 number that comes out of a variable is a number. A message shows what is written in the file, never what a variable
@@ -28,7 +28,7 @@ _WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or 
 
 
 class ConfigProblem(msgspec.Struct, frozen=True):
-    """Something wrong: in which line, and what, in plain words."""
+    """A mistake: its line, and a description in plain words."""
 
     line: int
     text: str
@@ -37,7 +37,7 @@ class ConfigProblem(msgspec.Struct, frozen=True):
 
     @property
     def section(self) -> str:
-        """The first part of the key that it is about; something else where it is about the whole file."""
+        """The first part of the key that it is about; other text if it is about the whole file."""
         return re.split(r"[.:\[]", self.text, maxsplit=1)[0]
 
     def __str__(self) -> str:
@@ -46,14 +46,14 @@ class ConfigProblem(msgspec.Struct, frozen=True):
 
 
 class _Missing:
-    """No value: the default holds."""
+    """No value: the default is used."""
 
 
 _MISSING = _Missing()
 
 
 def check_text(text: str, path: Path) -> tuple[Config, list[ConfigProblem]]:
-    """The configuration in a text, and what is wrong with it (`path` is where it lies, or would)."""
+    """The configuration in a text, and its mistakes (`path` is where the text is, or would be, stored)."""
     import yaml
 
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
@@ -91,7 +91,7 @@ def composed(text: str) -> Any:
 
 
 class _NodeReader:
-    """Goes through the nodes of a file beside the types they should have."""
+    """Compares the nodes of a file with the types they should have."""
 
     def __init__(self, variables: dict[str, str]) -> None:
         self.problems: list[ConfigProblem] = []
@@ -99,12 +99,12 @@ class _NodeReader:
         self._variables = variables
 
     def value(self, kind: Any, node: Any, keys: list[str], line: int) -> Any:
-        """The value of a node in its type; missing where there is none, or none that fits."""
-        said = _said(node)
-        missing = unset_in(said, self._variables) if said is not None else []
+        """The value of a node in its type; `_MISSING` if there is none, or none that fits."""
+        written = _written_text(node)
+        missing = unset_in(written, self._variables) if written is not None else []
         self.unset += [Unset(_name(keys), variable) for variable in missing]
-        text = None if missing else expanded(said, self._variables) if said is not None else ""
-        empty = said == "" and kind is not Any and table.may_be_null(kind)
+        text = None if missing else expanded(written, self._variables) if written is not None else ""
+        empty = written == "" and kind is not Any and table.may_be_null(kind)
         if text is None or node.tag == f"{_TAG}null" or empty:
             return None if table.may_be_null(kind) else _MISSING
         is_name = node.id == "scalar" and node.tag == f"{_TAG}str" and not _TELLTALE.match(text)
@@ -117,11 +117,11 @@ class _NodeReader:
                 self._check_password(found, keys, line)
                 return found
             if self._fits(member, node):
-                return _MISSING  # what is wrong is inside, and said
+                return _MISSING  # the mistake is inside, and reported
             wanted.append(in_words(member))
         known = get_args(kind) if get_origin(kind) is Literal else _timezones() if keys == ["timezone"] else ()
         hint = suggestion(text, known) if _may_show(node, keys) else ""
-        self._say(line, f"{_name(keys)}: expected {' or '.join(wanted)}{_instead(node, keys)}{hint}")
+        self._report(line, f"{_name(keys)}: expected {' or '.join(wanted)}{_instead(node, keys)}{hint}")
         return _MISSING
 
     @staticmethod
@@ -152,12 +152,12 @@ class _NodeReader:
         found = kind(**{names[key]: value for key, value in values.items()})
         whole = not any(one.key.startswith(f"{_name(keys)}.") for one in self.unset)
         if whole and isinstance(found, table.McpServer) and (found.command is None) == (found.url is None):
-            said = "command (a program to start) or url (an address)"
-            self._say(line, f"{_name(keys)}: needs {said}, {'not both' if found.url else 'and has neither'}")
+            needed = "command (a program to start) or url (an address)"
+            self._report(line, f"{_name(keys)}: needs {needed}, {'not both' if found.url else 'and has neither'}")
         return found
 
     def _mapping(self, kind: Any, node: Any, keys: list[str]) -> dict[str, Any]:
-        """The values of a mapping or section by their keys; unknown keys are said and left out."""
+        """The values of a mapping or section by their keys; unknown keys are reported and left out."""
         fields, values = table.fields_of(kind), {}
         for key, at, child in self._entries(node, keys):
             if fields and key not in fields:
@@ -176,10 +176,10 @@ class _NodeReader:
         seen: dict[str, int] = {}
         for key_node, child in node.value:
             line = key_node.start_mark.line + 1
-            if (key := _said(key_node)) is None:
-                self._say(line, f"{_name(keys)}: a key must be text, not a list or a mapping")
+            if (key := _written_text(key_node)) is None:
+                self._report(line, f"{_name(keys)}: a key must be text, not a list or a mapping")
             elif key in seen:
-                self._say(line, f"{_name([*keys, key])}: given twice (first in line {seen[key]}); keep one")
+                self._report(line, f"{_name([*keys, key])}: given twice (first in line {seen[key]}); keep one")
             else:
                 seen[key] = line
                 yield key, line, child
@@ -191,7 +191,7 @@ class _NodeReader:
         if node.id == "sequence":
             return [self.value(Any, child, keys + ["-"], child.start_mark.line + 1) for child in node.value]
         guess = node.tag.removeprefix(_TAG)
-        if text != _said(node):  # from a variable: only what can't be meant as text
+        if text != _written_text(node):  # from a variable: only what can't be meant as text
             guess = "bool" if node.style is None and text in ("true", "false") else "str"
         kind = {"bool": bool, "int": int, "float": float}.get(guess)
         value = _scalar(kind, text) if kind is not None else text
@@ -201,18 +201,18 @@ class _NodeReader:
 
     def _check_password(self, value: Any, keys: list[str], line: int) -> None:
         if isinstance(value, str) and "://" in value and table.is_torn(value):
-            said = "write / @ : ? # % and spaces in the password as %2F %40 %3A %3F %23 %25 %20, or keep it in .env and write"
-            self._say(line, f"{_name(keys)}: {said} ${{NAME}} in its place")
+            hint = "write / @ : ? # % and spaces in the password as %2F %40 %3A %3F %23 %25 %20, or keep it in .env and write"
+            self._report(line, f"{_name(keys)}: {hint} ${{NAME}} in its place")
 
     def _unknown(self, keys: list[str], line: int, known: list[str]) -> None:
-        self._say(line, f"unknown configuration key: {_name(keys)}{table.meant(keys, known)}", unknown=_name(keys))
+        self._report(line, f"unknown configuration key: {_name(keys)}{table.meant(keys, known)}", unknown=_name(keys))
 
-    def _say(self, line: int, text: str, *, unknown: str | None = None) -> None:
+    def _report(self, line: int, text: str, *, unknown: str | None = None) -> None:
         self.problems.append(ConfigProblem(line, text, unknown=unknown))
 
 
 def _is_timezone(name: str) -> bool:
-    """Whether a time zone is known; also where this machine has no list of them."""
+    """Whether a time zone is known, even if this machine has no list of them."""
     from zoneinfo import ZoneInfo
 
     try:
@@ -228,7 +228,7 @@ def _timezones() -> set[str]:
 
 
 def _scalar(kind: Any, text: str) -> Any:
-    """A text as a value of its type, whose rules hold for it."""
+    """A text as a value of this type, checked by its rules."""
     if kind is bool:
         return _BOOLEANS.get(text.lower(), _MISSING)
     if kind == table.Timezone and not _is_timezone(text):
@@ -236,7 +236,7 @@ def _scalar(kind: Any, text: str) -> Any:
     base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     value: str | float = text
     try:
-        if base in (int, float):  # a whole number stays one, also where a fraction may stand
+        if base in (int, float):  # a whole number stays one, even where fractions are allowed
             value = int(text) if base is int or _WHOLE.fullmatch(text) else float(text)
         msgspec.convert(value, kind)
     except (ValueError, msgspec.ValidationError):
@@ -266,21 +266,21 @@ def in_words(kind: Any) -> str:
     return {dict: "a mapping", list: "a list"}.get(get_origin(kind)) or _WORDS.get(kind, "a value")
 
 
-def _said(node: Any) -> str | None:
+def _written_text(node: Any) -> str | None:
     """The text of a node as it is written; None when it is a list or a mapping."""
     return unhidden(node.value) if isinstance(node.value, str) else None
 
 
 def _may_show(node: Any, keys: list[str]) -> bool:
-    text = _said(node)
+    text = _written_text(node)
     if not keys or text is None or table.is_secret(keys) or len(text) > 24 or not text.isprintable():
         return False
     return _TELLTALE.match(text) is None and not ("://" in text and "@" in text)
 
 
 def _instead(node: Any, keys: list[str]) -> str:
-    """', got 'soon'': what the file says, unless it may be a secret."""
-    text = _said(node)
+    """What the file says (`, got 'soon'`), unless it may be a secret."""
+    text = _written_text(node)
     if text is None:
         return f", got {'a list' if node.id == 'sequence' else 'a mapping'}"
     return f", got {text!r}" if _may_show(node, keys) else ""
@@ -311,9 +311,9 @@ def _not_yaml(error: BaseException, text: str) -> ConfigProblem:
     if isinstance(error, RecursionError):
         return ConfigProblem(1, "nested too deeply")
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    said = str(getattr(error, "problem", None) or getattr(error, "reason", ""))
+    problem = str(getattr(error, "problem", None) or getattr(error, "reason", ""))
     usual = "does not fit the lines above it (check indentation, quotes and brackets)"
-    words = next((plain for saying, plain in _SAYINGS.items() if saying in said), usual)
+    words = next((plain for saying, plain in _SAYINGS.items() if saying in problem), usual)
     if mark is None:
         before = text[: getattr(error, "position", 0)]
         return ConfigProblem(before.count("\n") + 1, f"not valid YAML: {words}")

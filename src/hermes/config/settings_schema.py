@@ -1,4 +1,4 @@
-"""The keys of config.yaml: each with its type and its default, and what may stand there.
+"""The keys of config.yaml, each with its type, its default, and the allowed values.
 
 The classes are the list of keys, and their types say everything that is checked: choices, ranges, patterns, known names.
 """
@@ -46,7 +46,7 @@ class ModelSettings(Section):
 
 
 class Auxiliary(Section):
-    """A model for a side task; what is not set is the main model's."""
+    """A model for a side task; unset keys are those of the main model."""
 
     model: str | None = None
     base_url: Url | None = None
@@ -151,7 +151,7 @@ class Permissions(Section):
 
 
 class ResetOverride(Section):
-    """When a new session begins on one platform or in one type of chat; what is None follows session_reset."""
+    """When a new session begins on one platform or in one type of chat; None follows session_reset."""
 
     mode: ResetMode | None = None
     idle_minutes: Amount | None = None
@@ -202,7 +202,7 @@ class Listen(Section):
 
 
 class GatewaySettings(Section):
-    """The messengers."""
+    """Settings of the messengers."""
 
     listen: Listen = msgspec.field(default_factory=Listen)
     brake: BrakeSettings = msgspec.field(default_factory=BrakeSettings)
@@ -211,7 +211,7 @@ class GatewaySettings(Section):
 
 
 class ApiServerSettings(Section):
-    """The HTTP server."""
+    """Settings of the HTTP server."""
 
     enabled: bool = False
     host: str = "127.0.0.1"
@@ -233,7 +233,7 @@ class WebSettings(Section):
 
 
 class McpSettings(Section):
-    """The record over HTTP (`hermes mcp --http`)."""
+    """Settings of the record over HTTP (`hermes mcp --http`)."""
 
     token: str | None = None
 
@@ -256,7 +256,7 @@ class Webhooks(Section):
 
 
 class Unset(msgspec.Struct, frozen=True):
-    """A variable that a value asks for (`${NAME}`, without a default) and that has no value."""
+    """A variable that a value names (`${NAME}`, without a default) and that has no value."""
 
     key: str  # the key whose value it is: "api_server.token"
     variable: str
@@ -312,7 +312,7 @@ class Config(Section, dict=True):
 
     @property
     def unset(self) -> tuple[Unset, ...]:
-        """The variables that values ask for and that are not set."""
+        """The variables that values name and that are not set."""
         found: tuple[Unset, ...] = self.__dict__.get("unset_variables", ())
         return found
 
@@ -321,9 +321,9 @@ class Config(Section, dict=True):
         return [one for one in self.unset if any(one.key == part or one.key.startswith(f"{part}.") for part in parts)]
 
     def require_set(self, *parts: str) -> None:
-        """ConfigError when a value at or below these keys asks for a variable that is not set.
+        """ConfigError when a value at or below these keys names a variable that is not set.
 
-        To be called by whatever uses these keys: a missing secret must never count as "no secret wanted".
+        To be called by the code that uses these keys: a missing secret must never count as "no secret wanted".
         """
         for one in self.unset_in(*parts):
             raise ConfigError(str(one))
@@ -335,9 +335,9 @@ class Config(Section, dict=True):
         with a warning.
         """
         unknown: dict[str, str] = self.__dict__.get("unknown_keys", {})
-        for key, said in unknown.items():
+        for key, problem in unknown.items():
             if any(key.startswith(f"{part}.") for part in parts):
-                raise ConfigError(said)
+                raise ConfigError(problem)
 
     def changed(self, **values: Any) -> Config:
         """A copy with other values; the variables that are not set stay known (msgspec's own `replace` forgets them)."""
@@ -429,7 +429,7 @@ def is_torn(url: str) -> bool:
 
 
 def suggestion(name: str, known: Any) -> str:
-    """'; did you mean X?' or nothing."""
+    """The hint '; did you mean X?', or nothing."""
     from difflib import get_close_matches
 
     close = get_close_matches(name[:100], list(known), n=1, cutoff=0.6)
@@ -437,7 +437,7 @@ def suggestion(name: str, known: Any) -> str:
 
 
 def meant(keys: list[str], known: Iterable[str]) -> str:
-    """'; did you mean X?' for an unknown key: one of those `known` beside it, else one of its name elsewhere."""
+    """The hint '; did you mean X?' for an unknown key: one of the `known` keys beside it, else one of its name elsewhere."""
     elsewhere = [key for key in every_key() if key.split(".")[-1] == keys[-1]]
     return suggestion(keys[-1], known) or (f"; did you mean {elsewhere[0]}?" if elsewhere else "")
 

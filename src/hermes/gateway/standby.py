@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.leases import Lease, clock, kept
+from hermes.agent.leases import Lease, clock, renewing
 from hermes.errors import HermesError, StoreGone
 from hermes.gateway.flow.turns import start
 from hermes.store.coordination.leases import holder_name, is_gone
@@ -50,7 +50,7 @@ class Held(Lease):
     def renewed(self, held: tuple[str, int] | None, still: bool) -> None:
         """Note how long the lease is certainly ours."""
         if still:
-            self._sure_until = self.asked_at + CERTAIN * self.ttl
+            self._sure_until = self.requested_at + CERTAIN * self.ttl
         super().renewed(held, still)
 
     @property
@@ -125,7 +125,7 @@ class Holding:
             if fence is not None:
                 held = Held(self._store, fence, self._ttl, self._gone)
                 try:
-                    with kept(held):
+                    with renewing(held):
                         await held.lost.wait()
                 finally:
                     await self._release(held)
@@ -154,7 +154,7 @@ class Holding:
         """Do a connection's work until its lease is lost, or this is cancelled."""
         work = asyncio.create_task(self._hold(name, held))
         try:
-            with kept(held):
+            with renewing(held):
                 await held.lost.wait()
             _log.warning("another gateway has taken over %s", name)
         finally:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.leases import Lease, kept
+from hermes.agent.leases import Lease, renewing
 from hermes.config.settings_schema import fields_of
 from hermes.errors import ConfigError, HermesError, MissingExtra
 from hermes.gateway.adapter import Adapter, Capabilities, Link
@@ -213,7 +213,7 @@ def announced(db: SessionDB) -> Iterator[None]:
         fence = connections.join(tx, 0.0, name, patience())
     assert fence is not None  # no other process has this name
     try:
-        with kept(Lease(db, fence, patience())):
+        with renewing(Lease(db, fence, patience())):
             yield
     finally:
         db.release_lease(*fence)

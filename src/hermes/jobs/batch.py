@@ -1,8 +1,8 @@
-"""Run a batch: each line is a session of the source `batch`, several at a time, each asked once.
+"""Runs a batch: each line is a session of the source `batch`, several at a time, each run once.
 
-What is done is known from two places: the file of results, and the record. The id of a line's session is made of the
-batch's name and the line itself, so a batch that goes on after a crash finds the sessions of the one before: a reply that
-the record has is written to the results without asking again, and a question without a whole reply is taken up.
+Two places know which lines are done: the file of results, and the record. The id of a line's session is made of the
+batch's name and the line itself, so a batch resumed after a crash finds its earlier sessions: a reply in the record is
+written to the results without asking again, and a question without a complete reply is continued.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SOURCE = "batch"
 ENDED = "batch_done"  # the end_reason of a line's session
 _LOOK = 0.2  # seconds between two looks at the clock
-_STOPPING = 15.0  # seconds in which interrupted turns keep what they have
+_STOPPING = 15.0  # seconds that interrupted turns have to store their text
 
 
 class BatchAgent(Agent):
@@ -41,11 +41,11 @@ class BatchAgent(Agent):
 
 
 @dataclass(slots=True)
-class Standing:
-    """How far a batch is."""
+class BatchProgress:
+    """The progress of a batch."""
 
     total: int
-    done: int = 0  # with those of earlier processes
+    done: int = 0  # lines, with those of earlier processes
     failed: int = 0
     cost: float = 0.0  # US dollars, as far as prices are known; with those of earlier processes
     unpriced: int = 0  # replies of unknown price
@@ -81,7 +81,7 @@ class Stopped(HermesError):
 
 
 class Batch:
-    """One run over the lines that are left."""
+    """One run of the remaining lines."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Batch:
         confirm: Callable[[str], bool | Answer] = lambda question: False,
         one_model: bool = False,
     ) -> None:
-        """`run` is what the ids of the sessions begin with; `one_model`: the model answers whatever a line asks for."""
+        """`run` is the prefix of the session ids; `one_model`: this model answers, whichever model a line names."""
         self._db, self._config, self._model, self._lines, self._results = db, config, model, lines, results
         self._run, self._parallel, self._tools, self._confirm = run, parallel, list(tools), confirm
         self._one_model = one_model
@@ -106,7 +106,7 @@ class Batch:
         self._working: dict[str, Stop] = {}
         self._over: queue.SimpleQueue[Finished] = queue.SimpleQueue()
         self._same: tuple[str, int] = ("", 0)  # the last failure, and how often in a row there was no other outcome
-        self.standing = Standing(len(lines.good))
+        self.progress = BatchProgress(len(lines.good))
 
     # ------------------------------------------------------------------------------------------ the run
 
@@ -114,20 +114,20 @@ class Batch:
         """The session of a line."""
         return f"{self._run}_{place.digest}"
 
-    def run(self, tell: Callable[[Standing], None]) -> None:
-        """Do what is left; `tell` is called now and then. Stopped says why it ended before the last line."""
-        standing = self.standing
+    def run(self, tell: Callable[[BatchProgress], None]) -> None:
+        """Run the remaining lines; `tell` is called now and then. Stopped says why it ended before the last line."""
+        progress = self.progress
         left = []
         for place in self._lines.good:
             session_id = self.session_id(place)
             if session_id in self._results.done:
-                standing.done += 1
+                progress.done += 1
                 price = self._account(session_id)[0]
-                standing.cost += price or 0.0
-                standing.unpriced += price is None
+                progress.cost += price or 0.0
+                progress.unpriced += price is None
             else:
                 left.append(place)
-        standing.began = time.monotonic()
+        progress.began = time.monotonic()
         waiting = iter(left)
         upcoming = next(waiting, None)
         why: Stopped | None = None
@@ -138,7 +138,7 @@ class Batch:
                     upcoming = next(waiting, None)
                 if why is not None and not self._working:
                     break
-                tell(standing)
+                tell(progress)
                 try:
                     finished = self._over.get(timeout=_LOOK)
                 except queue.Empty:
@@ -162,25 +162,25 @@ class Batch:
         ).start()
 
     def _keep(self, finished: Finished) -> Stopped | None:
-        """Write a result; why the batch can't go on, if it can't."""
-        standing, error = self.standing, finished.error
+        """Write a result; returns why the batch can't continue, or None."""
+        progress, error = self.progress, finished.error
         if isinstance(error, StoreError | ConfigError | OSError) and not isinstance(error, Fenced):
-            raise error  # no other line would do better
+            raise error  # every other line would fail as well
         if error is None and finished.text is None:
             return None
-        standing.fresh += 1
+        progress.fresh += 1
         if error is not None and not isinstance(error, HermesError):
             error = HermesError(f"internal error ({type(error).__name__}: {error})")
         finished.error = error
         row = openai_row(finished) if finished.question and finished.question.is_openai else plain_row(finished)
         self._results.append(finished.session_id, row)
         if error is None:
-            standing.done += 1
-            standing.cost += finished.cost or 0.0
-            standing.unpriced += finished.cost is None
+            progress.done += 1
+            progress.cost += finished.cost or 0.0
+            progress.unpriced += finished.cost is None
             self._same = ("", 0)
             return None
-        standing.failed += 1
+        progress.failed += 1
         text = str(error)
         self._same = (text, self._same[1] + 1 if text == self._same[0] else 1)
         if self._same[1] >= max(10, 2 * self._parallel):
@@ -188,7 +188,7 @@ class Batch:
         return None
 
     def _interrupt(self) -> None:
-        """End the turns under way; what they have said is kept, and taken up by the next run."""
+        """End the running turns; their text so far is stored, and the next run continues them."""
         self._stop.set()
         end = time.monotonic() + _STOPPING
         for stop in self._working.values():
@@ -207,7 +207,7 @@ class Batch:
     def _work(self, finished: Finished, question: BatchQuestion, stop: Stop) -> None:
         try:
             self._answer(finished, question, stop)
-        except BaseException as error:  # whatever it is, the run must hear of it
+        except BaseException as error:  # any error must reach the run
             finished.error = error
         self._over.put(finished)
 
@@ -234,7 +234,7 @@ class Batch:
     def _turn(
         self, agent: BatchAgent, session_id: str, question: BatchQuestion, model: Model, stop: Stop
     ) -> Done | None:
-        """Say what the session has not heard yet, and get the reply: from the record if it has a whole one."""
+        """Send the messages that the session lacks, and get the reply: from the record if it is complete there."""
         before = question.messages[:-1]
         if question.system is not None:
             about = {"kind": model.kind, "provider": model.provider, "base_url": model.base_url}
@@ -249,7 +249,7 @@ class Batch:
             kept = {name: message.get(name) for name in ("role", "content", "tool_calls", "tool_call_id")}
             Transactions(self._db).store_message(session_id, kept)
         if len(stored) > len(before):
-            turn = agent.go_on(stored[len(before)]["id"])
+            turn = agent.resume(stored[len(before)]["id"])
         else:
             turn = agent.turn(question.messages[-1]["content"])
         last: Done | None = None
@@ -280,7 +280,7 @@ class Batch:
         return price, sent, received
 
     def _spoken_by(self, session_id: str, model: Model) -> tuple[str, str]:
-        """The model that gave the last reply, and why the reply ended."""
+        """The model of the last reply, and its finish reason."""
         rows = [row for row in self._db.get_messages(session_id) if row["role"] == "assistant"]
         row: Mapping[str, Any] = rows[-1] if rows else {}
         reason = row.get("finish_reason")

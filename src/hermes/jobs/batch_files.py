@@ -1,11 +1,10 @@
-"""The lines of a batch: what each asks, and how a bad one is named.
+"""The files of a batch: its lines, each a request, and its results.
 
-A line is a JSON string (the prompt), an object with `prompt` or `messages`, or a
-request of OpenAI's batch files. Lines are read from the file when their turn comes; only their places are kept.
+A line is a JSON string (the prompt), an object with `prompt` or `messages`, or a request of OpenAI's batch files. Lines are
+read from the file when their turn comes; only their places are kept.
 
-The results of a batch: a file that grows by whole lines, each on the disk before the next is written.
-
-A process that was killed leaves at most one torn line at the end; the next one drops it (the record still has the reply).
+The results grow by whole lines, each on the disk before the next is written. A process that was killed leaves at most one
+torn line at the end; the next one drops it (the record still has the reply).
 Rewriting the file (without failed lines on `--resume`, in the order of the input at the end) replaces it in one step. One
 process writes it at a time.
 """
@@ -33,7 +32,7 @@ from hermes.whole_files import sync_folder
 COMPLETIONS = "/v1/chat/completions"
 _ROLES = ("user", "assistant", "tool")
 _SYSTEM = ("system", "developer")
-_USED = {"model", "messages"}  # of an OpenAI request's body
+_USED = {"model", "messages"}  # fields of an OpenAI request's body
 
 
 class BadLine(ValueError):
@@ -46,7 +45,7 @@ class BatchQuestion:
 
     messages: list[dict[str, Any]]  # the last one is the user's
     system: str | None = None
-    id: Any = None  # as the line gives it; None: it gives none
+    id: Any = None  # the id in the line; None: it has none
     model: str | None = None
     is_openai: bool = False  # the answer has the shape of OpenAI's batch files, too
     unused: frozenset[str] = frozenset()  # settings of the request that are not passed on
@@ -64,7 +63,7 @@ class LinePlace:
 
 @dataclass(slots=True)
 class Lines:
-    """A file of prompts. `good` are the lines that can be asked, `bad` (number, reason) the others."""
+    """A file of prompts. `good` are the valid lines, `bad` (number, reason) the others."""
 
     stream: IO[bytes]
     good: list[LinePlace] = field(default_factory=list)
@@ -72,7 +71,7 @@ class Lines:
     unused: set[str] = field(default_factory=set)  # settings in OpenAI requests that are not passed on
 
     def scan(self) -> None:
-        """Look at every line once. The same line twice is asked twice, under two ids."""
+        """Check every line once. A line that occurs twice runs twice, under two ids."""
         seen: Counter[bytes] = Counter()
         names: dict[str, int] = {}
         offset = 0
@@ -119,7 +118,7 @@ class Lines:
             raise BadLine("it has no field `prompt` or `messages`")
         if not isinstance(line["prompt"], str):
             raise BadLine("its `prompt` is not a text")
-        return _said(line["prompt"], line)
+        return _prompt(line["prompt"], line)
 
 
 def opened(path: str) -> IO[bytes]:
@@ -132,7 +131,7 @@ def opened(path: str) -> IO[bytes]:
     return kept
 
 
-def _said(prompt: str, line: Mapping[str, Any]) -> BatchQuestion:
+def _prompt(prompt: str, line: Mapping[str, Any]) -> BatchQuestion:
     if not prompt.strip():
         raise BadLine("its prompt is empty")
     return BatchQuestion([{"role": "user", "content": prompt}], id=_id(line), model=_model(line))
@@ -160,27 +159,27 @@ def _request(line: Mapping[str, Any]) -> BatchQuestion:
         )
     if not isinstance(body, dict) or "messages" not in body:
         raise BadLine("its body has no messages")
-    asked = _conversation(body)
-    return BatchQuestion(asked.messages, asked.system, name, asked.model, True, frozenset(set(body) - _USED))
+    question = _conversation(body)
+    return BatchQuestion(question.messages, question.system, name, question.model, True, frozenset(set(body) - _USED))
 
 
 def _conversation(line: Mapping[str, Any]) -> BatchQuestion:
-    said = list(_messages(line["messages"]))
-    first = next((number for number, message in enumerate(said) if message["role"] not in _SYSTEM), len(said))
-    rest = said[first:]
+    messages = list(_messages(line["messages"]))
+    first = next((number for number, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
+    rest = messages[first:]
     if not rest or rest[-1]["role"] != "user":
         raise BadLine("the last of its messages is not the user's")
     for message in rest:
         if message["role"] not in _ROLES:
             raise BadLine(f"a message of the role {message['role']!r} stands where none can be used")
-    system = "\n\n".join(_text(message["content"]) for message in said[:first]) or None
+    system = "\n\n".join(_text(message["content"]) for message in messages[:first]) or None
     return BatchQuestion(rest, system, _id(line), _model(line))
 
 
-def _messages(given: Any) -> Iterator[dict[str, Any]]:
-    if not isinstance(given, list) or not given:
+def _messages(messages: Any) -> Iterator[dict[str, Any]]:
+    if not isinstance(messages, list) or not messages:
         raise BadLine("its `messages` are not a list of messages")
-    for message in given:
+    for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise BadLine("one of its messages is not an object with a role")
         content, calls = message.get("content"), message.get("tool_calls")
@@ -201,10 +200,10 @@ class Results:
     """The file of results, locked for this process until `close`."""
 
     def __init__(self, path: Path, *, resume: bool) -> None:
-        """InvalidInput when it is in use, is no file of results, or has results and `resume` is not asked for."""
+        """InvalidInput when it is in use, is no file of results, or has results without `resume`."""
         self.path = path
-        self.done: dict[str, tuple[int, int]] = {}  # session → where its result stands: offset and length
-        self.failed = 0  # results that tell of a failure; dropped
+        self.done: dict[str, tuple[int, int]] = {}  # session → offset and length of its result
+        self.failed = 0  # number of failed results, which are dropped
         if path.exists() and not path.is_file():
             raise InvalidInput(f"{path} is not a regular file, so results can't be kept there")
         self._file = _locked(path)
@@ -217,7 +216,7 @@ class Results:
             raise
 
     def _take_stock(self) -> None:
-        """Find what is done. Failed results and a torn line at the end are dropped."""
+        """Find the lines that are done. Failed results and a torn line at the end are dropped."""
         kept: list[tuple[str, int, int]] = []
         offset = 0
         torn = False
@@ -241,7 +240,7 @@ class Results:
 
     @property
     def run(self) -> str | None:
-        """The name of the batch that the results are of: the sessions' ids begin with it. None without results."""
+        """The name of the batch of these results, the prefix of its session ids. None without results."""
         last = next(reversed(self.done), None)
         return None if last is None else last.rpartition("_")[0]
 
@@ -303,7 +302,7 @@ class Results:
 
 
 def _locked(path: Path) -> int:
-    """The file, made if there is none, and locked. The one that has this name: it may be replaced in the same moment."""
+    """The file, created if it is missing, and locked. It may be replaced meanwhile: the locked one has this name."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
@@ -323,13 +322,13 @@ def _locked(path: Path) -> int:
 
 
 def _sync_folder(path: Path) -> None:
-    """So that the name of a new file outlives a power cut."""
+    """Sync the folder, so that the name of a new file survives a power cut."""
     with suppress(OSError):
         sync_folder(path.parent)
 
 
 def _read(raw: bytes, path: Path, number: int) -> tuple[str, bool]:
-    """The session of a result, and whether it tells of a failure."""
+    """The session of a result, and whether the result is a failure."""
     try:
         row = json.loads(raw)
         session_id = row["session_id"] if "session_id" in row else row["id"]

@@ -1,7 +1,7 @@
-"""Scheduled prompts: which are due, and one run of one of them.
+"""Scheduled prompts: finds those that are due, and runs them.
 
-A run is a turn in a session of the source `cron`. It is claimed before it begins (hermes.store.coordination.cron), and whatever
-happens to the process, another takes it up: the prompt is stored once, the reply comes once, and is delivered once.
+A run is a turn in a session of the source `cron`. It is claimed before it begins (hermes.store.coordination.cron), and if
+its process dies, another continues it: the prompt is stored once, and the reply is stored and delivered once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.agent.conversations import new_session_id
-from hermes.agent.leases import Lease, kept
+from hermes.agent.leases import Lease, renewing
 from hermes.agent.loop import Agent
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
@@ -48,7 +48,7 @@ class CronAgent(Agent):
 
 @dataclass(slots=True, frozen=True)
 class Claimed:
-    """A run that is this process's to do, under the token of its lease."""
+    """A run that this process has claimed, and the token of its lease."""
 
     job: Job
     run: Run
@@ -56,7 +56,7 @@ class Claimed:
 
 
 def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
-    """Take what is due (of one job, if it is named), and what a dead process left; each run once among all processes."""
+    """Claim the runs that are due (of one job, if named) and those of dead processes; one process claims each run."""
     for job in store.due():
         if only is not None and job.id != only:
             continue
@@ -74,7 +74,7 @@ def claim_due(store: CronDB, only: str | None = None) -> Iterator[Claimed]:
         if only not in (None, known.job_id):
             continue
         token = store.db.acquire_lease(lease_of(known.id), holder_name(SOURCE), LEASE_SECONDS)
-        if token is None:  # a live process does it
+        if token is None:  # a live process runs it
             continue
         run = next((one for one in store.running() if one.id == known.id), None)  # as it is now that it is ours
         if run is not None and run.job_id in jobs:
@@ -97,10 +97,10 @@ class Runner:
     parts: Callable[[str, str], list[Part]]
 
     def work(self, claimed: Claimed, stop: Stop) -> list[Outgoing]:
-        """Do a run to its end; what is in the outbox now. A run that was stopped is left for the next process."""
+        """Complete a run; returns what is in the outbox now. A run that was stopped is left for the next process."""
         db, held = self.store.db, (lease_of(claimed.run.id), claimed.token)
         try:
-            with kept(Lease(db, held, LEASE_SECONDS, lost=stop.want)):
+            with renewing(Lease(db, held, LEASE_SECONDS, lost=stop.want)):
                 return self._run(claimed, stop)
         except Fenced:
             return []  # another process continues it
@@ -110,7 +110,7 @@ class Runner:
 
     def _run(self, claimed: Claimed, stop: Stop) -> list[Outgoing]:
         job, run = claimed.job, claimed.run
-        status, said, note = DONE, "", None
+        status, text, note = DONE, "", None
         session_id = run.session_id or run.id
         agent: CronAgent | None = None
         try:
@@ -118,19 +118,19 @@ class Runner:
             reply = self._turn(agent, job, run, stop)
             if reply is None:
                 return []
-            said, session_id = reply, agent.session_id
+            text, session_id = reply, agent.session_id
         except Fenced:
             raise
         except Exception as error:
             known = isinstance(error, HermesError | OSError)
             status, note = FAILED, str(error) if known else f"{type(error).__name__}: {error}"
-            said = f"The job {job.id} ({shortened_line(job.prompt, 60)}) failed: {note}"
+            text = f"The job {job.id} ({shortened_line(job.prompt, 60)}) failed: {note}"
         finally:
             if agent is not None:
                 agent.close(patience=0)
         outgoing: list[Part] = []
         try:
-            outgoing = self._deliver(job, run, said)
+            outgoing = self._deliver(job, run, text)
         except (HermesError, OSError) as error:
             undelivered = f"this could not be delivered: {error}"
             status, note = FAILED, undelivered if note is None else f"{note}; {undelivered}"
@@ -152,14 +152,14 @@ class Runner:
         )  # fmt: skip
 
     def _turn(self, agent: CronAgent, job: Job, run: Run, stop: Stop) -> str | None:
-        """The reply; None when the run was stopped."""
+        """Run the turn; returns the reply, or None when the run was stopped."""
         from threading import Event
 
         pause = Event().wait
         if stop.wanted or not agent.wait_for_turn(lambda who: None, lambda seconds: pause(seconds) or stop.wanted):
             return None
         if run.message_id is not None:
-            turn = agent.go_on(run.message_id)
+            turn = agent.resume(run.message_id)
         else:
             turn = agent.turn(job.prompt, keep=partial(self.store.store_prompt, run.id))
         reply: str | None = None

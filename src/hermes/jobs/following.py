@@ -1,4 +1,4 @@
-"""Following other programs' histories as the only process that does (`hermes sessions watch`).
+"""Follows other programs' histories, in one process at a time (`hermes sessions watch`).
 
 A lease in the store says which process follows these places of this machine. A second process waits until it is free: it
 takes over at once when the first one was killed on this machine, and within the lease's time otherwise.
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hermes.agent.leases import Lease, kept
+from hermes.agent.leases import Lease, renewing
 from hermes.errors import HermesError, StoreClosed, StoreGone
 from hermes.interop.history_watch import HistoryWatcher, usual_places
 from hermes.store.coordination.leases import holder_name
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 LEASE_SECONDS = 30.0
-RETRY_SECONDS = 5.0  # after a failure
-WAIT_SECONDS = 2.0  # between two attempts to get the lease
+RETRY_SECONDS = 5.0  # seconds before a retry after a failure
+WAIT_SECONDS = 2.0  # seconds between two attempts to get the lease
 _log = logging.getLogger("hermes.watch")
 
 
 class Listener(Protocol):
-    """Told what happens. Called in the thread that follows."""
+    """Receives the events of following, in the thread that follows."""
 
     def began(self) -> None:
-        """This process follows the places from now on."""
+        """This process has begun to follow the places."""
 
     def waits_for(self, holder: str) -> None:
         """Another process (its lease's holder) follows them; called once for each."""
@@ -57,13 +57,13 @@ def lease_name(folders: Sequence[Path]) -> str:
 
 
 def described(holder: str) -> str:
-    """A holder for people."""
+    """A description of a holder, for people."""
     host, _, rest = holder.partition(":")
     return f"process {rest.partition(':')[0]} on {host}"
 
 
 def follow(db: SessionDB, folders: Sequence[Path], listener: Listener, stopped: threading.Event) -> None:
-    """Follow until `stopped` is set, whatever fails meanwhile. StoreGone ends it: that store does not come back."""
+    """Follow until `stopped` is set, despite failures. StoreGone ends it: that store does not come back."""
     waited_for: str | None = None
     while not stopped.is_set():
         pause = RETRY_SECONDS
@@ -90,14 +90,14 @@ def follow(db: SessionDB, folders: Sequence[Path], listener: Listener, stopped: 
 
 @contextmanager
 def _lease(db: SessionDB, name: str) -> Iterator[threading.Event | None]:
-    """Hold a lease; the event says that it is lost. None when another process holds it."""
+    """Hold a lease; gives an event that is set when it is lost, or None when another process holds it."""
     token = db.acquire_lease(name, holder_name("watch"), LEASE_SECONDS)
     if token is None:
         yield None
         return
     lost = threading.Event()
     try:
-        with kept(Lease(db, (name, token), LEASE_SECONDS, lost=lost.set)):
+        with renewing(Lease(db, (name, token), LEASE_SECONDS, lost=lost.set)):
             yield lost
     finally:
         if not lost.is_set():

@@ -37,7 +37,7 @@ def listed() -> list[dict[str, Any]]:
 
 
 def called(name: str, given: dict[str, Any]) -> str | None:
-    """What a tool answers; None: nothing yet."""
+    """The result of a tool; None: no answer yet."""
     if name == "die":
         os._exit(3)
     if name == "slow":

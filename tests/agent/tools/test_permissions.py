@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.permission import NOBODY, Answer, covers, read_answer, rule_for
+from hermes.agent.tools.permission import NO_USER, Answer, covers, read_answer, rule_for
 from hermes.agent.tools.terminal import question, terminal
 from hermes.agent.tools.tool import Context
 from hermes.config import Config, load_config
@@ -354,7 +354,7 @@ def test_the_answers() -> None:
 
 def test_where_no_one_can_be_asked_the_refusal_says_so(make_context: Any) -> None:
     context = make_context()
-    context.confirm = lambda question: NOBODY
+    context.confirm = lambda question: NO_USER
     with pytest.raises(ToolDeclined, match=r"no one can be asked here: Run `git push`.*permissions.allow.*git push"):
         terminal.run(context, {"command": "git push"})
     context.config.permissions.allow.append("touch")

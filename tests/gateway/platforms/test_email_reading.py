@@ -1,4 +1,4 @@
-"""What a mail says: the words of common mail programs, broken mails, forged ones, and those of machines."""
+"""Reading mail: the text of common mail programs, broken mails, forged ones, and those of machines."""
 
 from __future__ import annotations
 

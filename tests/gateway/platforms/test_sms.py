@@ -157,7 +157,7 @@ def test_messages_sent_while_the_gateway_was_down_are_answered_once(lab: Lab, mo
 
 
 def _said(home: Path, user_id: str) -> list[str]:
-    """What a person has said, as the store has it."""
+    """The messages of a person in the store."""
     with SessionDB(home / "state.db") as db:
         rows = db.list_sessions_rich(source="sms", visible_to=("sms", user_id))
         return [str(one["content"]) for row in rows for one in db.get_messages(row["id"]) if one["role"] == "user"]

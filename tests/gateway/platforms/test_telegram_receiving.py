@@ -1,4 +1,4 @@
-"""What is said to the bot arrives once it is kept, in order, from every kind of place, and nothing is left behind."""
+"""Messages to the bot arrive once they are stored, in order, from every kind of chat, and none is left behind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def telegram(lab: Lab, **more: Any) -> Telegram:
 
 
 def heard(lab: Lab, count: int, **more: Any) -> list[Event]:
-    """What the bot hears when it comes online."""
+    """The events that the bot receives when it comes online."""
 
     async def listen() -> list[Event]:
         async with connected(telegram(lab, **more)) as link:

@@ -1,4 +1,4 @@
-"""What the agent says appears where it should, formatted; every refusal has its own name; webhooks are guarded."""
+"""The agent's texts arrive formatted and in the right place; every refusal has its own name; webhooks are guarded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conformance suite asks of a platform: a place where people talk to the agent, and where things can go wrong.
+"""The interface of a platform for the conformance suite: a place where people talk to the agent, and where things can go wrong.
 
 A lab is a server the real adapter connects to. Three people are there: alice and bob may talk to the agent, mallory may
 not. `where` names a chat: "dm" (with `who`), "group", "channel" or "thread" (a thread of the group or channel).
@@ -30,7 +30,7 @@ class Lab:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What stands below platforms.<name> in config.yaml, so that the adapter talks to this lab."""
+        """The settings below platforms.<name> in config.yaml, so that the adapter talks to this lab."""
         raise NotImplementedError
 
     def user_id(self, who: str) -> str:
@@ -46,7 +46,7 @@ class Lab:
         raise NotImplementedError
 
     def shown(self, where: str = "dm", *, who: str = "alice") -> list[str]:
-        """What the agent has said in that chat as people see it now (after edits), in order, as plain text."""
+        """The agent's messages in that chat as people see them now (after edits), in order, as plain text."""
         raise NotImplementedError
 
     def attach(
@@ -152,7 +152,7 @@ class ServerLab(Lab):
 
 
 def before_the_last(runs: list[list[str]], kept: set[str]) -> set[str]:
-    """What was written to connections (in order) and can't be lost: each one kept, and all that came before it by its connection."""
+    """The writes to connections (in order) that can't be lost: each one stored, and all before it on its connection."""
     found: set[str] = set()
     for run in runs:
         last = max((place for place, name in enumerate(run) if name in kept), default=-1)

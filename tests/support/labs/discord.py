@@ -226,7 +226,7 @@ class Lab(base.Lab):
         self.server.call(self.server.dispatch("MESSAGE_DELETE_BULK" if bulk else "MESSAGE_DELETE", data))
 
     def redeliver(self, message_id: str) -> None:
-        """The same event once more."""
+        """Send the event of a message once more."""
         message = self.server.find(message_id)
         self.server.call(self.server.dispatch("MESSAGE_CREATE", self.server.event(message)))
 

@@ -45,14 +45,14 @@ class Schema:
         _open_package(self._folder)
 
     def operation(self, method: str, path: str) -> Operation | None:
-        """What a request asks for; None if the document has no such thing."""
+        """The operation of a request; None if the document has none."""
         for name, its_method, pattern, query, body in self._operations:
             if its_method == method and (found := pattern.fullmatch(path)):
                 return Operation(name, found.groupdict(), query, body)
         return None
 
     def problems(self, operation: Operation, query: Mapping[str, str], body: Any) -> list[str]:
-        """What the document has against a request."""
+        """The errors in a request, by the document."""
         extra = {name for name in query if name not in operation.query and (operation.name, name) not in UNDOCUMENTED}
         found = [f"{operation.name}: no query parameter {name}" for name in sorted(extra)]
         if operation.body is None:
@@ -64,7 +64,7 @@ class Schema:
         return found
 
     def against(self, model: str, thing: Any) -> list[str]:
-        """What the document has against a JSON object that should be a `model` ("message_create_request")."""
+        """The errors in a JSON object that should be a `model` ("message_create_request"), by the document."""
         if model == "application_command_update_request" and "options" in thing:
             # The generated class takes a text option for any other kind too, and then refuses it as ambiguous.
             found = [

@@ -268,7 +268,7 @@ class DiscordServer:
         return made
 
     def event(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The same as the gateway shows it: with the server it is on and who its author is there."""
+        """A message as the gateway sends it: with its server, and its author's membership there."""
         message = self._with_links(message)
         guild = self.channels[message["channel_id"]].get("guild_id")
         if guild is None:

@@ -91,7 +91,7 @@ class Lab(Base):
         return message_id
 
     def noted(self, account: str) -> bytes:
-        """What the mail server writes above a mail of somebody who has logged in."""
+        """The headers that the mail server adds to a mail of a logged-in user."""
         login = f"Authentication-Results: {SERVER}; auth=pass smtp.auth={account}"
         return f"{login}\r\nReceived: from lab (lab [192.0.2.7]) by {SERVER} (Postfix) with ESMTPSA id x\r\n".encode()
 
@@ -162,7 +162,7 @@ class Lab(Base):
 
 
 def plain_text(mail: EmailMessage) -> str:
-    """What a mail program without HTML shows."""
+    """The text of a mail in a program without HTML."""
     part = mail.get_body(("plain",))
     return "" if part is None else str(part.get_content()).replace("\r\n", "\n").removesuffix("\n")
 

@@ -288,7 +288,7 @@ class MailServer:
 
     @property
     def certificate(self) -> Path:
-        """What the servers' TLS is signed with."""
+        """The certificate that signs the servers' TLS."""
         return self.folder / "cert.pem"
 
     def deliver(self, recipient: str, mail: bytes, sender: str = f"somebody@{DOMAIN}") -> None:

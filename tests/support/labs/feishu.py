@@ -441,6 +441,6 @@ def _elements(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _words(message: dict[str, Any]) -> str:
-    """What people read in a card."""
+    """The visible text of a card."""
     texts = [one.get("content") or one.get("text", {}).get("content", "") for one in _elements(message)[:1]]
     return re.sub("&#60;", "<", "".join(texts))

@@ -80,7 +80,7 @@ def parse_frame(data: bytes) -> dict[str, Any]:
 
 
 def card_problem(card: Any) -> str | None:
-    """What the published structure of cards (JSON 2.0) refuses in this one."""
+    """The first error in a card, by the published structure of cards (JSON 2.0)."""
     if not isinstance(card, dict) or set(card) != {"schema", "config", "body"} or card["schema"] != "2.0":
         return "a card has schema 2.0, config and body"
     if card["config"] != {"update_multi": True}:

@@ -324,7 +324,7 @@ class Lab(Base):
         return [e["data"]["text"] for e in list(self.listener.events) if e["data"]["conversation_id"] == chat]
 
     def notifications(self) -> dict[str, dict[str, Any]]:
-        """What stands on Home Assistant's own page, by its id."""
+        """The notifications on Home Assistant's own page, by id."""
         found = self.house.wire.ask("persistent_notification/get")
         return {one["notification_id"]: one for one in found if one["notification_id"].startswith("hermes_")}
 

@@ -200,7 +200,7 @@ class Person:
         return str(self.ask("GET", f"/rooms/{quote(room)}/messages", params={"dir": "b", "limit": 1})["start"])
 
     def events(self, room: str, since: str) -> list[dict[str, Any]]:
-        """What happened in a room since then, oldest first."""
+        """The events in a room since then, the oldest first."""
         found: list[dict[str, Any]] = []
         start: str | None = since
         while start is not None:

@@ -23,7 +23,7 @@ from tests.support.loop_thread import LoopThread
 
 
 class Request(NamedTuple):
-    """What was asked for; the body only where its length was announced."""
+    """A request; its body only if its length was announced."""
 
     method: str
     path: str

@@ -55,7 +55,7 @@ class Recorder:
 
     @property
     def texts(self) -> list[str]:
-        """What was said, in order."""
+        """The texts of the events, in order."""
         return [event.text for event in self.events]
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> Any:

@@ -60,7 +60,7 @@ class RpcError(Exception):
 
 
 def problems_of(method: str, params: dict[str, Any]) -> list[str]:
-    """What is wrong with a request, by signal-cli's documentation."""
+    """The errors in a request, by signal-cli's documentation."""
     known = METHODS.get(method)
     if known is None:
         return [f"there is no method {method}"]
@@ -149,7 +149,7 @@ class Lab(Base):
 
     @property
     def base_url(self) -> str:
-        """Where the daemon listens."""
+        """The address where the daemon listens."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property

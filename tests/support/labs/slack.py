@@ -72,7 +72,7 @@ class Lab(base.Lab):
 
     @property
     def state(self) -> State:
-        """What the server knows; its lists may be read from any thread."""
+        """The state of the server; its lists may be read from any thread."""
         return self.server.state
 
     def user_id(self, who: str) -> str:
@@ -260,7 +260,7 @@ class Lab(base.Lab):
         self.server.do(inside)
 
     def send_again(self) -> None:
-        """What was not acknowledged in time goes out once more."""
+        """Send the events that were not acknowledged in time once more."""
         self.server.do(self.server.send_again)
 
     def answer_next(self, method: str, answer: Callable[[], web.StreamResponse], times: int = 1) -> None:
@@ -316,7 +316,7 @@ def _encoded(text: str) -> str:
 
 
 def _visible(said: Said) -> str:
-    """What people see of a message."""
+    """The visible text of a message."""
     if not said.blocks:
         return said.text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&").replace("\u2060", "")
     shown = [block for block in said.blocks if block["type"] != "actions"]

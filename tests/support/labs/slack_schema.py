@@ -73,7 +73,7 @@ def methods() -> dict[str, dict[str, tuple[str, bool]]]:
 
 
 def problems_of(method: str, given: dict[str, Any], *, as_json: bool) -> list[str]:
-    """What is wrong with a request, by Slack's description."""
+    """The errors in a request, by Slack's description."""
     found = [f"{method}: {problem}" for problem in _block_problems(given.get("blocks"))]
     return found + (_argument_problems(method, given, as_json) if at_hand(FOLDER) else [])
 

@@ -41,7 +41,7 @@ class Said:
 
 @dataclass
 class State:
-    """What changes while people talk."""
+    """The state that changes while people talk."""
 
     messages: list[Said] = field(default_factory=list)
     files: dict[str, tuple[dict[str, Any], bytes]] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Server:
         self.send_again(lambda through: through is socket)
 
     def send_again(self, which: Callable[[web.WebSocketResponse], bool] = lambda socket: True) -> None:
-        """What is not acknowledged goes out once more."""
+        """Send the events that were not acknowledged once more."""
         for name, (envelope, through) in list(self.state.unacknowledged.items()):
             if which(through):
                 del self.state.unacknowledged[name]

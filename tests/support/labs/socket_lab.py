@@ -18,7 +18,7 @@ class SocketLab(ServerLab):
     _socket: web.WebSocketResponse | None = None
 
     def _application(self) -> web.Application:
-        """What is served; called on the event loop."""
+        """The application to serve; called on the event loop."""
         raise NotImplementedError
 
     def drop(self) -> None:

@@ -485,7 +485,7 @@ class Lab(base.Lab):
         raise Refused(400, "Bad Request: message to edit not found")
 
     def _gate(self, chat_id: Any, text: str, more: dict[str, Any]) -> None:
-        """What is asked of every text that is sent."""
+        """Check every text that is sent, and refuse it if a refusal is due."""
         if self._refusals:
             raise self._refusals.pop(0)
         if chat_id in self.moved:

@@ -42,7 +42,7 @@ def load() -> Schema:
 
 
 class Schema:
-    """What may be sent and what may come back. Every check returns what is wrong, in words."""
+    """The types of requests and responses. Every check returns the errors, in words."""
 
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._known: dict[str, dict[str, dict[str, Any]]] = {
@@ -60,7 +60,7 @@ class Schema:
         return values, self._fields(method, fields, {**given, **values})
 
     def thing(self, kind: str, value: Any, where: str = "") -> list[str]:
-        """What is wrong with a value that should be of this kind."""
+        """The errors in a value that should be of this kind."""
         where = where or kind
         if kind.startswith("Array of "):
             if not isinstance(value, list):

@@ -57,7 +57,7 @@ def marks_of(text: str) -> list[dict[str, Any]]:
 
 
 def marks_wrong(text: str, entities: list[dict[str, Any]]) -> list[str]:
-    """What breaks Telegram's rules for marks: inside the text, one within the other or apart, nothing in or over code."""
+    """The errors of marks by Telegram's rules: inside the text, nested or apart, nothing in or over code."""
     wrong = []
     spans = [(one["offset"], one["offset"] + one["length"], one["type"]) for one in entities]
     for start, end, kind in spans:

@@ -1,6 +1,6 @@
 """Chooses the model: the configured endpoint, else a server on this machine, else the embedded model, else your own history.
 
-It also lists the models this machine can use: keys of providers, servers that run here, packages, and files of llama.cpp.
+It also lists the models that this machine can use: by provider keys, local servers, packages, and files of llama.cpp.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ SMALL_QUESTION = [{"role": "user", "content": "Answer with the word OK."}]
 
 
 def settings_for(name: str, config: Config) -> dict[str, str]:
-    """The keys of `model` in config.yaml to use this model with; with an address, they take the place of all others.
+    """The keys of `model` in config.yaml that select this model; with an address, they replace all others.
 
-    InvalidInput says what is missing.
+    InvalidInput names what is missing.
     """
     if name in ("embedded", "extractive", *(known for known, model in MODELS.items() if model.purpose == "chat")):
         if name != "extractive" and place_of("smollm2") is None:
@@ -115,9 +115,9 @@ def settings_for(name: str, config: Config) -> dict[str, str]:
 
 
 def model_of_choice(config: Config, name: str | None, main: Model) -> Model:
-    """The model that was chosen for a conversation (`SessionDB.chosen_model`); the configured one (`main`) where none was.
+    """The model chosen for a conversation (`SessionDB.chosen_model`), else the configured one (`main`).
 
-    Every entry point asks this, so a choice made in one holds in all. A chosen model that is not available is logged.
+    Every entry point calls this, so a choice made in one applies in all. A chosen model that is not available is logged.
     """
     if not name or name == main.name:
         return main
@@ -128,16 +128,16 @@ def model_of_choice(config: Config, name: str | None, main: Model) -> Model:
 
 
 def other_model(config: Config, name: str, main: Model) -> Model | None:
-    """The model of this name instead of the main one; None where no server on this machine has it."""
+    """The model of this name at a server on this machine, in place of the main one; None if no server has it."""
     if main.base_url is None and servers.endpoint_named(name, environment()) is None:
         return local_model(config, name)
     return named_model(name, main)
 
 
 def model_again(main: Model, name: str, about: str | None) -> tuple[Model | None, str]:
-    """The model that a conversation was held with; None, and what is missing, where it is not available.
+    """The model that a conversation used; None, and what is missing, if it is not available.
 
-    `about` is the session's `model_config`, if that is about this model: it says where the model was.
+    `about` is the session's `model_config` if it describes this model: where the model was.
     """
     here, variables = main.base_url, environment()
     try:
@@ -197,7 +197,7 @@ def local_model(config: Config, name: str | None) -> EndpointModel | None:
 
 
 def _same(listed: str, name: str) -> bool:
-    """Ollama lists `llama3.2:latest` for what people call llama3.2."""
+    """Whether two names mean the same model: Ollama lists `llama3.2:latest` for what people call llama3.2."""
     return listed in (name, f"{name}:latest")
 
 
@@ -214,7 +214,7 @@ def auxiliary_model(config: Config, task: str, main: Model) -> Model:
 
 
 def named_model(name: str, main: Model) -> EndpointModel:
-    """The model of this name: at the provider that it names, else behind the same endpoint as the main one."""
+    """The model of this name: at the provider in its name, else behind the endpoint of the main one."""
     return _beside(main, name)
 
 

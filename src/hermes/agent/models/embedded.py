@@ -1,7 +1,7 @@
 """The embedded model: a small language model inside this process, for when there is no key, no server and no network.
 
-It is small, so its prompts are short: a short system prompt, the newest turns that fit, and, since it
-can't call tools, the best excerpts from the user's own history, quoted. The library and the file are loaded for the
+It is small, so its prompts are short: a short system prompt, the newest turns that fit and, since it can't call tools,
+the best excerpts from the user's own history, quoted. The library and the file are loaded for the
 first question, once per process. The library listens on a port of this machine, with a key that only this process
 knows, and is an endpoint like any other.
 """
@@ -35,14 +35,14 @@ REPLY = 300  # tokens of an answer at most
 
 
 def find_model(home: Path) -> Path | None:
-    """The embedded model's file, when it can be used: it and its library are installed, and HERMES_NO_EMBEDDED is not 1."""
+    """The embedded model's file, if it and its library are installed and HERMES_NO_EMBEDDED is not 1."""
     if os.environ.get("HERMES_NO_EMBEDDED", "") not in ("", "0") or find_spec("xllamacpp") is None:
         return None
     return place_of("smollm2", home)
 
 
 class EmbeddedModel:
-    """SmolLM2 in this process: one instance for all conversations and threads, which it answers one after the other."""
+    """SmolLM2 in this process: one instance serves all conversations and threads, one after the other."""
 
     name = "smollm2"
     kind = "embedded"
@@ -56,11 +56,11 @@ class EmbeddedModel:
 
     def unread(self, messages: Sequence[Message]) -> str | None:
         """A line about a question of which the model gets only the beginning and the end."""
-        asked, read = question_of(messages), question_read(messages, ROOM)
-        if len(read) >= len(asked):
+        question, read = question_of(messages), question_read(messages, ROOM)
+        if len(read) >= len(question):
             return None
         return (
-            f"Your message has {len(asked):,} characters, and the embedded model reads about {len(read):,} of such a text:"
+            f"Your message has {len(question):,} characters, and the embedded model reads about {len(read):,} of such a text:"
             " it gets the beginning and the end."
         )
 
@@ -76,17 +76,17 @@ class EmbeddedModel:
         if endpoint is None:
             yield Reply(finish_reason="interrupted", model=self.name)
             return
-        said: list[str] = []
+        texts: list[str] = []
 
         def stopped() -> bool:
-            return cancelled() or in_circles("".join(said))
+            return cancelled() or in_circles("".join(texts))
 
-        # Where the estimate was wrong and the text does not fit, which is noticed before the first piece, half of it is used.
+        # If the estimate was wrong and the text does not fit (noticed before the first piece), the second try uses half the room.
         for room in (ROOM, ROOM // 2):
             try:
                 for item in endpoint.pieces(fitted(messages, room), _LIMITS, stopped):
                     if isinstance(item, Piece):
-                        said.append(item.text)
+                        texts.append(item.text)
                     elif item.finish_reason == "interrupted" and not cancelled():
                         item.finish_reason = "stop"  # it repeated itself: the reply ends here
                     yield item
@@ -108,12 +108,12 @@ class EmbeddedModel:
 
 
 _LIMITS = {"max_tokens": REPLY, "temperature": 0.1}  # a penalty for repetition would punish the words of the question
-_loading: dict[Path, Future[tuple[Any, EndpointModel]]] = {}  # for each file the server, once it is loaded
+_loading: dict[Path, Future[tuple[Any, EndpointModel]]] = {}  # the server of each file, once it is loaded
 _lock = threading.Lock()
 
 
 def _loaded(path: Path, cancelled: Callable[[], bool]) -> EndpointModel | None:
-    """The file as an endpoint of this process, loaded by the first caller; None if `cancelled()` turns true before."""
+    """The file as an endpoint of this process, loaded by the first caller; None if `cancelled()` turns true meanwhile."""
     with _lock:
         if path not in _loading:
             _loading[path] = Future()
@@ -190,7 +190,7 @@ def question_of(messages: Sequence[Message]) -> str:
 
 
 def question_read(messages: Sequence[Message], room: int) -> str:
-    """The part of what the user asked last that fits in a prompt of `room` tokens."""
+    """The part of the user's last question that fits in a prompt of `room` tokens."""
     return plain_content(fitted([*messages[:-1], {**messages[-1], "recalled": ""}], room)[-1]["content"])
 
 
@@ -200,12 +200,12 @@ def fitted(messages: Sequence[Message], room: int) -> list[Message]:
     Text that was recalled for the question is included if it fits. Tool calls and their results are left out: this model has no
     tools. The last message is the user's.
     """
-    given = next(
+    prompt = next(
         (plain_content(message.get("content")) for message in messages if message.get("role") == "system"), ""
     ).strip()
     # A small model follows a short prompt: the first paragraph, or the short one where it is this program's own.
-    own = not given or given.startswith(_OWN)
-    system = _WHO if own else cut_to(given.partition("\n\n")[0], SYSTEM // 3)
+    own = not prompt or prompt.startswith(_OWN)
+    system = _WHO if own else cut_to(prompt.partition("\n\n")[0], SYSTEM // 3)
     turns = [
         {"role": message["role"], "content": plain_content(message.get("content"))}
         for message in messages

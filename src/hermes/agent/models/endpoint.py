@@ -101,7 +101,7 @@ class EndpointModel:
     def stream(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = (), *, cancelled: Callable[[], bool]
     ) -> Iterator[Piece | Reply]:
-        """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends at once with these."""
+        """The pieces as they arrive, then the whole Reply. When `cancelled()` turns true it ends with the pieces so far."""
         yield from self.pieces(messages, {"tools": list(tools)} if tools else {}, cancelled)
 
     def complete(
@@ -146,7 +146,7 @@ class EndpointModel:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Errors as this program's own, which name the setting that chose this model."""
+        """Convert errors of this block to this program's own, which name the setting that chose this model."""
         try:
             yield
         except HermesError as error:
@@ -168,7 +168,7 @@ class EndpointModel:
     def _chunks(self, call: PendingCall, messages: Sequence[Message], body: dict[str, Any]) -> Generator[Any]:
         """The chunks of a reply, and END. A field that this server rejects is left out from then on."""
         while True:
-            known = self._left_out  # another thread may find out the same meanwhile
+            known = self._left_out  # another thread may notice the same meanwhile
             content = encoded(self._sent(messages, body))
             with call.post(self._http, self._url("chat/completions"), self._headers(), content) as response:
                 if response.is_success:
@@ -181,7 +181,7 @@ class EndpointModel:
                 self._left_out = self._left_out | unknown
 
     def _replied(self, response: Response) -> Iterator[Any]:
-        """The chunks of a response; that of a server that does not stream is the reply in one piece, or an error."""
+        """The chunks of a response; a server that does not stream sends the whole reply, or an error, as one."""
         kind = _kind(response)
         if "html" in kind:
             raise ModelRefused(f"{self.where} is a web page, not a model's endpoint; check model.base_url")
@@ -256,7 +256,7 @@ def _not_understood(response: Response, body: dict[str, Any], messages: Sequence
 
 
 class Assembler:
-    """Takes chunks of a chat completion (as dicts), gives pieces to show, and at the end the complete reply."""
+    """Turns the chunks of a chat completion (dicts) into pieces to show and, at the end, the complete reply."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -363,7 +363,7 @@ class Assembler:
 
 
 def _stored_call(call: dict[str, Any]) -> dict[str, Any]:
-    """A tool call as it is stored and sent back. One without an id gets one, for its result must name it."""
+    """A tool call as it is stored and sent back. A missing id is made, since the result must name it."""
     return {
         "id": call["id"] or f"call_{secrets.token_hex(8)}",
         "type": "function",
@@ -425,7 +425,7 @@ def usage_in(counts: dict[str, Any]) -> Usage:
 
 
 def _is_amount(value: Any) -> TypeGuard[int | float]:
-    """Whether a store can hold it: an endpoint may send any JSON, and a strange count must not cost the reply."""
+    """Whether a store can hold this count: an endpoint may send any JSON, and an invalid count must not lose the reply."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2**53
 
 

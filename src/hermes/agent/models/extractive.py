@@ -41,8 +41,8 @@ _GREETING = re.compile(
 class ExtractiveModel:
     """Quotes your history; one instance for all conversations and threads.
 
-    `session_id` is its conversation, `user` the one whose sessions may be quoted (None: the owner's, all); of a conversation
-    that is not `private`, none but itself.
+    `session_id` is its conversation, `user` the one whose sessions may be quoted (None: the owner, who sees all). In a
+    conversation that is not `private`, only that conversation is quoted.
     """
 
     name = EXTRACTIVE
@@ -59,7 +59,7 @@ class ExtractiveModel:
         self._within = session_id if not private else None
 
     def speaking_in(self, session_id: str, user: User | None, *, private: bool = True) -> ExtractiveModel:
-        """A copy of the assistant for one conversation and user."""
+        """A copy for one conversation and user."""
         return ExtractiveModel(self.db, session_id, user=user, private=private)
 
     def unread(self, messages: Sequence[Message]) -> str | None:
@@ -87,8 +87,8 @@ class ExtractiveModel:
 
     def answer(self, question: str) -> str:
         """The answer to a question."""
-        asked = fold(" ".join(question.split())).strip(" .!,?¡¿。！？、")
-        if _GREETING.match(asked):
+        folded = fold(" ".join(question.split())).strip(" .!,?¡¿。！？、")
+        if _GREETING.match(folded):
             return (
                 f"Hello! {I_AM} Ask in your own words, for example: what did we decide about the parser?\n\n"
                 "`hermes sessions search WORDS` finds every place, and `hermes sessions list` lists all sessions."

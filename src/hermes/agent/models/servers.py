@@ -1,13 +1,11 @@
-"""Queries model servers: whether they answer, which models they have, and the size of a context window.
+"""Model servers and providers: where they are, which keys they take, which models they list, and the size of a context window.
 
 Servers on this machine are found on their usual ports; an unused port refuses at once, so all are tried together
 in a fraction of a second. The standard library is enough for such requests; the libraries that call models cost ten times
 as much to load. A window that no server reports is known by name, else a cautious guess.
 
-The providers whose models this program knows where to find: one table of OpenAI-compatible addresses and keys.
-
-`anthropic/claude-…` is the model `claude-…` at the provider `anthropic`, with the key in ANTHROPIC_API_KEY. Some endpoints
-have names with a slash of their own (OpenRouter's `anthropic/claude-…`): there a name is taken as it stands.
+`PROVIDERS` is the table of OpenAI-compatible addresses and keys. `anthropic/claude-…` is the model `claude-…` at the provider
+`anthropic`, with the key in ANTHROPIC_API_KEY; endpoints whose own names have a slash (OpenRouter) get the name unchanged.
 """
 
 from __future__ import annotations
@@ -81,12 +79,12 @@ def provider_at(base_url: str | None) -> Provider | None:
 
 
 def variable_of(provider: Provider, variables: Mapping[str, str]) -> str | None:
-    """The variable that is set to a key of this provider."""
+    """The environment variable that holds a key of this provider."""
     return next((name for name in provider.variables if variables.get(name)), None)
 
 
 def key_of(provider: Provider | None, variables: Mapping[str, str]) -> str | None:
-    """The key in the environment that is this provider's own."""
+    """This provider's own key in the environment."""
     variable = None if provider is None else variable_of(provider, variables)
     return None if variable is None else variables[variable]
 
@@ -108,7 +106,7 @@ def named_provider(name: str | None) -> tuple[Provider, str] | None:
     first, _, rest = (name or "").partition("/")
     if first not in PROVIDERS or not rest or name is None:
         return None
-    # OpenRouter's own models, as openrouter/auto, are called so by itself
+    # OpenRouter names its own models so, as openrouter/auto
     return PROVIDERS[first], rest if first != "openrouter" or "/" in rest else name
 
 
@@ -117,7 +115,7 @@ def endpoint_named(
 ) -> Endpoint | None:
     """The endpoint that a name like `anthropic/claude-…` means, if there is a key for it.
 
-    None where it is a name of the endpoint `base_url` itself; `key` is the configured one.
+    None if it is a name of the endpoint `base_url` itself; `key` is the configured one.
     """
     found, here = named_provider(name), provider_at(base_url)
     if found is None or (base_url and (here is None or here.slashes)):
@@ -146,7 +144,7 @@ def configured_endpoint(
     if key:
         of_key = provider_of_key(key)
         return Endpoint(name, of_key.base_url if of_key else OPENAI, key)
-    for provider in (PROVIDERS["openai"], PROVIDERS["openrouter"]):  # no other key is used without being asked for
+    for provider in (PROVIDERS["openai"], PROVIDERS["openrouter"]):  # other keys are used only if they are named
         own = key_of(provider, variables)
         if own and (provider.slashes or named_provider(name) is None):  # else it is another provider's model
             return Endpoint(name, provider.base_url, own)
@@ -154,7 +152,7 @@ def configured_endpoint(
 
 
 def unused_variables(used: str | None, variables: Mapping[str, str]) -> list[str]:
-    """The variables that hold keys of providers, but for the key that is used."""
+    """The variables that hold provider keys, except for the key in use."""
     found = (variable_of(one, variables) for one in PROVIDERS.values())
     return [variable for variable in found if variable is not None and variables[variable] != used]
 
@@ -181,7 +179,7 @@ def listed_models(base_url: str, *, key: str | None = None, timeout: float = 2.0
     if not isinstance(items, list):
         return None
     listed = (item for item in items if isinstance(item, dict) and isinstance(item.get("id"), str))
-    return [{**item, "id": item["id"].removeprefix("models/")} for item in listed]  # Gemini's begin so
+    return [{**item, "id": item["id"].removeprefix("models/")} for item in listed]  # Gemini's ids have this prefix
 
 
 # Parts of names of models that are not for chat.
@@ -240,12 +238,12 @@ _BY_NAME: tuple[tuple[str, int], ...] = (
 def context_length(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int:
     """The number of tokens that fit into the model `name` at this endpoint.
 
-    A provider of its own models alone lists them without their windows: one that is known is not asked for.
+    Providers of only their own models list no windows: a model with a known window is not queried.
     """
     provider, window = provider_at(base_url), known(name)
     if window is not None and provider is not None and not provider.slashes:
         return window
-    return asked(name, base_url, key, timeout=timeout) or window or GUESS
+    return reported_context_length(name, base_url, key, timeout=timeout) or window or GUESS
 
 
 def known(name: str) -> int | None:
@@ -254,8 +252,8 @@ def known(name: str) -> int | None:
     return next((size for pattern, size in _BY_NAME if re.search(pattern, folded)), None)
 
 
-def asked(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int | None:
-    """The window that the server itself reports; each kind of server reports it in another place."""
+def reported_context_length(name: str, base_url: str, key: str | None = None, *, timeout: float = 3.0) -> int | None:
+    """The window that the server reports; each kind of server reports it in another field."""
     listed = listed_models(base_url, key=key, timeout=timeout)
     if listed is None:
         return None
@@ -306,7 +304,7 @@ class Server:
 
     @property
     def base_url(self) -> str:
-        """Its OpenAI-compatible address."""
+        """The OpenAI-compatible address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/v1"
 
@@ -323,7 +321,7 @@ class FoundServer:
 
 
 def usual_servers(variables: Mapping[str, str] | None = None) -> tuple[Server, ...]:
-    """The addresses to try: the usual ones, with Ollama's taken from OLLAMA_HOST."""
+    """The addresses to try: the usual ones, and Ollama's from OLLAMA_HOST."""
     moved = (os.environ if variables is None else variables).get("OLLAMA_HOST", "")
     if not moved:
         return USUAL

@@ -1,10 +1,10 @@
-"""Requests to an endpoint: each is made and read in a thread of its own, so that waiting for it can be cancelled.
+"""Requests to an endpoint, and their errors: each is made and read in a thread of its own, so that waiting can be cancelled.
 
 Cancelling shuts down the socket of the call, as soon as that is known: when it was made for this call, or when the
 response begins. The protocol is HTTP with server-sent events, by httpx.
 
-Maps the many errors of the HTTP library and the servers to the few of errors.py, and decides about retries.
-Each message says what happened, at which endpoint, and which key of config.yaml to check.
+The many errors of the HTTP library and the servers become the few of errors.py; each message says what happened, at which
+endpoint, and which key of config.yaml to check. `most_tries` and `pause` decide about retries.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def new_client(base_url: str, timeout: float | None) -> Client:
 
 
 class PendingCall:
-    """One call, whose chunks are passed on as they arrive. `start` makes it, in a thread of its own, and yields them."""
+    """One call. `start` makes it, in a thread of its own, and yields its chunks as they arrive."""
 
     def __init__(self, start: Callable[[PendingCall], Generator[Any]]) -> None:
         self._start = start
@@ -94,7 +94,7 @@ class PendingCall:
             yield response
         finally:
             with self._using:
-                self._socket = None  # from here on another call may use it, which `stop` must not cut off
+                self._socket = None  # another call may use it from now on, which `stop` must not cut off
             response.close()
 
     def _traced(self, event: str, info: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ class PendingCall:
         return chunk
 
     def stop(self) -> None:
-        """The consumer is gone: hang up, unless the reply ends by itself now."""
+        """Hang up after the consumer is gone, unless the reply is just ending."""
         if self._whole:
             self._thread.join(_REST)
         if self._thread.is_alive():
@@ -199,7 +199,7 @@ _NO_MONEY = re.compile(r"insufficient_quota|exceeded your current quota|billing|
 
 
 def explained(error: Exception, where: str) -> ModelError:
-    """This program's error for one of the connection or of the HTTP library."""
+    """This program's error for an error of the connection or of the HTTP library."""
     import httpx
 
     if isinstance(error, httpx.TimeoutException):
@@ -220,11 +220,11 @@ def explained(error: Exception, where: str) -> ModelError:
 
 
 def refusal_of(response: Response, where: str, model: str) -> ModelError:
-    """The error for a response whose HTTP status is one."""
+    """The error for a response with an HTTP error status."""
     try:
         body = response.json()
     except ValueError:
-        body = "" if "<" in response.text[:20] else response.text  # a web page is not for people to read here
+        body = "" if "<" in response.text[:20] else response.text  # a web page is no error message
     if isinstance(body, list) and body:  # Gemini's
         body = body[0]
     if isinstance(body, Mapping) and body.get("error"):
@@ -233,7 +233,7 @@ def refusal_of(response: Response, where: str, model: str) -> ModelError:
 
 
 def of_setting(error: HermesError, setting: str, model: str) -> HermesError:
-    """The error of a model that another part of config.yaml than `model` names: it says which."""
+    """An error of a model that a part of config.yaml other than `model` names, with the name of that part."""
     if setting == "model" or not isinstance(error, ModelError) or setting in str(error):
         return error
     text = str(error).replace("model.default", f"{setting}.model")
@@ -298,7 +298,7 @@ def _text(body: Any) -> str:
 
 
 def _status_in(body: Any) -> int | None:
-    """A status some servers put into the error itself (OpenRouter, llama.cpp)."""
+    """The status that some servers put into the error itself (OpenRouter, llama.cpp)."""
     if isinstance(body, Mapping):
         for field in ("code", "status", "status_code"):
             value = body.get(field)
@@ -323,18 +323,18 @@ def _cause(error: BaseException) -> str:
     """The innermost reason, in a few words."""
     while error.__cause__ is not None:
         error = error.__cause__
-    said = f"{type(error).__name__} {error}".casefold()
-    return next((words for pattern, words in _CAUSES if re.search(pattern, said)), "the reason is not known")
+    text = f"{type(error).__name__} {error}".casefold()
+    return next((words for pattern, words in _CAUSES if re.search(pattern, text)), "the reason is not known")
 
 
-TRIES = 5  # in all
-_TRIES_IN_VAIN = 3  # of a server that has sent nothing yet: it is more likely down than busy
+TRIES = 5  # tries in all
+_TRIES_IN_VAIN = 3  # tries of a server that has sent nothing yet: it is more likely down than busy
 _LONGEST = 30.0
 _LONGEST_WAIT = 120.0  # beyond this the user should retry later
 
 
 def most_tries(error: ModelError, *, heard: bool) -> int:
-    """How often a call that fails so is made, in all. `heard`: a part of the reply had arrived."""
+    """How many times a call with this error is tried in all. `heard`: a part of the reply had arrived."""
     return TRIES if isinstance(error, RateLimited) or heard else _TRIES_IN_VAIN
 
 
@@ -346,7 +346,7 @@ def pause(tries: int, error: ModelError, *, first: float, heard: bool) -> float 
     """
     if tries >= most_tries(error, heard=heard):
         return None
-    asked = error.retry_after if isinstance(error, RateLimited) else None
-    if asked is not None:
-        return None if asked > _LONGEST_WAIT else asked * random.uniform(1.0, 1.1)
+    requested = error.retry_after if isinstance(error, RateLimited) else None
+    if requested is not None:
+        return None if requested > _LONGEST_WAIT else requested * random.uniform(1.0, 1.1)
     return min(_LONGEST, first * float(2 ** (tries - 1))) * random.uniform(0.75, 1.25)

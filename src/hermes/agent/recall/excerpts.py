@@ -1,4 +1,4 @@
-"""Conversations for session_search: a chain of compressions counts as one, and the text around the matches."""
+"""Conversations and passages that match a query, for session_search and recall; a chain of compressions counts as one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 EXTRACTIVE = "extractive"  # the name of the assistant that only quotes
-OWN_SPEAKER = "assistant (small built-in model, unreliable)"  # where a reader must not take its word for it
+OWN_SPEAKER = "assistant (small built-in model, unreliable)"  # shown to readers who must not trust it
 GAP = "\n[…]\n"
 _TOOL_OUTPUT = 2_000  # characters kept of a tool's output that holds no match
-_LOOKED_AT = 12  # messages in which the reply to a passage of a user is looked for
+_LOOKED_AT = 12  # messages searched for the reply to a user's passage
 _PASSAGES, _NEAR_PASSAGES = 80, 20  # hits from which passages are made: all, and only those that are near enough
-_HITS = 60  # hits looked at, until enough conversations are among them
+_HITS = 60  # hits read until there are enough conversations
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Chains:
         return chain
 
     def shown(self, session_id: str) -> SessionRow | None:
-        """The row under which a conversation is presented: its newest member if the caller may see it."""
+        """The row that represents a conversation: its newest session if the caller may see it."""
         return self._db.get_session(self.tip(session_id), visible_to=self._visible_to) or self._db.get_session(
             session_id, visible_to=self._visible_to
         )
@@ -83,7 +83,7 @@ class Chains:
 def search_rounds(db: SessionDB, query: str, size: int, **filters: Any) -> Iterator[list[SearchHit]]:
     """The best `size` hits, then the best of the sessions that had none of them, and so on while there are more.
 
-    A session with very many matches so hides no other one. Partial matches come only where nothing else was found.
+    So a session with very many matches hides no other one. Partial matches come only if nothing else was found.
     """
     seen: dict[str, None] = {}
     whole = False
@@ -100,14 +100,12 @@ def search_rounds(db: SessionDB, query: str, size: int, **filters: Any) -> Itera
 def hits_by_session(
     db: SessionDB, query: str, sessions: int, size: int, **filters: Any
 ) -> tuple[dict[str, list[SearchHit]], bool]:
-    """The hits by session, the best session first, until there are `sessions` of them; and whether these are all hits."""
+    """The hits of the best `sessions` sessions, the best first; and whether these are all hits."""
     grouped: dict[str, list[SearchHit]] = {}
     for number, hits in enumerate(search_rounds(db, query, size, **filters)):
         for hit in hits:
             grouped.setdefault(hit["session_id"], []).append(hit)
-        is_all = (
-            not number and len(hits) < size
-        )  # a later round knows nothing of further hits in the sessions before it
+        is_all = not number and len(hits) < size  # a later round does not know further hits in the sessions before it
         if len(grouped) >= sessions:
             break
     return grouped, is_all
@@ -135,12 +133,12 @@ def find_conversations(
 
 
 def is_own(message: MessageRow) -> bool:
-    """Whether the program's own assistant wrote it: the embedded model, or the one that only quotes."""
+    """Whether the program's own assistant wrote the message: the embedded model, or the one that only quotes."""
     return message["role"] == "assistant" and message["model"] in OWN_MODELS
 
 
 def _is_echo(hit: SearchHit) -> bool:
-    """Whether this is the extractive assistant quoting: the source of its words is found as well."""
+    """Whether the message is a quotation by the extractive assistant: its source is found as well."""
     return hit["own_model"] and hit["model"] == EXTRACTIVE
 
 
@@ -234,18 +232,18 @@ def excerpts(
     about: Callable[[SearchHit, str], bool] | None = None,
     within: str | None = None,
 ) -> list[Excerpt]:
-    """The passages that best answer a question, at most two of one conversation; the current one's are left out, and those of
+    """The passages that best answer a question, at most two of one conversation; none of the current conversation or of
     automated sessions.
 
-    A passage of a user comes with the beginning of the reply. `about`: one of each conversation, none that is weak, and only
-    those that pass this test. `within`: only from this conversation.
+    A user's passage includes the beginning of the reply. `about`: only passages that pass this test, none of them weak, one
+    of each conversation. `within`: only from this conversation.
     """
     chains = Chains(db, current, visible_to)
-    asked = " ".join(harmless(question).split())[:400]
-    words = " ".join(re.findall(r"\w+", asked))
+    query = " ".join(harmless(question).split())[:400]
+    words = " ".join(re.findall(r"\w+", query))
     roles = (
         (["user", "assistant"],) if about is not None else (["user", "assistant"], None)
-    )  # what tools said comes last
+    )  # output of tools comes last
     for wanted in roles:
         hits = db.search_messages(
             words, limit=_PASSAGES if about is None else _NEAR_PASSAGES, role_filter=wanted, visible_to=visible_to,
@@ -255,7 +253,7 @@ def excerpts(
         hits = [hit for hit in hits if _may_answer(hit) and (about is None or hit["confidence"] != "weak")]
         out: list[Excerpt] = []
         per: Counter[str] = Counter()  # passages of each conversation
-        taken: set[int] = set()  # messages that were already quoted
+        quoted_ids: set[int] = set()  # messages that were already quoted
         best = max((hit["score"] for hit in hits if hit["relaxed"]), default=0.0)
         for hit in hits:
             key = chains.tip(hit["session_id"])
@@ -264,14 +262,14 @@ def excerpts(
             if hit["relaxed"] and hit["score"] < best / 2:  # shares only a word with the question
                 continue
             around = db.get_messages_from(hit["id"], _LOOKED_AT, visible_to=visible_to)
-            text, used = _passage(around, hit, taken)
+            text, used = _passage(around, hit, quoted_ids)
             if not text or any(text == other.text for other in out):
                 continue
-            if len(used) == 1 and hit["role"] == "user" and _asks(text, asked):
+            if len(used) == 1 and hit["role"] == "user" and _is_question(text, query):
                 continue
             if about is not None and not about(hit, text):
                 continue
-            taken |= used
+            quoted_ids |= used
             per[key] += 1
             row = chains.shown(hit["session_id"])
             shown_id, title = (hit["session_id"], None) if row is None else (row["id"], row["title"])
@@ -284,19 +282,19 @@ def excerpts(
 
 
 def _may_answer(hit: SearchHit) -> bool:
-    """Whether a hit is neither what the program's own assistant said nor a message that only stands beside a match."""
+    """Whether a hit is neither a message of the program's own assistant nor only the neighbour of a match."""
     return not hit["own_model"] and (hit["why"] != "words" or ">>>" in hit["snippet"])
 
 
-def _asks(text: str, asked: str) -> bool:
-    """Whether a passage is only a question: the current one, or one without an answer."""
-    return text.rstrip().endswith(("?", "？", "؟")) or fold(" ".join(text.split())[:400]) == fold(asked)
+def _is_question(text: str, query: str) -> bool:
+    """Whether a passage is only a question: the current one, or an unanswered one."""
+    return text.rstrip().endswith(("?", "？", "؟")) or fold(" ".join(text.split())[:400]) == fold(query)
 
 
-def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) -> tuple[str, set[int]]:
-    """The words around a match, with the reply to them, and which messages these are; "" for those already quoted."""
+def _passage(messages: Sequence[MessageRow], hit: SearchHit, quoted_ids: set[int]) -> tuple[str, set[int]]:
+    """The text around a match with the reply to it, and the ids of both messages; "" if it was already quoted."""
     place = next((n for n, message in enumerate(messages) if message["id"] == hit["id"]), None)
-    if place is None or hit["id"] in taken:
+    if place is None or hit["id"] in quoted_ids:
         return "", set()
     text = harmless(message_text(messages[place], calls=False))
     if find_place(text, hit["snippet"]) < 0:  # the match is in a tool call's arguments
@@ -307,6 +305,6 @@ def _passage(messages: Sequence[MessageRow], hit: SearchHit, taken: set[int]) ->
             if message["role"] == "user":
                 break
             reply = harmless(message_text(message, calls=False)) if message["role"] == "assistant" else ""
-            if reply.strip() and message["model"] not in OWN_MODELS and message["id"] not in taken:
+            if reply.strip() and message["model"] not in OWN_MODELS and message["id"] not in quoted_ids:
                 return f"{text.strip()}\n→ {shortened(reply.strip(), 500)}", {hit["id"], message["id"]}
     return text.strip(), {hit["id"]}

@@ -1,8 +1,8 @@
-"""session_search, the agent's tool that looks something up in earlier conversations.
+"""session_search, the agent's tool that searches earlier conversations.
 
 Full-text search finds the conversations, the auxiliary model reads the text around the matches and writes one focused
-summary of each. Without such a model, or when it fails, the excerpts themselves are the answer. For any
-history, the answer stays within its budget, and old text is only between the marks of history_text.py.
+summary of each. Without such a model, or when it fails, the excerpts themselves are the answer. The
+answer always stays within its budget, and old text is only between the marks of history_text.py.
 """
 
 from __future__ import annotations
@@ -202,12 +202,12 @@ class _Lookup:
             if owner != row["id"]:
                 head["in_session"] = owner
             answer = fitted(head, "messages", parts, self.budget)
-            if width == 0 or _is_told(answer, messages[place]):
+            if width == 0 or _includes_message(answer, messages[place]):
                 return answer
-            width //= 2  # fewer messages, so that the one asked for is among them
+            width //= 2  # fewer messages, so that the requested one is among them
 
     def _showing(self, message_id: int, session: str | None) -> tuple[str, list[MessageRow]]:
-        """The session that shows a message, and its messages; the given one, or its chain, if possible."""
+        """The session that shows a message, and its messages; preferably the named session or its chain."""
         candidates = [] if session is None else [session, *reversed(self.chains.members(session))]
         if session is None:
             owner = self.db.session_of_message(message_id, visible_to=self.visible_to)
@@ -235,7 +235,7 @@ class _Lookup:
         jobs: Sequence[tuple[FoundConversation, list[str]]],
         question: str,
     ) -> None:
-        """Fill in the texts: summaries where the model writes them, else excerpts, and report which."""
+        """Fill in the texts (summaries if the model writes them, else excerpts), and report which."""
         asks = can_write(self.model)
         texts = [self._read(conversation, sessions, asks) for conversation, sessions in jobs]
         answers: list[str | Exception | None] = [None] * len(jobs)
@@ -292,7 +292,7 @@ class _Lookup:
         return without_thinking(self.model.complete(messages, max_tokens=_ANSWER_TOKENS, timeout=seconds))
 
 
-def _is_told(answer: Answer, message: MessageRow) -> bool:
+def _includes_message(answer: Answer, message: MessageRow) -> bool:
     """Whether an answer contains enough of the requested message."""
     texts = [row.get("text", "") for row in answer.get("messages", []) if row.get("asked_for")]
     return "left_out" not in answer and bool(texts) and len(texts[0]) >= min(400, len(harmless(message_text(message))))
@@ -309,7 +309,7 @@ def _reason(answer: str | Exception | None) -> str:
 
 
 def _short(value: Any) -> Any:
-    """A name that stands outside of the quotations (a source, a role, a model): on one line, and short."""
+    """A name outside of the quotations (a source, a role, a model), as one short line."""
     return shortened(" ".join(defused(value).split()), 80) if isinstance(value, str) else value
 
 
@@ -382,7 +382,7 @@ def _size(answer: Callable[..., Answer], *shares: int) -> int:
 
 
 def _harmless(part: Part, budget: int) -> Part:
-    """The part with its quotations prepared once: defusing is the costly step."""
+    """The part with its quotations defused, once: that is the costly step."""
     matches = [{**match, "snippet": defused(match["snippet"][:1000])} for match in part.matches]
     return Part(part.fixed, part.key, defused(part.text[: max(0, budget)]), matches)
 
@@ -411,10 +411,10 @@ def _roles(value: str | Sequence[str] | None) -> list[str] | None:
 def _run(context: Context, arguments: dict[str, Any]) -> str:
     texts = ("query", "role_filter", "source", "session_id")
     numbers = {"limit": MOST_SESSIONS, "around_message_id": 1 << 62, "window": MOST_WINDOW}
-    given: dict[str, Any] = {one: text_argument(arguments, one, "") for one in texts if arguments.get(one)}
+    options: dict[str, Any] = {one: text_argument(arguments, one, "") for one in texts if arguments.get(one)}
     for name, most in numbers.items():
         if arguments.get(name) not in (None, ""):
-            given[name] = int(number_argument(arguments, name, 0, 0, most))
+            options[name] = int(number_argument(arguments, name, 0, 0, most))
     main: Model | None = context.state.get("model")
     try:
         with counted_for(context.db, context.session_id):
@@ -425,7 +425,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
                 current=context.session_id,
                 visible_to=context.user,
                 cancelled=context.cancelled,
-                **given,
+                **options,
             )
     except HermesError as error:
         raise ToolError(str(error)) from error

@@ -74,7 +74,7 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
     turn = agent.turn(task + _ALONE)
     turn.start(inbox.put)
     steps: list[str] = []
-    said, calls, interrupted = "", 0, False
+    reply, calls, interrupted = "", 0, False
     while True:
         if context.cancelled():
             turn.interrupt()
@@ -86,9 +86,9 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
             if item.error is not None:
                 text = item.error if isinstance(item.error, HermesError) else type(item.error).__name__
                 raise ToolError(f"the sub-agent failed: {text}")
-            return said, calls, interrupted
+            return reply, calls, interrupted
         if isinstance(item, Done):
-            said, interrupted = item.text, item.interrupted
+            reply, interrupted = item.text, item.interrupted
         elif isinstance(item, ToolStarted):
             calls += 1
             steps.append(f"{item.name} {shortened_line(str(next(iter(item.arguments.values()), '')), 100)}")
@@ -100,7 +100,7 @@ def _work(context: Context, agent: Agent, task: str) -> tuple[str, int, bool]:
 
 
 def _end(context: Context, agent: Agent) -> None:
-    with suppress(HermesError):  # the result matters more than the mark of its end
+    with suppress(HermesError):  # the result matters more than the end mark of the session
         if context.db.get_session(agent.session_id) is not None:
             context.db.end_session(agent.session_id, DONE)
 

@@ -1,4 +1,4 @@
-"""Which files the file tools may touch without a question, and reading and writing them whole.
+"""Which files the file tools may touch without a question, reading and writing them whole, and the old bytes for /undo.
 
 Free is what lies in the folder the conversation began in, after every link and `..` was followed. The home folder, its
 parents and the root are too much for that: there, and everywhere else, the user is asked. So are `.git` and the folder of
@@ -6,10 +6,8 @@ this program: a file there can change what runs later. Where no user can be aske
 
 The agent's own files, memory and skills, lie in that folder and are written through their tools alone.
 
-Files as they were before a tool changed them, so that /undo can put them back.
-
-The old bytes are an attachment; the last line of the tool's result names it, so that the record keeps the bytes as long as
-the message. Large files, files with secrets, and more than a bounded number of bytes a conversation are not kept.
+The bytes of a file before a change are an attachment that the last line of the tool's result names, so that the record
+keeps them as long as the message. Large files, files with secrets, and more than MOST_IN_ALL a conversation are not kept.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ class Target:
     outside: str | None
 
     def ask(self, context: Context, verb: str, *, detail: str = "", always: bool = False) -> None:
-        """Return if this may be done with the file; ToolDeclined if not. `always`: ask even inside the folder."""
+        """Return if the file may be used in this way; ToolDeclined if not. `always`: ask even inside the folder."""
         words = [_TOOLS[verb], str(self.path)]
         rules, approval, line = context.config.permissions, context.config.terminal.approval, shlex.join(words)
         if has_rule(rules.deny, [context.cwd], line, words):
@@ -62,8 +60,8 @@ class Target:
         if has_rule(rules.allow, [context.cwd], line, None if reason == OWN else words):
             return
         text = visible(f"{verb} {self.path}? ({reason})")
-        asked = Question(text, rules=[line], folder=rule_folder(context, context.cwd), detail=detail)
-        permit(context, asked, DECLINED)
+        question = Question(text, rules=[line], folder=rule_folder(context, context.cwd), detail=detail)
+        permit(context, question, DECLINED)
 
 
 def target_of(context: Context, name: str, *, writing: bool = False) -> Target:
@@ -188,8 +186,8 @@ def read_own(path: Path) -> str | None:
             return None
 
 
-MOST_KEPT_BYTES: Final = 2_000_000  # of one file
-MOST_IN_ALL: Final = 50_000_000  # of one conversation while it is open
+MOST_KEPT_BYTES: Final = 2_000_000  # bytes of one file
+MOST_IN_ALL: Final = 50_000_000  # bytes of one conversation while it is open
 TOOLS: Final = ("write_file", "edit_file")
 _LINE: Final = re.compile(r"^\[before: (\{.*\})\]$", re.MULTILINE)
 
@@ -200,14 +198,14 @@ def note_of(context: Context, path: Path, before: bytes | None, after: bytes) ->
     if before is None:
         about["made"] = True
     else:
-        kept = _kept(context, before)
+        kept = _stored_digest(context, before)
         if kept is None:
             return "[/undo can't put this file back: it is large, or holds secrets]"
         about["was"] = kept
     return f"[before: {json.dumps(about, ensure_ascii=False)}]"
 
 
-def _kept(context: Context, data: bytes) -> str | None:
+def _stored_digest(context: Context, data: bytes) -> str | None:
     used = context.state.get("snapshot_bytes", 0) + len(data)
     if len(data) > MOST_KEPT_BYTES or used > MOST_IN_ALL:
         return None
@@ -228,7 +226,7 @@ class Change:
 
 
 def changes_in(messages: Iterable[Mapping[str, Any]]) -> list[Change]:
-    """The files that these messages' tools changed, each once: as before the first change and after the last one."""
+    """The files that the tools of these messages changed, each once: before the first change and after the last one."""
     found: dict[str, Change] = {}
     for message in messages:
         if message["role"] != "tool" or message["tool_name"] not in TOOLS:
@@ -252,17 +250,17 @@ def text_before(db: SessionDB, change: Change) -> str:
 
 
 def hashed(data: bytes) -> str:
-    """The hash by which a file's bytes are known."""
+    """The hash that names a file's bytes."""
     return hashlib.sha256(data).hexdigest()
 
 
 def without_note(text: str) -> str:
-    """A tool's result without the line for /undo, which is not for people."""
+    """A tool's result without the line for /undo."""
     return _LINE.sub("", text)
 
 
 def put_back(db: SessionDB, change: Change) -> str | None:
-    """Put a file back as it was; None, or why not. A file that was changed since is left alone."""
+    """Restore a file; returns None, or why it was not restored. A file that was changed since stays as it is."""
     try:
         now = read_bytes(change.path)
         if now is None and change.was is None:

@@ -1,8 +1,7 @@
 """The file tools: read_file, write_file, edit_file and search_files, with a diff of every change.
 
-They work in the folder the conversation began in; outside it the user is asked (file_access.py).
-
-In a unified diff, line numbers are only a hint: models count badly, and quote the lines well.
+They work in the folder the conversation began in; outside it the user is asked (file_access.py). Line numbers in a patch are
+only a hint: models count badly, and quote the lines well.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _HEAD = re.compile(r"^@@(?: -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@.*| .*|)$")
 
 @dataclass(slots=True)
 class _Hunk:
-    line: int  # where it says it begins; 0: it does not say
+    line: int  # its line number in the patch; 0: none
     old: list[str]
     new: list[str]
 
@@ -83,22 +82,22 @@ def _hunks(patch: str) -> list[_Hunk]:
 
 
 def _place(lines: list[str], hunk: _Hunk, moved: int, number: int) -> int:
-    """The line at which a hunk's old lines stand: the only place, or of several the one nearest to where it says."""
-    said = max(0, hunk.line - 1 + moved)
+    """The line where a hunk's old lines begin: the only place, or of several the one nearest to its line number."""
+    hinted = max(0, hunk.line - 1 + moved)
     if not hunk.old:
         if not hunk.line:
             raise ToolError(f"hunk {number} only adds lines and does not say where: quote a line around them")
-        return min(said + 1, len(lines))
+        return min(hinted + 1, len(lines))
     size = len(hunk.old)
     found = [at for at in range(len(lines) - size + 1) if lines[at : at + size] == hunk.old]
     if not found:
         raise ToolError(f"hunk {number} does not fit: its lines are not in the file as they are quoted; read it again")
     if len(found) > 1 and not hunk.line:
         raise ToolError(f"hunk {number} fits in {len(found)} places; quote more lines around it")
-    return min(found, key=lambda at: abs(at - said))
+    return min(found, key=lambda at: abs(at - hinted))
 
 
-MOST_CHARS: Final = 40_000  # of one result
+MOST_CHARS: Final = 40_000  # characters of one result
 MOST_HITS: Final = 200
 SEARCH_SECONDS: Final = 30.0
 _DIFF_CHARS: Final = 500_000  # no diff of larger files: it takes minutes
@@ -127,10 +126,10 @@ def _read(context: Context, arguments: dict[str, Any]) -> str:
 def _write(context: Context, arguments: dict[str, Any]) -> str:
     target = file_access.target_of(context, text_argument(arguments, "path"), writing=True)
     content = text_argument(arguments, "content", empty=True)
-    asked = target.outside is not None
-    if asked:  # the file's text is not read before the user has agreed to more than that
+    is_outside = target.outside is not None
+    if is_outside:  # the user must agree before the file is even read
         target.ask(context, "Write", detail="\n".join(f"+{line}" for line in content.splitlines()[:200]))
-    return _store(context, target, file_access.read_bytes(target.path), content, asked=asked)
+    return _store(context, target, file_access.read_bytes(target.path), content, confirmed=is_outside)
 
 
 def _edit(context: Context, arguments: dict[str, Any]) -> str:
@@ -145,7 +144,7 @@ def _edit(context: Context, arguments: dict[str, Any]) -> str:
         after = patched(text, text_argument(arguments, "patch"))
     else:
         after = _replaced(text, arguments)
-    return _store(context, target, before, after, asked=target.outside is not None)
+    return _store(context, target, before, after, confirmed=target.outside is not None)
 
 
 def _described(arguments: dict[str, Any]) -> str:
@@ -168,7 +167,7 @@ def _replaced(text: str, arguments: dict[str, Any]) -> str:
 
 
 def _store(
-    context: Context, target: file_access.Target, before: bytes | None, after: str, *, asked: bool = False
+    context: Context, target: file_access.Target, before: bytes | None, after: str, *, confirmed: bool = False
 ) -> str:
     """Write the file, with a snapshot of the old one; the result has the diff."""
     data = after.encode("utf-8", "surrogateescape")
@@ -176,7 +175,7 @@ def _store(
         return f"{target.path} already has this text; nothing was changed."
     old = before.decode("utf-8", "replace") if before is not None else ""
     diff = diff_of(old, after, target.path.name)
-    if not asked:
+    if not confirmed:
         target.ask(context, "Edit" if before is not None else "Write", detail=diff, always=True)
     if context.cancelled():
         raise ToolError("interrupted before the file was changed")
@@ -262,7 +261,7 @@ def _names(context: Context, folder: Path, glob: str) -> str:
 
 
 def _in_file(context: Context, path: Path, glob: str, pattern: str | None) -> str:
-    """The search in a single file."""
+    """Search in a single file."""
     with file_access.opened(path) as file:
         if pattern is None or not fnmatch(path.name, glob):
             return path.name if pattern is None and fnmatch(path.name, glob) else "No files match."

@@ -1,7 +1,7 @@
 """Which commands are known to be harmless: one table of programs that only read, with the options under which they do.
 
-A program, a sub-command or an option that is not in the table is asked about, and so is a file that is written, and a file
-outside the working folder that is read, but for the system's own. Nothing here lists what is dangerous.
+The user is asked about any program, sub-command or option that is not in the table, about files that are written, and about
+files outside the working folder that are read, except the system's own. Nothing here lists what is dangerous.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ _SYSTEM: Final = tuple(
 )  # fmt: skip
 _SECRET_PART: Final = re.compile(r"\.[^.].*|private|secrets?|keyrings?|keychains|credentials?|shadow-?|sudoers.*", re.I)
 _MOST_MATCHES: Final = 5_000
-# Scripts of sed, awk and jq that only print: all else that these languages can do is left out.
+# Scripts of sed, awk and jq that only print; everything else in these languages needs a question.
 _REGEX: Final = r"(?:[^/\\\n\[]|\\[^\n/]|\[\^?(?:\[:\w+:\]|[^\]\[/\n\\^])++\])*+"
 _ADDRESS: Final = rf"(?:\d++|\$|/{_REGEX}/)"
-_SED_COMMAND: Final = (  # nothing in it is tried in two ways: a long script takes no longer
+_SED_COMMAND: Final = (  # unambiguous, without backtracking: the time grows with the script only
     rf"[ \t]*+(?:{_ADDRESS}(?:,[+~]?{_ADDRESS})?[ \t]*+)?(?:![ \t]*+)?(?:[pdq=]|s/{_REGEX}/{_REGEX}/[gpI\d]*+)?[ \t]*+"
 )
 _LONGEST_SCRIPT: Final = 2_000
@@ -158,7 +158,8 @@ _GIT_LINK: Final = b"\0\0\xe0\0"  # the mode of a submodule in git's index
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a command is asked about. A lasting yes is for its program, if `exact` for these very words, else for the `line`."""
+    """Why the user is asked about a command. A lasting yes is for its program, for these very words
+    (`exact`) or for the whole `line`."""
 
     reason: str
     exact: bool = False
@@ -193,7 +194,7 @@ class Place:
         return None
 
     def program_doubt(self, name: str) -> Doubt | None:
-        """Why a program may not be the one that its name says: files of the working folder can be replaced without a question."""
+        """Why a program may not be what its name says: files of the working folder can be replaced without a question."""
         found = shutil.which(name)
         if found is None or (os.path.isabs(found) and self.root is None):
             return None
@@ -315,7 +316,7 @@ def _check(key: str, options: _Options, words: list[Word], place: Place) -> Doub
         return Doubt("ps may show secrets of other programs")
     if "script" in marks:
         language = _SCRIPTS["awk" if key.endswith("awk") else key]
-        scripts = operands[: 1 if key == "sed" else None]  # of the others an option's value may stand before it
+        scripts = operands[: 1 if key == "sed" else None]  # for the others, an option's value may precede the script
         if not scripts or not all(len(one) < _LONGEST_SCRIPT and language.fullmatch(one) for one in scripts):
             return Doubt(f"the {key} script may do more than print", exact=True)
     if key.startswith("git ") and (doubt := _git_doubt(place)):
@@ -368,7 +369,7 @@ def _operands(options: _Options, texts: list[str]) -> tuple[list[str], bool] | s
 
 
 def _git_doubt(place: Place) -> Doubt | None:
-    """Why git may start a program of the repository's choice: its settings name one, or it is no ordinary clone."""
+    """Why git may start a program that the repository chooses: its settings name one, or it is no ordinary clone."""
     for folder in place.folders:
         tops = (
             one for one in (folder, *folder.parents) if any(os.path.lexists(one / name) for name in (".git", "HEAD"))
@@ -407,7 +408,7 @@ _RESERVED: Final = frozenset(
 
 
 class NotUnderstood(ValueError):
-    """The line has more in it than simple commands; the text says what."""
+    """The line contains more than simple commands; the text says what."""
 
 
 @dataclass(slots=True)
@@ -433,7 +434,7 @@ class SimpleCommand:
 
 
 def read_command_line(line: str) -> list[SimpleCommand]:
-    """The simple commands of a line, in their order; NotUnderstood when it has anything else in it."""
+    """The simple commands of a line, in their order; NotUnderstood when it contains anything else."""
     if any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in line):
         raise NotUnderstood("it has a character in it that is no text")
     reader = _Reader()
@@ -454,7 +455,7 @@ def read_command_line(line: str) -> list[SimpleCommand]:
 
 
 class _Reader:
-    """Puts pieces together to words, and words to commands."""
+    """Joins pieces to words, and words to commands."""
 
     def __init__(self) -> None:
         self.commands: list[SimpleCommand] = []

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 START_SECONDS: Final = 30.0
 CALL_SECONDS: Final = 120.0
-MAX_TOOLS: Final = 64  # of one server
+MAX_TOOLS: Final = 64  # tools of one server
 MAX_DESCRIPTION: Final = 1_000
 MAX_SCHEMA: Final = 16_000
 MAX_NAME: Final = 64
@@ -73,7 +73,7 @@ def connect(
 
 
 class McpTools:
-    """The servers' tools, as this program's tools. Close it: the servers that were started end with it."""
+    """The servers' tools, as this program's tools. `close` ends the servers that were started."""
 
     def __init__(self, call_seconds: float = CALL_SECONDS) -> None:
         self.tools: list[Tool] = []
@@ -81,7 +81,7 @@ class McpTools:
         self._call_seconds = call_seconds
         self._connections: list[McpConnection] = []
         self._running = ExitStack()  # the event loop and its thread
-        self._portal: BlockingPortal | None = None  # into that thread, until `close`
+        self._portal: BlockingPortal | None = None  # calls into that thread, until `close`
 
     def _start(self, servers: dict[str, McpServer], seconds: float) -> None:
         from anyio.from_thread import start_blocking_portal
@@ -114,8 +114,8 @@ class McpTools:
         def run(context: Context, arguments: dict[str, Any]) -> str:
             return self._call(context, connection, tool.name, arguments)
 
-        said = _line(tool.description or tool.title or "", MAX_DESCRIPTION)
-        description = f"{said} (from the MCP server {_line(connection.name, 100)})".strip()
+        text = _line(tool.description or tool.title or "", MAX_DESCRIPTION)
+        description = f"{text} (from the MCP server {_line(connection.name, 100)})".strip()
         return Tool(valid_name(connection.name, tool.name, taken), description, _schema(tool), run)
 
     def _call(self, context: Context, connection: McpConnection, tool: str, arguments: dict[str, Any]) -> str:
@@ -246,7 +246,7 @@ class McpConnection:
     # -- coming and going ------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connect and list the tools; Broken when that fails or takes too long."""
+        """Connect and list the tools; Broken if that fails or takes too long."""
         self._heard = b""
         ready: asyncio.Future[list[ServerTool]] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._serve(ready), name=f"mcp {self.name}")
@@ -351,17 +351,17 @@ class McpConnection:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if self._server.url:
-            return f"no MCP server answers at {self._server.url} ({_said(error)})"
+            return f"no MCP server answers at {self._server.url} ({_error_text(error)})"
         if isinstance(error, FileNotFoundError):
             return f"its command {self._server.command!r} was not found"
-        return f"it did not start properly ({_said(error)})" + self._last_words()
+        return f"it did not start properly ({_error_text(error)})" + self._last_words()
 
     def _last_words(self) -> str:
         lines = [line.strip() for line in self._heard.decode("utf-8", "replace").splitlines() if line.strip()]
         return f"; its last output: {lines[-1][:200]}" if lines else ""
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text[:200] or type(error).__name__
 

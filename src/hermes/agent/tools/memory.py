@@ -1,4 +1,4 @@
-"""What the agent keeps across conversations: memory and skills, files of its home that their owner may edit.
+"""Memory and skills, which the agent keeps across conversations in files of its home that the owner may edit.
 
 Memory is lines in `<home>/memories/MEMORY.md` and `USER.md`: one entry per line ("- …"), other lines stay unchanged. They
 are shown in every system prompt, so their length is limited. A skill is `<home>/skills/<name>/SKILL.md`, Markdown with
@@ -67,7 +67,7 @@ def _run_memory(context: Context, arguments: dict[str, Any]) -> str:
     target = choice_argument(arguments, "target", tuple(FILES), "memory")
     with locked_folder(context.home / "memories"):
         text = _read(context.home, target)
-        changed, said = _changed(context, text, target, action, arguments)
+        changed, summary = _changed(context, text, target, action, arguments)
         if len(changed) > max(LIMITS[target], len(text)):
             raise ToolError(
                 f"{FILES[target]} would have {len(changed):,} characters and may have {LIMITS[target]:,};"
@@ -76,11 +76,11 @@ def _run_memory(context: Context, arguments: dict[str, Any]) -> str:
         if changed != text:
             write_own(_path(context.home, target), changed)
     count = len(_entries(changed))
-    return f"{said} ({counted(count, 'entry', 'entries')}, {len(changed):,} of {LIMITS[target]:,} characters)"
+    return f"{summary} ({counted(count, 'entry', 'entries')}, {len(changed):,} of {LIMITS[target]:,} characters)"
 
 
 def _changed(context: Context, text: str, target: str, action: str, arguments: dict[str, Any]) -> tuple[str, str]:
-    """The text of a file after an action, and what was done. What is looked for is masked, as it was when it was added."""
+    """The text of a file after an action, and a summary of it. The searched text is masked, as it was when it was added."""
     name, lines = FILES[target], text.split("\n")
     at = None if action == "add" else _found(lines, context.db.masked(_old(arguments)), target)
     entry = None if action == "remove" else context.db.masked(_new(arguments))
@@ -113,7 +113,7 @@ def _old(arguments: dict[str, Any]) -> str:
 
 
 def _found(lines: list[str], old: str, target: str) -> int:
-    """The place of the matching entry among the lines: the exact one, or the only one with that part."""
+    """The index of the matching line: the exact entry, or the only one that contains the text."""
     entries = {number: one_line(_entry(line)) for number, line in enumerate(lines) if _is_entry(line)}
     matching = [number for number, entry in entries.items() if entry == old]
     matching = matching[:1] or [number for number, entry in entries.items() if old in entry]
@@ -202,14 +202,14 @@ def _front_matter(text: str) -> dict[str, Any]:
 
 def _description(text: str) -> str:
     try:
-        said = _front_matter(text).get("description")
+        description = _front_matter(text).get("description")
     except ToolError:
-        said = None
-    if not isinstance(said, str) or not said.strip():
+        description = None
+    if not isinstance(description, str) or not description.strip():
         body = _FRONT_MATTER.sub("", text, count=1)
         lines = [line.strip() for line in body.splitlines() if line.strip()]
-        said = next((line for line in lines if not line.startswith("#")), lines[0].lstrip("# ") if lines else "")
-    return shortened(one_line(said), DESCRIPTION_CHARS)
+        description = next((line for line in lines if not line.startswith("#")), lines[0].lstrip("# ") if lines else "")
+    return shortened(one_line(description), DESCRIPTION_CHARS)
 
 
 def _run_skills(context: Context, arguments: dict[str, Any]) -> str:
@@ -244,9 +244,9 @@ def _save(home: Path, name: str, content: str) -> str:
         raise ToolError(f"a skill may have {MAX_CHARS:,} characters, this one has {len(content):,}; shorten it")
     if "\0" in content:
         raise ToolError("the content of a skill must be text; it has null characters")
-    said = _front_matter(content).get("name")
-    if said is not None and said != name:
-        raise ToolError(f"the front matter names the skill {str(said)[:80]!r}, but it would be saved as {name!r}")
+    declared = _front_matter(content).get("name")
+    if declared is not None and declared != name:
+        raise ToolError(f"the front matter names the skill {str(declared)[:80]!r}, but it would be saved as {name!r}")
     content = content.encode("utf-8", "replace").decode()
     with locked_folder(home / "skills"):
         with explained(path):

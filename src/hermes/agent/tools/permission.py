@@ -1,8 +1,8 @@
 """Asking the user before a tool does something: the rules, the question, and what its answer means.
 
 A rule names a program and its sub-command ("git commit", "npm run *"), for one folder or everywhere; `permissions` in
-config.yaml has those that allow and those that deny. A door answers a question with yes or no; the terminal's answer can say
-more (an `Answer`): that a rule is to be kept, or why not. Where no user can be asked, the rules decide alone.
+config.yaml has those that allow and those that deny. An entry point answers a question with yes or no; the terminal's `Answer`
+can also keep a rule, or give a reason. Where no user can be asked, the rules decide alone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Question(str):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The user's answer; true when it is a yes. `lasting` is HERE, EVERYWHERE or ""; `reason` is why not."""
+    """The user's answer; true for yes. `lasting` is HERE, EVERYWHERE or ""; `reason` is why not."""
 
     allowed: bool
     lasting: str = ""
@@ -67,7 +67,7 @@ class Answer:
         return self.allowed
 
 
-NOBODY: Final = Answer(False, unasked=True)
+NO_USER: Final = Answer(False, unasked=True)
 
 
 def read_answer(line: str) -> Answer:
@@ -171,7 +171,7 @@ def has_rule(
 ) -> bool:
     """Whether one of the rules is for this command, whichever of the folders it runs in.
 
-    Without words it is not understood; then a rule must be the line itself.
+    Without words, the command is not understood and a rule must be the line itself.
     """
     exactly = (line, shlex.join(words or ()))
     return any(
@@ -181,7 +181,7 @@ def has_rule(
 
 
 def may_hold(rules: Sequence[str | PermissionRule], folders: Sequence[Path], text: str) -> bool:
-    """Whether a command may do, in some way or other, what one of the rules is for: its words are there in this order."""
+    """Whether a command may do what one of the rules is for: it contains the words of the rule in this order."""
     for rule, _ in _rules_in(rules, folders):
         pattern = r"\b.*?\s".join(map(re.escape, rule.removesuffix("*").split()))
         if re.search(rf"(?<![\w.-]){pattern}(?![\w-])", text, re.S):
@@ -190,7 +190,7 @@ def may_hold(rules: Sequence[str | PermissionRule], folders: Sequence[Path], tex
 
 
 def _rules_in(rules: Sequence[str | PermissionRule], folders: Sequence[Path]) -> Iterator[tuple[str, Path | None]]:
-    """The rules that hold in all of these folders, each with its own."""
+    """The rules that apply in all of these folders, each with its own."""
     for rule in rules:
         if isinstance(rule, str) or rule.folder is None:
             yield (rule if isinstance(rule, str) else rule.command).strip(), None
@@ -213,9 +213,9 @@ def _stays(where: Path, folders: Sequence[Path], words: Sequence[str]) -> bool:
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """A text in which nothing can hide on a screen: control characters and those that reorder text as their codes.
+    """The text with control characters and those that reorder text shown as their codes: nothing can hide on a screen.
 
-    With `lines` the ends of lines stay.
+    With `lines`, line ends stay.
     """
     hidden = ("Cc", "Cs", "Cf", "Zl", "Zp")
     return "".join(

@@ -1,6 +1,6 @@
-"""Programs started by the agent: each in its own process group, so that all of it can be ended.
+"""Programs started by the agent, each in its own process group, so that it can be ended with its children.
 
-Those in the background belong to the agent (`context.state`), survive turns, and are ended with it. A program can print
+Background processes belong to the agent (`context.state`), survive turns, and are ended with it. A program can print
 gigabytes: only the beginning and the end of its output are kept, with a note of the gap.
 """
 
@@ -20,7 +20,7 @@ from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, nu
 from hermes.errors import ToolError
 from hermes.texts import one_line, readable, shortened, without_middle
 
-GRACE_SECONDS: Final = 1.0  # between SIGTERM and SIGKILL; an interrupted turn waits two
+GRACE_SECONDS: Final = 1.0  # seconds between SIGTERM and SIGKILL; an interrupted turn waits two
 MAX_RUNNING: Final = 32
 MAX_KEPT: Final = 64
 MAX_WAIT_SECONDS: Final = 600.0
@@ -98,12 +98,12 @@ class Process:
             return None
         os.set_blocking(self._where, False)
         try:
-            said = os.read(self._where, 65536)
+            data = os.read(self._where, 65536)
         except BlockingIOError:
-            said = b""
+            data = b""
         finally:
             self._close_where()
-        return Path(os.fsdecode(said.removesuffix(b"\n"))) if said else None
+        return Path(os.fsdecode(data.removesuffix(b"\n"))) if data else None
 
     def _close_where(self) -> None:
         if self._where is not None:
@@ -153,7 +153,7 @@ def ending(status: int) -> str:
 
 
 def shell() -> str:
-    """bash where there is one, else sh."""
+    """The shell: bash if it is installed, else sh."""
     return shutil.which("bash") or "/bin/sh"
 
 
@@ -199,7 +199,7 @@ class Background:
             return sorted(self.processes.items())
 
     def close(self) -> None:
-        """End them all, at once."""
+        """End all processes at once."""
         atexit.unregister(self.close)
         with self.lock:
             self._closed = True
@@ -244,7 +244,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     elif action == "kill":
         running = process.status is None
         process.killed = process.kill() and running
-    return _told(number, process, arguments)
+    return _report(number, process, arguments)
 
 
 def _wait(context: Context, process: Process, seconds: float) -> None:
@@ -254,7 +254,7 @@ def _wait(context: Context, process: Process, seconds: float) -> None:
             return
 
 
-def _told(number: int, process: Process, arguments: dict[str, Any]) -> str:
+def _report(number: int, process: Process, arguments: dict[str, Any]) -> str:
     state = "killed; " * process.killed + process.state()
     offset = int(number_argument(arguments, "offset", 0, 0, 1e15))
     text, following = process.output.since(offset, SHOWN_CHARS)
@@ -310,7 +310,7 @@ class Output:
                 del self._last[: len(self._last) - self._last_limit]
 
     def end(self, size: int = 4_096) -> str:
-        """The readable text of the last bytes, without a line whose beginning is not among them."""
+        """The readable text of the last bytes, without a line whose beginning is missing."""
         with self._lock:
             data = bytes(self._last[-size:])
             if len(data) < size:

@@ -43,7 +43,7 @@ from hermes.errors import ToolDeclined, ToolError
 
 TIMEOUT_SECONDS: Final = 120.0
 MAX_TIMEOUT_SECONDS: Final = 3600.0
-REPORT_SECONDS: Final = 0.2  # between two reports of what a running command prints
+REPORT_SECONDS: Final = 0.2  # seconds between two reports of a running command's output
 
 FORBIDDEN = "Not run: permissions.deny in config.yaml forbids it. Do not try it another way."
 DECLINED = "The user declined: the command was not run. Do not try it another way; ask what they want instead."
@@ -57,9 +57,9 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
     in_background = flag_argument(arguments, "background")
     elsewhere = arguments.get("workdir")
     folder = _folder(context, None if elsewhere is None else text_argument(arguments, "workdir"))
-    asked = question(context, command, folder, elsewhere=elsewhere is not None)
-    if asked is not None:
-        permit(context, asked, DECLINED)
+    permission = question(context, command, folder, elsewhere=elsewhere is not None)
+    if permission is not None:
+        permit(context, permission, DECLINED)
     if in_background:
         number = background(context).start(command, folder)
         return (
@@ -69,7 +69,7 @@ def _run(context: Context, arguments: dict[str, Any]) -> str:
 
 
 class _Part(NamedTuple):
-    """One command of a line (no words: the line is not understood), why it is asked about, and where it may run."""
+    """One command of a line (no words: the line is not understood), why the user is asked about it, and where it may run."""
 
     words: list[str] | None
     doubt: Doubt | None
@@ -89,18 +89,18 @@ def question(context: Context, command: str, folder: Path, *, elsewhere: bool = 
             raise ToolDeclined(FORBIDDEN)
     if approval == "all":
         parts = [part._replace(doubt=part.doubt or Doubt("every command is asked about")) for part in parts]
-    asked = [
+    doubtful = [
         (part.words, part.doubt) for part in parts
         if part.doubt and not (part._replace(words=None) if part.doubt.line else part).has(rules.allow, line)
     ]  # fmt: skip
-    if not asked or approval == "never":
+    if not doubtful or approval == "never":
         return None
-    exactly = any(words is None or doubt.line for words, doubt in asked)
-    kept = [line] if exactly else [rule_for(words, exact=doubt.exact) for words, doubt in asked if words]
+    exactly = any(words is None or doubt.line for words, doubt in doubtful)
+    kept = [line] if exactly else [rule_for(words, exact=doubt.exact) for words, doubt in doubtful if words]
     if "${" in line:
         kept = []  # config.yaml would fill in the variable
     where = f" in {visible(str(folder))}" if elsewhere else ""
-    why = "; ".join(dict.fromkeys(doubt.reason for _, doubt in asked))
+    why = "; ".join(dict.fromkeys(doubt.reason for _, doubt in doubtful))
     fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))  # in a chat nothing of it is read as Markdown
     if "\n" in line:
         fence = max(fence, "```")

@@ -1,13 +1,11 @@
-"""The interface of a tool, and the context it gets.
+"""The interface of a tool, the context it gets, and the tools of an agent.
 
 Arguments are checked where the tool reads them. Models write numbers and booleans as text at times; where the meaning is
 plain, a tool takes them.
 
-The running call has an id, what it reports, and how long it waited for the user. A tool gets the agent's context, which all
-calls of a turn share. What belongs to one call alone is kept here, in a context variable, so that a tool several functions
-deep can report without passing the call along.
-
-The tools every agent has.
+All calls of a turn share the agent's `Context`. The `RunningCall` (its id, its reports, and how long it waited for the user)
+is in a context variable, so that a tool several functions deep can report without passing the call along. A `Toolbox` gives
+the tools that every agent has, and those of MCP servers.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class Reported(str):
 
 
 def parameters(*required: str, **described: str | dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of a tool's arguments: a text describes one that is a text, anything else has a schema of its own."""
+    """The JSON Schema of a tool's arguments: a string describes a text argument, any other argument has its own schema."""
     properties = {
         name: {"type": "string", "description": about} if isinstance(about, str) else about
         for name, about in described.items()
@@ -75,7 +73,7 @@ def parameters(*required: str, **described: str | dict[str, Any]) -> dict[str, A
 
 
 def argument(kind: str, description: str | None = None, **more: Any) -> dict[str, Any]:
-    """The schema of one argument: "integer", "number" or "boolean"; a text, if it is one of a few words (`enum`)."""
+    """The schema of one argument: "integer", "number", "boolean", or a "string" that is one of a few words (`enum`)."""
     return {"type": kind, **({"description": description} if description else {}), **more}
 
 
@@ -83,7 +81,7 @@ def argument(kind: str, description: str | None = None, **more: Any) -> dict[str
 class Tool:
     """A tool that the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result.
 
-    A `Reported` text is a result the model gets as it is, of something that ran; its outcome says whether it succeeded.
+    A `Reported` text is the result of something that ran, unchanged; its outcome says whether it succeeded.
     """
 
     name: str
@@ -170,7 +168,7 @@ def current_id() -> str:
 
 
 def report(text: str) -> None:
-    """Show the user what the running call has printed last; nothing where no call runs."""
+    """Show the user the last output of the running call; does nothing if no call runs."""
     call = _current.get()
     if call is not None:
         call.tell(text)
@@ -247,7 +245,7 @@ class Toolbox:
         return [tool for tool in self.known() if owner or tool.name in FOR_EVERYONE]
 
     def known(self) -> list[Tool]:
-        """The owner's tools as far as they are known now; those of servers that have not answered yet are missing."""
+        """The owner's tools known so far, without those of servers that have not answered yet."""
         return [*builtin_tools(self._config), *(self._mcp.tools if self._mcp is not None else [])]
 
     def close(self) -> None:

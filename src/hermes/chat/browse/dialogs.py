@@ -34,8 +34,8 @@ _WINDOW = """
 
 
 class Ask(ModalScreen[str | None]):
-    """A dialog with a line to type. The typed text is tried at once; when that fails, the reason is shown and the
-    dialog stays. Its result is what the attempt returned, or None."""
+    """A dialog with a line to type. The typed text is tried at once; if that fails, the dialog shows the reason and
+    stays. Its result is what the attempt returned, or None."""
 
     CSS = _WINDOW.format(name="Ask")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "leave", priority=True)]
@@ -80,7 +80,7 @@ class Ask(ModalScreen[str | None]):
 
 
 class Press(ModalScreen[str]):
-    """A text that waits for a key; its result is the name of the key ("" for a click)."""
+    """A dialog with a text that waits for a key; its result is the name of the key ("" for a click)."""
 
     CSS = _WINDOW.format(name="Press")
 

@@ -1,4 +1,4 @@
-"""The session browser's list: the lines, which of them a filter or a search keeps, and the widget that shows them.
+"""The session browser's list: the lines, the filter and the search that select them, and the widget that shows them.
 
 Only visible lines are drawn, however many there are: textual's own lists take 10 to 20 times as long to fill
 with 10,000 conversations, and a filter fills the list again at each key.
@@ -82,7 +82,7 @@ _ID = re.compile(r"[\w-]*\d{4,}[\w-]*|[\w-]*_[\w-]*|[0-9a-f-]{8,}")  # a word th
 
 
 def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
-    """The lines that contain every word of the text, whatever its case and accents; those with all in the title first.
+    """The lines that contain every word of the text, ignoring case and accents; those with all words in the title first.
 
     Ids are compared only with a single word that looks like one: the letters of a name stand in many ids by chance.
     """
@@ -91,7 +91,7 @@ def matching(lines: Sequence[ListLine], text: str) -> list[ListLine]:
         return list(lines)
     found = [line for line in lines if all(word in line.haystack for word in words)]
     titled = {line.id for line in found if all(word in line.folded_title for word in words)}
-    found.sort(key=lambda line: line.id not in titled)  # stable: within both parts the order of the list
+    found.sort(key=lambda line: line.id not in titled)  # stable: both parts keep the order of the list
     if len(words) == 1 and (_ID.fullmatch(words[0]) or any(line.id == text.strip() for line in lines)):
         word, known = text.strip().casefold(), {line.id for line in found}
         found += [line for line in lines if line.id not in known and word in line.id.casefold()]
@@ -102,7 +102,7 @@ _ROUNDS = 5  # searches for one list: a conversation with very many matches hide
 
 
 def found_inside(db: SessionDB, query: str, limit: int = 200) -> tuple[list[ListLine], bool]:
-    """The conversations with a match, best first, each once with its best match; and whether there may be more."""
+    """The conversations with a match, the best first, each with its best match; and whether there may be more."""
     from hermes.agent.recall.excerpts import search_rounds
 
     lines: dict[str, ListLine] = {}
@@ -136,7 +136,7 @@ _MATCH, _PIN, _HERE = Style(bold=True, color="yellow"), Style(color="yellow"), S
 
 
 class SessionList(ScrollView, can_focus=False):
-    """Lines with a cursor: time, source, title. Text of any script or width stands last and moves no column."""
+    """Lines with a cursor: time, source, title. Text of any width comes last and shifts no column."""
 
     DEFAULT_CSS = "SessionList { overflow-x: hidden; }"
 
@@ -246,7 +246,7 @@ def drawn(line: ListLine, width: int, zone: tzinfo | None) -> list[Piece]:
     pieces: list[Piece] = [("★ " if line.pinned else "  ", _PIN)]
     if width >= 30:
         pieces.append((set_cell_size(ago(line.last_active, zone), _WHEN) + _GAP, _DIM))
-    if width >= (80 if line.snippet else 56):  # what was found needs the room more than the source does
+    if width >= (80 if line.snippet else 56):  # the match needs the room more than the source
         pieces.append((set_cell_size(line.source, _SOURCE) + _GAP, _DIM))
     if width >= 110 and not line.snippet:
         pieces.append((set_cell_size(line.id, _ID_CELLS) + _GAP, _DIM))

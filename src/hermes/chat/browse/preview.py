@@ -1,6 +1,6 @@
 """The preview: participants and times, then the conversation in plain text, shortened to a glance.
 
-For a long conversation it shows the first message and the end or, after a search, the messages around the match.
+Of a long conversation it shows the first message and the end or, after a search, the messages around the match.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hermes.store.records.rows import MessageRow, SessionRow
 
 SHOWN = 30  # messages at the end, or around a match
-CHARACTERS = 600  # of one message
+CHARACTERS = 600  # characters of one message
 _WHO = {"user": ("● you", "bold yellow"), "assistant": ("◆ assistant", "bold green")}
 
 

@@ -141,7 +141,7 @@ class Picker(Screen[None], inherit_bindings=False):
         self.loaded = False
         self.is_inside = False
         self.found: list[ListLine] = []
-        self._more_found = False  # the best of them are listed
+        self._more_found = False  # there are more matches than the listed best ones
         self.searching = False
         self._note = ""
         self._wants_preview, self._room_for_preview = True, False
@@ -356,7 +356,7 @@ class Picker(Screen[None], inherit_bindings=False):
     # ------------------------------------------------------------------------------------------ changes
 
     def _same(self, line: ListLine) -> list[ListLine]:
-        """The line, and that of the same conversation in the whole list: a search makes lines of its own."""
+        """The line, and the line of the same conversation in the whole list: a search makes its own lines."""
         return [line, *(other for other in self.all if other.id == line.id)]
 
     def action_rename(self) -> None:
@@ -421,13 +421,13 @@ class Picker(Screen[None], inherit_bindings=False):
 
         def answered(key: str | None) -> None:
             if key in ("y", "Y"):
-                self._change(trash, lambda: self._gone(parts))
+                self._change(trash, lambda: self._drop_lines(parts))
 
         whole = ", with the messages from before it was compressed" if line.compressed else ""
         hint = f"y: move it to the trash{whole} (`hermes sessions restore {line.id}` brings it back) · n: keep it"
         self.app.push_screen(Press(f"Delete “{shortened(line.name, 201)}”?", hint), answered)
 
-    def _gone(self, parts: list[str]) -> None:
+    def _drop_lines(self, parts: list[str]) -> None:
         """Remove a conversation from the list; a search may have found several of its parts."""
         at = self.lines.cursor
         self.all = [one for one in self.all if one.id not in parts]

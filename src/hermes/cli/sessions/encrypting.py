@@ -101,7 +101,7 @@ def _database() -> Path:
 def _way(
     database: Path, keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None
 ) -> Callable[[], Way]:
-    """How the key is to be wrapped, as the options say; asked for only when it is needed."""
+    """The function that wraps the key as the options say; it asks for a passphrase only when it is called."""
     if sum((keyring, key_file is not None, ask, passphrase_file is not None)) > 1:
         raise click.UsageError("give one of --keyring, --key-file, --passphrase and --passphrase-file")
     if keyring:
@@ -110,10 +110,10 @@ def _way(
         return lambda: keys.by_file(key_file)
     if passphrase_file is not None:
         return lambda: keys.by_passphrase(keys.read_passphrase(passphrase_file))
-    return _asked
+    return _ask_passphrase
 
 
-def _asked() -> Way:
+def _ask_passphrase() -> Way:
     if not sys.stdin.isatty():
         raise click.ClickException(
             "there is no terminal to ask for a passphrase: give --passphrase-file, --key-file or --keyring"

@@ -83,7 +83,7 @@ def export(file: str, source: str | None, session: str | None, form: str | None)
 
 
 def _refuse_unknown_ending(path: Path) -> None:
-    """No program opens a .pdf that holds JSON lines. Names without an ending, or with a date there, are free."""
+    """Refuse an ending of another kind of file, such as .pdf. Names without an ending, or with a date there, are allowed."""
     if path.suffix[1:2].isalpha():
         raise click.UsageError(
             f"no format has the ending {path.suffix} ({', '.join(formats.endings())} have one); --format chooses any",
@@ -92,7 +92,7 @@ def _refuse_unknown_ending(path: Path) -> None:
 
 
 def say_left_out(chosen: formats.Format, left_out: Mapping[str, int]) -> None:
-    """Name the fields that the format can't hold."""
+    """Print the fields that the format can't hold."""
     if left_out:
         missing = ", ".join(f"{what} ({times:,})" for what, times in left_out.items())
         click.echo(f"hermes: {chosen.name} can't hold: {missing}; --format jsonl keeps everything", err=True)

@@ -1,9 +1,8 @@
 """`hermes sessions import`: exports, other Hermes state.db files, and the histories of other programs.
 
 The format of a file is detected from its content (hermes.interop.formats). A second import changes nothing, except that a
-session of another program gets its new messages; a damaged line costs that line and is reported.
-
-At its end it prints what came in, and the first problems.
+session of another program gets its new messages; a damaged line is skipped and reported. The report has what was imported, and
+the first problems.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ class ImportReport:
     problems: list[Problem] = field(default_factory=list)
 
     def found(self) -> int:
-        """How many sessions the files have had so far, whatever became of them, and how much damage."""
+        """How many sessions, imported or not, and how much damage the files have had so far."""
         sessions = sum(self.counts[name] for name in ("sessions", "updated", "skipped", "deleted"))
         return sessions + sum(one.unknown is None for one in self.problems)
 
     def nothing_in(self, name: str, *, is_chosen: bool) -> None:
-        """Note that a path that was named brought nothing: that is a failure, not a success without a word."""
+        """Note that a named path contained nothing, which is a failure."""
         which = " that --since and --folder select" if is_chosen else ""
         self.problems.append(Problem(0, f"{one_line(name)}: there is no conversation in it{which}"))
 
@@ -141,7 +140,7 @@ def import_(
     report = ImportReport()
     with TemporaryDirectory(prefix="hermes-import-") as made:
         beside = Path(made)
-        named = {"": _asked_for(dry_run, yes, chosen)} if found else {path: _sources(path, beside) for path in paths}
+        named = {"": _offered(dry_run, yes, chosen)} if found else {path: _sources(path, beside) for path in paths}
         theirs = agents_home(configuration())
         if theirs is not None and any(named.values()) and not dry_run:
             own = theirs.path.resolve()
@@ -150,7 +149,7 @@ def import_(
             for name, sources in list(named.items()):
                 named[name] = [one for one in sources if one[1].resolve() != own]
                 if sources and not named[name]:
-                    del named[name]  # all of it is imported
+                    del named[name]  # all of its sessions are imported
         if not any(named.values()):
             return 0
         with _compared_with() if dry_run else opened(writing=True, in_bulk=True) as db:
@@ -233,16 +232,16 @@ def _import_one(
 
     try:
         with alone(path) if grows else nullcontext():
-            told = arriving(db, sessions(), report.counts) if grows else sessions()
+            incoming = arriving(db, sessions(), report.counts) if grows else sessions()
             report.counts.update(
-                db.import_sessions(told, attachments_dir=folder, refused=refused, update=grows, again=chosen.again)
+                db.import_sessions(incoming, attachments_dir=folder, refused=refused, update=grows, again=chosen.again)
             )
     finally:
         report.problems += sorted(problems, key=lambda problem: problem.line)
 
 
 def _readable(found: Iterator[Found], path: Path, problems: list[Problem]) -> Iterator[Found]:
-    """The sessions of a file up to where it can't be read on: that costs the rest of this file, and no other."""
+    """The sessions of a file, up to where it can't be read any further; other files are not affected."""
     from hermes.store.engines.sqlite.foreign import UnreadableDatabase
 
     try:
@@ -273,7 +272,7 @@ def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: boo
     return counts
 
 
-def _asked_for(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
+def _offered(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
     """The files that --found found and the person selected."""
     by_program: dict[str, list[Source]] = {}
     for one in formats.found_here():
@@ -360,7 +359,7 @@ def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool)
 
 
 def _tell_expiring(db: SessionDB) -> None:
-    """Name the programs that are about to delete sessions of theirs which are here."""
+    """Print the programs that are about to delete sessions of theirs that are kept here."""
     from hermes.interop.history_watch import expiring
 
     for program, number in expiring(db):
@@ -369,7 +368,7 @@ def _tell_expiring(db: SessionDB) -> None:
 
 
 class _Watching:
-    """Prints what happens while histories are followed."""
+    """Prints the events of following histories."""
 
     def began(self) -> None:
         click.echo("Watching; Ctrl-C stops it.", err=True)

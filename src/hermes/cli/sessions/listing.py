@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hermes.store.records.rows import SessionRow
 
 NO_TITLE = "—"
-PAGE = 1000  # sessions read at once to fill a list from which some are left out
+PAGE = 1000  # sessions read at once for a list that leaves some out
 START = "No sessions yet. `hermes` starts a conversation; it is kept from its first message on."
 NO_MATCH = "No session matches. `hermes sessions list --all` lists every session."
 LOST = "The database has no sessions, but transcripts exist: `hermes sessions rebuild` restores them."
@@ -105,7 +105,7 @@ def browse_() -> None:
 
 
 def _screen(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The list as a table: with titles where there are any, else with sources."""
+    """The list as a table: with titles if there are any, else with sources."""
     where = zone()
     ages = [ago(row["last_active"], where) for row in rows]
     previews = [row["preview"] or "" for row in rows]
@@ -132,7 +132,7 @@ def _screen(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _width(column: Column, values: Sequence[str]) -> int:
-    """The cells that a column wants; a preview is useful from 40 on."""
+    """The cells that a column needs; a preview is useful from 40 on."""
     widest = max(map(cells, map(one_line, [column.head, *values])))
     return min(widest, 40 if column.head == "Preview" else column.most) if column.least is not None else widest
 
@@ -148,7 +148,7 @@ def _more(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Column, list[str]]]:
 
 
 def _folder(path: str | None) -> str:
-    """A folder as people write it: `~/…` in the home; of a long one the end."""
+    """A folder as people write it: `~/…` in the home; only the end of a long one."""
     home = os.path.expanduser("~")
     shown = (
         "~" + (path or "").removeprefix(home) if home != os.sep and f"{path}/".startswith(f"{home}/") else path or ""
@@ -157,7 +157,7 @@ def _folder(path: str | None) -> str:
 
 
 def _marks(row: Mapping[str, Any]) -> str:
-    """That a session is pinned, that it is a single question, and its tags."""
+    """The marks of a session: pinned, a single question, and its tags."""
     pinned = ["pinned"] if row["pinned_at"] is not None else []
     once = ["one-shot"] if is_oneshot(row) else []
     return " ".join([*pinned, *once, *(f"#{tag}" for tag in row.get("tags") or ())])

@@ -45,7 +45,7 @@ def chosen(db: SessionDB, words: tuple[str, ...], filtered: dict[str, Any]) -> l
 def _apply(
     ids: list[str], change: Callable[[str], bool], done: str, db: SessionDB, *, none: str = "no session matches"
 ) -> int:
-    """Change sessions and report it; 1 when there were none."""
+    """Change sessions and print it; returns 1 if there were none."""
     changed = [session_id for session_id in ids if change(session_id)]
     if len(changed) == 1:
         print(f"{called(db.get_session(changed[0]) or {'id': changed[0]})} is {done}")
@@ -57,7 +57,7 @@ def _apply(
 
 
 def _marking(name: str, text: str, done: str, change: Callable[[SessionDB, str], bool]) -> click.Command:
-    """A command that sets or clears one mark."""
+    """Make a command that sets or clears one mark."""
 
     @click.command(name, help=text)
     @click.argument("words", nargs=-1, metavar="[ID]…", shell_complete=complete_sessions)
@@ -88,7 +88,7 @@ unarchive = _marking(
 
 
 def _tagging(name: str, text: str, change: Callable[[SessionDB, str, tuple[str, ...]], bool]) -> click.Command:
-    """A command that adds or removes tags. With a filter, every word is a tag; else the first is the session."""
+    """Make a command that adds or removes tags. With a filter, every word is a tag; else the first is the session."""
 
     @click.command(name, help=text)
     @click.argument("words", nargs=-1, required=True, metavar="[ID] TAG…", shell_complete=complete_session)
@@ -109,7 +109,7 @@ def _tagging(name: str, text: str, change: Callable[[SessionDB, str, tuple[str, 
 
 
 def _untag(db: SessionDB, session_id: str, tags: tuple[str, ...]) -> bool:
-    """Remove tags; whether the session had any of them."""
+    """Remove tags; returns whether the session had any of them."""
     before = db.get_tags(session_id)
     return db.untag_session(session_id, *tags) and db.get_tags(session_id) != before
 

@@ -67,11 +67,11 @@ def migrate(
         _keep_apart(url, rls, pairs, removed)
 
 
-def _tenant(given: str) -> tuple[str, str, str]:
-    role, sign, user = given.partition("=")
+def _tenant(text: str) -> tuple[str, str, str]:
+    role, sign, user = text.partition("=")
     source, colon, user_id = user.partition(":")
     if not (role and sign and source and colon and user_id):
-        raise click.UsageError(f"--tenant: expected ROLE=SOURCE:USER_ID, such as alice=telegram:4711, got {given!r}")
+        raise click.UsageError(f"--tenant: expected ROLE=SOURCE:USER_ID, such as alice=telegram:4711, got {text!r}")
     return role, source, user_id
 
 
@@ -98,21 +98,21 @@ def _keep_apart(url: str | None, rls: bool, tenants: list[tuple[str, str, str]],
         print(one_line(f"In SQL a tenant first runs: SET search_path = {quoted(apart.schema)}"))
 
 
-def _filled_in(given: str) -> str:
-    """A URL with its variables, which may be passwords, filled in."""
+def _filled_in(url: str) -> str:
+    """A URL with its variables (passwords, for example) filled in."""
     variables = environment()
-    if missing := unset_in(given, variables):
+    if missing := unset_in(url, variables):
         raise ConfigError(
             f"--to needs the variable {missing[0]}, which is not set; set it in the environment or in .env"
         )
-    return expanded(given, variables) or ""
+    return expanded(url, variables) or ""
 
 
 @contextmanager
 def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
     """The store to copy from: the one in use; if that is the target already, the file that was in use before.
 
-    With it, whether it is that file.
+    Also returns whether it is that file.
     """
     from hermes.store.api.configured import local_file, store_url
     from hermes.store.api.session_db import SessionDB
@@ -148,7 +148,7 @@ def _keep_encrypted(source: SessionDB, url: str) -> None:
     keys.share(source.path, target)
 
 
-def _copy(url: str, given: str, plain: bool) -> None:
+def _copy(url: str, typed_url: str, plain: bool) -> None:
     from hermes.store.api.session_db import SessionDB
     from hermes.store.exchange.copy import move, refuse_in_use
 
@@ -171,8 +171,8 @@ def _copy(url: str, given: str, plain: bool) -> None:
         f"{one_line(where)} has {counted(moved.sessions, 'session')} and {counted(moved.messages, 'message')};"
         " every row was compared"
     )
-    shown = without_password(given)
-    if shown != given:
+    shown = without_password(typed_url)
+    if shown != typed_url:
         note(
             "others can see a password in --to, in the list of processes; put HERMES_DB_PASSWORD=… in .env and write"
             " ${HERMES_DB_PASSWORD} in its place, or use ~/.pgpass"

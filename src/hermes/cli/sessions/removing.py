@@ -2,7 +2,7 @@
 
 Both put sessions in the trash for some days (`--now` skips it); pruning takes only what has ended. `delete --shred` leaves
 nothing of a conversation in any file of the store. A session that a running process holds is never touched. A conversation
-that was compressed is one thing here, whichever part is named.
+that was compressed is removed as a whole, whichever part is named.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHOWN = 20
 
 
 def called(session: Mapping[str, Any]) -> str:
-    """A session as a sentence names it: its title and id."""
+    """The title and id of a session, for a sentence."""
     title = one_line(session.get("title") or session.get("trashed_title"))
     return f'"{title}" ({session["id"]})' if title else str(session["id"])
 
@@ -64,14 +64,14 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
         trashed = db.list_trash()
         found = [_named(db, word, shred) for word in words] if now or shred else find_sessions(db, words)
         names: dict[str, str] = {}  # of the conversations by the id of their newest part
-        asked: list[str] = []  # what an earlier try left unfinished is finished without asking
+        to_confirm: list[str] = []  # what an earlier try left unfinished is finished without asking
         for parts in {chain[-1]: chain for chain in map(db.get_compression_chain, found)}.values():
             session_id, rows = parts[-1], [_row(db, trashed, part) for part in parts]
             names[session_id] = called(rows[-1] or {"id": session_id}) + _with_earlier(parts)
             if rows[-1] is not None:
                 messages = sum((row or {}).get("message_count") or 0 for row in rows)
-                asked.append(f"{names[session_id]}, {counted(messages, 'message')}")
-        if what := ", ".join(asked):
+                to_confirm.append(f"{names[session_id]}, {counted(messages, 'message')}")
+        if what := ", ".join(to_confirm):
             goes = f"Delete {what}, for good?" if now else f"Put {what} in the trash?"
             confirmed(f"Shred {what}? Nothing brings it back." if shred else goes, yes=yes)
         for session_id, name in names.items():
@@ -90,7 +90,7 @@ def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
 
 
 def _named(db: SessionDB, word: str, shred: bool) -> str:
-    """The session that a word names, in the trash as well; to shred, also the id of one that was half shredded."""
+    """The session that a word names, also in the trash; to shred, also the id of one that was shredded in part."""
     try:
         return find_session(db, word)
     except click.ClickException as error:
@@ -105,7 +105,7 @@ def _row(db: SessionDB, trashed: list[TrashedSession], session_id: str) -> Mappi
 
 
 def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
-    """Shred one conversation and say what became of it; a line for each thing that is left to do."""
+    """Shred one conversation and print the result, with a line for each thing that is left to do."""
     elsewhere = _imported_from(db.get_session(session_id) or {})
     done = db.shred_session(session_id, by="hermes sessions delete --shred", history=get_hermes_home() / "history")
     if done is None:

@@ -93,7 +93,7 @@ def search(
 
 
 def screen(hits: list[SearchHit], width: int, *, colour: bool, wrapped: bool) -> list[str]:
-    """The hits as lines, under their sessions."""
+    """The hits as lines, grouped by session."""
     by_session: dict[str, list[SearchHit]] = {}
     for hit in hits:
         by_session.setdefault(hit["session_id"], []).append(hit)
@@ -131,7 +131,7 @@ def _hit(hit: SearchHit, who: str, when: str, width: int | None, colour: bool) -
 
 
 def _coloured(lines: list[str]) -> list[str]:
-    """Replace marks by colour; a match broken over two lines is coloured on both."""
+    """Replace marks with colour; a match broken over two lines is coloured on both."""
     out, inside = [], False
     start, stop = f"\x1b[{BOLD};{GOLD}m", "\x1b[0m"
     for text in lines:

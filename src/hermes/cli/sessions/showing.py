@@ -43,10 +43,10 @@ def calls(message: MessageRow) -> Iterator[str]:
     from hermes.store.records.codec import from_json
 
     for name, text in calls_of(message):
-        given = from_json(text)
-        if isinstance(given, dict):
-            values = (one if isinstance(one, str) else encoded(one).decode() for one in given.values())
-            text = ", ".join(f"{key}={value}" for key, value in zip(given, values, strict=True))
+        arguments = from_json(text)
+        if isinstance(arguments, dict):
+            values = (one if isinstance(one, str) else encoded(one).decode() for one in arguments.values())
+            text = ", ".join(f"{key}={value}" for key, value in zip(arguments, values, strict=True))
         yield one_line(f"{name}({text})")
 
 
@@ -176,7 +176,7 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
 
 
 def paged(text: str) -> None:
-    """Print a text; through $PAGER (less) where it is longer than the screen. PAGER=cat prints it whole."""
+    """Print a text; through $PAGER (less) if it is longer than the screen. PAGER=cat prints it whole."""
     if text.count("\n") < shutil.get_terminal_size().lines or os.environ.get("PAGER", "less") in ("", "cat"):
         print(text, end="")
         return
@@ -185,11 +185,11 @@ def paged(text: str) -> None:
 
 
 class _View:
-    """Shows a session: its messages so far, then new ones. Without a renderer: one JSON object a message."""
+    """Shows a session: its messages so far, then new ones. Without a renderer, one JSON object per message."""
 
     def __init__(self, db: SessionDB, session_id: str, renderer: TextRenderer | None) -> None:
         self.db, self.session_id, self.renderer = db, session_id, renderer
-        self.owner = session_id  # of the last message shown
+        self.owner = session_id  # the session of the last message shown
         self.seen: set[int] = set()
         self.state: tuple[Any, ...] = ()
         self.ended: float | None = None

@@ -1,4 +1,4 @@
-"""`hermes sessions sync`: this store and another place hold what either had."""
+"""`hermes sessions sync`: after it, this store and another place both hold what either had."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _serve() -> int:
     from hermes.interop.sync_ssh import serve
 
     answers = sys.stdout.buffer
-    sys.stdout = sys.stderr  # whatever is printed is no answer
+    sys.stdout = sys.stderr  # standard output carries the protocol only
     with opened(writing=True) as db:
         serve(StorePlace(db, configuration().sessions.trash_days), sys.stdin.buffer, answers)
     return 0
@@ -63,7 +63,7 @@ def _serve() -> int:
 def _sync(
     db: SessionDB, dest: str, program: str, grace: float, step: Progress, plain: bool
 ) -> tuple[SyncResult, tuple[int, int] | None]:
-    """Synchronise with whatever DEST is; what came here, and how many sessions and messages came there, if it is a store."""
+    """Synchronise with DEST; returns what was received and, if DEST is a store, how many sessions and messages it received."""
     from hermes.interop.sync_exchange import StorePlace, sync
 
     if dest.startswith("ssh://"):
@@ -88,7 +88,7 @@ def _sync(
 
 
 def _store(dest: str) -> dict[str, Any] | None:
-    """How to open DEST, if it is a store."""
+    """The function that opens DEST, if that is a store."""
     from hermes.cli.sessions.migrating import _filled_in
 
     if "://" in dest:
@@ -109,12 +109,12 @@ def _report(result: SyncResult, there: tuple[int, int] | None) -> int:
     print(f"{came}, {went}")
     if here.forks:
         print(f"{counted(here.forks, 'branch', 'branches')} made for sessions that were continued on both sides")
-    told = (
+    changes = (
         (here.trashed, "session", "deleted elsewhere, moved to the trash here"),
         (here.deleted, "session", "deleted here, as elsewhere"),
         (here.shredded, "session", "shredded here, as elsewhere"),
     )
-    for count, what, how in told:
+    for count, what, how in changes:
         if count:
             print(f"{counted(count, what)} {how}")
     if here.waiting:

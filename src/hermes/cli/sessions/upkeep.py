@@ -28,7 +28,7 @@ _file_argument = click.argument(
 
 
 def database_bytes(path: Path) -> int:
-    """The store's size on the disk: the file and the log that is not moved into it yet."""
+    """The store's size on disk: the file and the log that is not merged into it yet."""
     total = 0
     for end in ("", "-wal"):
         try:
@@ -126,15 +126,15 @@ def rebuild(path: Path | None) -> int:
     return _rebuilt(path)
 
 
-def _rebuilt(given: Path | None) -> int:
+def _rebuilt(file: Path | None) -> int:
     from hermes.store.api.configured import store_file
     from hermes.store.transcripts.rebuild import rebuild_store
 
-    path = settled(given) if given else store_file(configuration())
+    path = settled(file) if file else store_file(configuration())
     if path is None or path.is_dir():
         raise click.ClickException(f"{path or 'a store on a server'} can't be rebuilt from here; restore a backup")
     steps = rebuild_store(path, companion(path, "sessions"))
-    with opened(writing=True, path=given) as db:
+    with opened(writing=True, path=file) as db:
         return _report(db, [*steps, *db.repair()])
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.agent.leases import Lease, kept
+from hermes.agent.leases import Lease, renewing
 from hermes.commands.chat_commands import patience  # seconds a claim lasts without being renewed
 from hermes.errors import Fenced, HermesError, PlatformError, PlatformUnreachable, SlowDown
 from hermes.gateway.chats.participants import taken_from
@@ -95,7 +95,7 @@ class Handoffs:
             if token is None:
                 return
             claim = Claim(db, session_id, token)
-            with kept(claim.lease()):
+            with renewing(claim.lease()):
                 placed, event, notice = await self._bring(claim, platform, asked_at)
                 await self._inbox.inject_event(placed.key, event, lambda: is_running(db, session_id))
             if not await claim.do(db.complete_handoff, session_id):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hermes.agent.conversations import new_session_id
 from hermes.agent.titler import set_chosen_title
-from hermes.agent.tools.permission import NOBODY, Answer
+from hermes.agent.tools.permission import NO_USER, Answer
 from hermes.commands.registry import GATEWAY
 from hermes.errors import ContextTooLong, Fenced, ModelError, StoreClosed, StoreError
 from hermes.gateway import hooks
@@ -235,7 +235,7 @@ class Participant:
         The person's messages then go to the conversation beside it.
         """
         if self.sender is None or self._talk is None or is_background(self.route.key):
-            return NOBODY
+            return NO_USER
         return self.confirm(question)
 
     def confirm(self, question: str) -> bool:
@@ -291,7 +291,7 @@ class Participant:
     def release(self) -> None:
         """Release the session between turns, so that other processes may use it."""
         if self._agent is not None:
-            self._agent.let_go()
+            self._agent.release()
 
 
 def taken_from(services: Services, session_id: str, by: Sender | None) -> PendingNotice | None:

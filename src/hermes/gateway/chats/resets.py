@@ -148,7 +148,7 @@ class Resets:
         ending = session is not None and session["ended_at"] is None
         if session is not None and ending:
             if agent is not None:
-                agent.let_go()  # our own lease may outlast its turn for a moment
+                agent.release()  # our own lease may outlast its turn for a moment
             if db.is_live(session["id"]):
                 return  # a terminal is using it
             person = Participant(services, None, route, None, session_id=session["id"])

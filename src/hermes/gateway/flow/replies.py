@@ -223,7 +223,7 @@ class Replies:
                 return None if turn is None else self._listen(person, reply, turn, _Stream(reply, lambda: True))
             if taken_up:
                 self._begin(person, reply)
-                text = self._listen(person, reply, request.stop.bind(person.agent.go_on(request.message_id)))
+                text = self._listen(person, reply, request.stop.bind(person.agent.resume(request.message_id)))
             else:
                 stream = _Stream(reply, lambda: request.joined)
                 turn = self._new_turn(person, request, reply, stream)
@@ -290,7 +290,7 @@ class Replies:
                 person.agent.lease.release_in(tx)
 
         if stream is None:
-            return request.stop.bind(person.agent.hear(content, keep=keep))
+            return request.stop.bind(person.agent.record_only(content, keep=keep))
         at_once = not is_background(route.key) and not is_own(event)  # others need a last look at the turn's text
         turn = person.agent.turn(content, keep=keep, with_reply=with_reply if at_once else None)
         return request.stop.bind(turn)

@@ -74,7 +74,7 @@ class Display:
         """The updates for an event of a turn. A finished call is read from the record."""
         match event:
             case Text():
-                yield acp.update_agent_message_text("\n\n" + event.text if event.anew else event.text)
+                yield acp.update_agent_message_text("\n\n" + event.text if event.restarted else event.text)
             case Thought():
                 yield acp.update_agent_thought_text(event.text)
             case ToolStarted():

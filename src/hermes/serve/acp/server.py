@@ -308,7 +308,7 @@ class EditorAgent:
             raise
         finally:
             known.stop = None
-            await asyncio.to_thread(agent.let_go)
+            await asyncio.to_thread(agent.release)
 
     async def _show(self, known: EditorSession, turn: Turn) -> None:
         """Show a turn to the editor."""

@@ -81,12 +81,12 @@ class ReplyWords:
         if not isinstance(event, Text):
             return event
         round_ = self._rounds[-1]
-        if event.anew:
+        if event.restarted:
             round_.clear()
         text = _BETWEEN + event.text if self._shown and not round_ else event.text
         round_.append(event.text)
         self._shown.append(text)
-        return Text(text, event.anew)
+        return Text(text, event.restarted)
 
     @property
     def shown(self) -> str:
@@ -114,7 +114,7 @@ class ServedTurn:
         self._db, self._places, self._agent, self._ask, self._tools, self._over = db, places, agent, ask, tools, over
         self._content = None if again else ask.content
         self._question_id: int | None = None  # the last message before the reply
-        turn = agent.go_on() if self._content is None else agent.turn(self._content, keep=self._keep)
+        turn = agent.resume() if self._content is None else agent.turn(self._content, keep=self._keep)
         self._turn = turn.through(self._through)
 
     def start(self) -> None:
@@ -316,7 +316,7 @@ class ServedTurns:
         def over() -> None:
             if not agent.background_running():
                 with suppress(HermesError):  # the lease expires by itself
-                    agent.let_go()
+                    agent.release()
             self._running.discard(turn)
             self._conversations.leave(name)
 

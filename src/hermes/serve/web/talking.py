@@ -234,7 +234,7 @@ class Talks:
     async def _tell(self, page: PageTurn, event: StreamEvent) -> None:
         match event:
             case Text():
-                page.reply = event.text if event.anew else page.reply + event.text
+                page.reply = event.text if event.restarted else page.reply + event.text
             case Thought():
                 page.post(kind="thought", text=event.text)
             case ToolStarted():
@@ -280,7 +280,7 @@ class Talks:
             reader, room = Reader(self._db, self._config, agent.model), MOST_TEXT // max(1, len(prompt.files))
             read = [reader.read(file, room) for file in prompt.files]
         except BaseException:
-            agent.let_go()
+            agent.release()
             raise
         notes, parts = [note for note, _ in read], [part for _, part in read if part is not None]
         return agent, joined(prompt.text, [*carried[0], *notes], [*carried[1], *parts])
@@ -322,4 +322,4 @@ def answering_here() -> ApiError:
 def _let_go(agent: Agent) -> None:
     with suppress(HermesError):  # a closed store: the lease expires
         if not agent.background_running():
-            agent.let_go()
+            agent.release()
