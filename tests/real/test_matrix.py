@@ -23,7 +23,7 @@ from nio.crypto import decrypt_attachment, encrypt_attachment
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, OutgoingFile, as_json
 from hermes.gateway.platforms.matrix.adapter import Matrix
-from hermes.gateway.platforms.matrix.client import SavedState, log_in
+from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, log_in
 from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
 from tests.support.sizes import some
@@ -257,7 +257,9 @@ async def test_a_key_that_could_not_be_shared_is_shared_before_the_next_try(
 
 async def test_an_upload_of_keys_that_broke_off_is_finished_after_a_restart(lab: Lab, tmp_path: Path) -> None:
     chat = encrypted_room(lab)
-    client = await log_in(lab.settings, lab.homeserver, SavedState(tmp_path / "home", lab.homeserver), encrypted=True)
+    memory = SavedState(tmp_path / "home", lab.homeserver)
+    client = MatrixClient(lab.homeserver, lab.settings["user_id"], str(memory.keys))
+    await log_in(client, lab.settings, memory)
     upload = asyncio.create_task(client.tend_keys())
     while not lab.proxy.count("/keys/upload"):
         await asyncio.sleep(0)

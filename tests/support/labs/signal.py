@@ -37,7 +37,9 @@ METHODS: dict[str, dict[str, bool | None]] = {
     "send": {
         **dict.fromkeys(("recipient", "groupId", "username", "attachment", "mention", "textStyle"), True),
         **dict.fromkeys(("quoteMention", "quoteTextStyle", "quoteAttachment"), True),
-        **dict.fromkeys(("message", "sticker", "quoteTimestamp", "quoteAuthor", "quoteMessage"), False),
+        **dict.fromkeys(
+            ("message", "sticker", "quoteTimestamp", "quoteAuthor", "quoteMessage", "editTimestamp"), False
+        ),
         **dict.fromkeys(("previewUrl", "previewTitle", "previewDescription", "previewImage"), False),
         **dict.fromkeys(("storyTimestamp", "storyAuthor"), False),
         **dict.fromkeys(("noteToSelf", "messageFromStdin", "viewOnce", "endSession"), None),
@@ -47,7 +49,7 @@ METHODS: dict[str, dict[str, bool | None]] = {
 }
 ADDRESS = re.compile(r"data:([^/;,]+/[^;,]+);filename=([^;,=]+);base64,([A-Za-z0-9+/]+=*)")
 LONGEST_TEXT = 20_000_000  # of the JSON reader in signal-cli
-NUMBERS = {"quoteTimestamp", "storyTimestamp"}
+NUMBERS = {"quoteTimestamp", "editTimestamp", "storyTimestamp"}
 NO_ACCOUNT_NEEDED = {"version", "listAccounts"}
 
 
