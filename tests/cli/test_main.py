@@ -65,6 +65,7 @@ def test_the_overview_names_every_command(hermes_home: Path) -> None:
         (["sesions"], "unknown command `hermes sesions`; did you mean sessions?"),
         (["nonsense"], "unknown command `hermes nonsense`"),
         (["sessions", "lst"], "did you mean list?"),
+        (["cron", "creat"], "unknown command `hermes cron creat`; did you mean create?"),
         (["sessions", "list", "--nonsense"], "hermes: unknown option --nonsense"),
         (["sessions", "list", "--surce", "cli"], "hermes: unknown option --surce; did you mean --source?"),
         (

@@ -20,15 +20,25 @@ Commands = dict[str, tuple[str, str]]  # name → (module, help text)
 
 
 class CommandGroup(click.Group):
-    """Lists its commands with their whole first sentence, wrapped; click would cut it to one line."""
+    """Lists its commands with their whole first sentence, where click would cut it, and suggests one for a mistyped name."""
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         found = [(name, self.get_command(context, name)) for name in self.list_commands(context)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(1000)) for name, one in found if one and not one.hidden])
 
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if words[0] not in (known := self.list_commands(context)) and not words[0].startswith("-"):
+            from hermes.config import suggestion
 
-class LazyGroup(click.Group):
+            hint = suggestion(words[0], known)
+            context.fail(f"unknown command `{context.command_path} {words[0]}`{hint}")
+        return super().resolve_command(context, words)
+
+
+class LazyGroup(CommandGroup):
     """Finds a command in its module: as `command`, or by its own name (with `_` after it where Python needs the word)."""
 
     def __init__(self, *args: Any, table: Commands, **options: Any) -> None:
@@ -44,16 +54,6 @@ class LazyGroup(click.Group):
         module = vars(import_module(self.table[name][0]))
         found: click.Command = module.get("command") or module.get(own := name.replace("-", "_")) or module[f"{own}_"]
         return found
-
-    def resolve_command(
-        self, context: click.Context, words: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if words[0] not in self.table and not words[0].startswith("-"):
-            from hermes.config import suggestion
-
-            hint = suggestion(words[0], self.table)
-            context.fail(f"unknown command `{context.command_path} {words[0]}`{hint}")
-        return super().resolve_command(context, words)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -279,7 +279,7 @@ def _may_show(node: Any, keys: list[str]) -> bool:
 
 
 def _instead(node: Any, keys: list[str]) -> str:
-    """What the file says (`, got 'soon'`), unless it may be a secret."""
+    """The part of a message that quotes the value (`, got 'soon'`); empty where the value may be a secret."""
     text = _written_text(node)
     if text is None:
         return f", got {'a list' if node.id == 'sequence' else 'a mapping'}"
