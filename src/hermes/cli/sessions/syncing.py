@@ -15,7 +15,7 @@ from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
-    from hermes.interop.sync_exchange import Progress, SyncResult
+    from hermes.interop.sync import Progress, SyncResult
     from hermes.store.api.session_db import SessionDB
 
 
@@ -50,8 +50,7 @@ def sync(dest: str | None, program: str, serve: bool, plain: bool) -> int:
 
 
 def _serve() -> int:
-    from hermes.interop.sync_exchange import StorePlace
-    from hermes.interop.sync_ssh import serve
+    from hermes.interop.sync import StorePlace, serve
 
     answers = sys.stdout.buffer
     sys.stdout = sys.stderr  # standard output carries the protocol only
@@ -64,11 +63,9 @@ def _sync(
     db: SessionDB, dest: str, program: str, grace: float, step: Progress, plain: bool
 ) -> tuple[SyncResult, tuple[int, int] | None]:
     """Synchronise with DEST; returns what was received and, if DEST is a store, how many sessions and messages it received."""
-    from hermes.interop.sync_exchange import StorePlace, sync
+    from hermes.interop.sync import RemotePlace, StorePlace, sync
 
     if dest.startswith("ssh://"):
-        from hermes.interop.sync_ssh import RemotePlace
-
         with RemotePlace(dest, program) as remote:
             result = sync(db, remote, grace=grace, progress=step)
             return result, remote.done()

@@ -13,8 +13,7 @@ from hermes.interop.json_reading import Reading, Record, first_objects, from_jso
 
 SOURCE = "antigravity"
 _MODEL = re.compile(r"setting `Model Selection` from .*? to (.+?)\.(?:\s|$)")
-_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens",
-           "cache_read_tokens": "cached_content_token_count"}  # fmt: skip
+_TOKENS = ("input_tokens", "output_tokens", "cached_content_token_count")
 _BOOKKEEPING = ("CONVERSATION_HISTORY", "EPHEMERAL_MESSAGE", "KNOWLEDGE_ARTIFACTS")
 
 

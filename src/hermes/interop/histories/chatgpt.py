@@ -47,9 +47,12 @@ def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conver
     nodes = {name: Record(node) for name, node in data.object("mapping").items() if isinstance(node, dict)}
     name = data.text("conversation_id") or data.text("id") or ""
     made = Conversation(
-        SOURCE, name or compact(data.get("create_time")), title=data.text("title"),
-        started_at=data.time("create_time"), model=data.text("default_model_slug"),
-    )  # fmt: skip
+        SOURCE,
+        name or compact(data.get("create_time")),
+        title=data.text("title"),
+        started_at=data.time("create_time"),
+        model=data.text("default_model_slug"),
+    )
     if data.get("is_archived"):
         made.archived_at = data.time("update_time")
     path = _path(nodes, data.get("current_node"))
@@ -141,14 +144,25 @@ def _message(node: Record, export: ExportFiles, reading: Reading) -> Message | N
         return make.message("tool", body, at, _name(node), tool_name=author.text("name"))
     recipient = message.text("recipient")
     if role == "assistant" and recipient not in (None, "all", "assistant"):
-        return make.message("assistant", None, at, _name(node), model=model, tool_calls=[
-            make.tool_call(str(_name(node)), str(recipient), _arguments(content, body))
-        ])  # fmt: skip
+        return make.message(
+            "assistant",
+            None,
+            at,
+            _name(node),
+            model=model,
+            tool_calls=[make.tool_call(str(_name(node)), str(recipient), _arguments(content, body))],
+        )
     finish = {"max_tokens": "length", "stop": "stop", "interrupted": "interrupted"}.get(
         str(meta.object("finish_details").get("type"))
     )
-    return make.message(role, body, at, _name(node), model=model if role == "assistant" else None,
-                   finish_reason=finish if role == "assistant" else None)  # fmt: skip
+    return make.message(
+        role,
+        body,
+        at,
+        _name(node),
+        model=model if role == "assistant" else None,
+        finish_reason=finish if role == "assistant" else None,
+    )
 
 
 def _arguments(content: Record, body: Any) -> Any:

@@ -42,9 +42,11 @@ def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conver
     if not isinstance(data.get("chat_messages"), list):
         return None
     made = Conversation(
-        SOURCE, data.text("uuid") or str(data.get("created_at")), title=data.text("name"),
+        SOURCE,
+        data.text("uuid") or str(data.get("created_at")),
+        title=data.text("name"),
         started_at=data.time("created_at"),
-    )  # fmt: skip
+    )
     if data.text("summary"):
         made.meta["summary"] = data["summary"]
     if data.text("project_uuid"):

@@ -36,16 +36,18 @@ from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 _SPOKEN = ("user", "assistant")
-_BOOKKEEPING = frozenset((
-    "file-history-snapshot", "queue-operation", "progress", "mode", "permission-mode", "pr-link", "worktree-state",
-    "bridge-session", "last-prompt", "agent-name", "relocated", "api-request", "api-request-blob", "api-request-shape",
-    "atis-latch", "tools-used", "cost-state",
-))  # fmt: skip
+_BOOKKEEPING = frozenset(
+    "file-history-snapshot queue-operation progress mode permission-mode pr-link worktree-state bridge-session last-prompt"
+    " agent-name relocated api-request api-request-blob api-request-shape atis-latch tools-used cost-state".split()
+)
 # Keys of a message's line that are kept in memory. The others repeat results, at times with whole files.
-_NEEDED = frozenset((
-    "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
-    "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", REASONING, MESSAGE, "compactMetadata",
-))  # fmt: skip
+_NEEDED = frozenset(
+    (
+        *"type subtype parentUuid logicalParentUuid timestamp isSidechain isMeta isCompactSummary message attachment".split(),
+        *"content sourceToolAssistantUUID isApiErrorMessage costUSD compactMetadata".split(),
+        *(REASONING, MESSAGE),
+    )
+)
 _CLEANUP_DAYS = 30  # as Claude Code has it without a setting
 _SUMMARY_WITHIN = 10  # lines after a compaction: its summary is the first or the second
 
@@ -73,8 +75,11 @@ def sniff(path: Path) -> bool:
     first = first_objects(path)
     if any("parts" in record.object("message") or "systemPayload" in record for record in first):
         return False
-    return any(("sessionId" in record and ("parentUuid" in record or record.get("type") in ("summary", *_BOOKKEEPING)))
-               or (record.get("type") == "summary" and "leafUuid" in record) for record in first)  # fmt: skip
+    return any(
+        ("sessionId" in record and ("parentUuid" in record or record.get("type") in ("summary", *_BOOKKEEPING)))
+        or (record.get("type") == "summary" and "leafUuid" in record)
+        for record in first
+    )
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -242,14 +247,16 @@ class _SessionFileReader:
             if copied and not any(map(self._is_spoken, own)):
                 continue  # the session that this one was forked from has all of it
             made = Conversation(
-                SOURCE, name if not earlier else f"{name}.{len(earlier) + 1}", cwd=self._cwd, title=title,
-                parent=earlier[-1].foreign_id if earlier else parent, kind="compression" if earlier else "subagent",
-            )  # fmt: skip
+                SOURCE,
+                name if not earlier else f"{name}.{len(earlier) + 1}",
+                cwd=self._cwd,
+                title=title,
+                parent=earlier[-1].foreign_id if earlier else parent,
+                kind="compression" if earlier else "subagent",
+            )
             if number < len(segments):
                 made.end_reason = "compression"
-            if self._branch:
-                made.meta["git_branch"] = self._branch
-            made.origin = self._origin
+            made.git_branch, made.origin = self._branch, self._origin
             made.messages = self._messages(part)
             if len(own) < len(part):
                 self._fork(made, part, copied, number, is_first=not earlier)
@@ -349,9 +356,10 @@ class _SessionFileReader:
         replies = {self._names[uuid] for uuid in path if uuid in self._names}
         wanted = set(path)
         wanted |= {
-            uuid for uuid in self._order
+            uuid
+            for uuid in self._order
             if self._names.get(uuid) in replies or self._lines[uuid].get("sourceToolAssistantUUID") in wanted
-        }  # fmt: skip
+        }
         wanted |= {u for u in self._order if is_result(self._lines[u]) and self._parent(u) in wanted}
         return [uuid for uuid in self._order if uuid in wanted]
 

@@ -13,7 +13,7 @@ from hermes.interop.json_reading import Reading, Record, compact, first_objects,
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "goose"
-_TOKENS = {"input_tokens": "accumulated_input_tokens", "output_tokens": "accumulated_output_tokens"}
+_TOKENS = ("accumulated_input_tokens", "accumulated_output_tokens")
 _BOOKKEEPING = frozenset(("toolConfirmationRequest", "actionRequired", "systemNotification", "redactedThinking"))
 
 
@@ -75,9 +75,13 @@ def _conversation(name: str, row: Record) -> Conversation:
     title = row.text("name") or row.text("description")
     model = Record.of(from_json(row.get("model_config_json"))).get("model_name")
     made = Conversation(
-        SOURCE, name, title=None if title == name else title, cwd=row.text("working_dir"), model=text(model),
+        SOURCE,
+        name,
+        title=None if title == name else title,
+        cwd=row.text("working_dir"),
+        model=text(model),
         started_at=row.time("created_at"),
-    )  # fmt: skip
+    )
     made.tokens = row.counts(_TOKENS)
     cost = row.get("accumulated_cost")
     made.cost = float(cost) if isinstance(cost, (int, float)) else None

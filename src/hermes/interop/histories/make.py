@@ -29,9 +29,15 @@ def message(role: str, content: Any, at: float | None, foreign_id: str | None, *
 
 
 def spoken(
-    role: str, content: Any, at: float | None, foreign_id: str | None, *, thoughts: Iterable[str | None] = (),
-    calls: list[dict[str, Any]] | None = None, **fields: Any,
-) -> list[Message]:  # fmt: skip
+    role: str,
+    content: Any,
+    at: float | None,
+    foreign_id: str | None,
+    *,
+    thoughts: Iterable[str | None] = (),
+    calls: list[dict[str, Any]] | None = None,
+    **fields: Any,
+) -> list[Message]:
     """A message with these thoughts and calls, in a list; an empty list where nothing is said, thought or called."""
     thought = "\n\n".join(filter(None, thoughts)) or None
     if not (content or thought or calls):

@@ -13,10 +13,7 @@ from hermes.interop.json_reading import Reading, Record, compact, decoded, secon
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "zed"
-_TOKENS = {
-    "input_tokens": "input_tokens", "output_tokens": "output_tokens", "cache_read_tokens": "cache_read_input_tokens",
-    "cache_write_tokens": "cache_creation_input_tokens",
-}  # fmt: skip
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def usual_places() -> list[Path]:
@@ -57,11 +54,15 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     first, last = seconds(row.get("created_at")), seconds(row.get("updated_at"))
     folder = (text(row.get("folder_paths")) or "").partition("\n")[0]
     made = Conversation(
-        SOURCE, str(row["id"]), title=text(row.get("summary")) or whole.text("title") or whole.text("summary"),
+        SOURCE,
+        str(row["id"]),
+        title=text(row.get("summary")) or whole.text("title") or whole.text("summary"),
         cwd=folder or None,
-        model=whole.object("model").text("model"), started_at=first or last,
-        parent=text(row.get("parent_id")), kind="subagent",
-    )  # fmt: skip
+        model=whole.object("model").text("model"),
+        started_at=first or last,
+        parent=text(row.get("parent_id")),
+        kind="subagent",
+    )
     used = whole.object("cumulative_token_usage")
     made.tokens = used.counts(_TOKENS)
     question, replies = "thread", 0
