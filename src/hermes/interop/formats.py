@@ -49,6 +49,7 @@ class Format:
     endings: tuple[str, ...] = ()  # file names that choose it, where the caller names no format
     aliases: tuple[str, ...] = ()
     writes: bool = False
+    writer: str = "write"  # the module's function that does
     reads: bool = False
     program: str = ""  # whose history it is; it grows there, so an import brings sessions that are here up to date
     by_folder: bool = True  # whether that program's sessions belong to folders
@@ -59,28 +60,36 @@ class Format:
         return import_module(self.module)
 
 
-def _history(name: str, program: str, help_text: str, **more: Any) -> Format:
+def _history(name: str, program: str, help_text: str, resume: str = "", **more: Any) -> Format:
     module = f"hermes.interop.histories.{name.replace('-', '_')}"
-    return Format(name=name, module=module, help=help_text, program=program, reads=True, **more)
+    return Format(name=name, module=module, help=help_text, program=program, resume=resume, reads=True, **more)
+
+
+def _document(name: str, help_text: str, *endings: str, **more: Any) -> Format:
+    module = "hermes.interop.documents"
+    return Format(
+        name=name, module=module, help=help_text, endings=endings, writes=True, writer=f"write_{name}", **more
+    )
 
 
 # The order in which files are sniffed.
 BUILT_IN = (
-    Format(name="markdown", module="hermes.interop.markdown", help="to read and print", endings=(".md", ".markdown"),
-           aliases=("md",), writes=True),
-    Format(name="html", module="hermes.interop.html", help="one page with pictures", endings=(".html", ".htm"), writes=True),
-    _history("claude-code", "Claude Code", "sessions of Claude Code", aliases=("claude",), writes=True, resume="claude --resume"),
-    _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True, resume="codex resume"),
-    _history("gemini", "Gemini CLI", "chats of Gemini CLI", resume="gemini --resume"),
-    _history("qwen", "Qwen Code", "sessions of Qwen Code", resume="qwen --resume"),
-    _history("copilot", "GitHub Copilot CLI", "sessions of GitHub Copilot CLI", resume="copilot --resume"),
-    _history("kimi", "Kimi Code", "sessions of Kimi Code", resume="kimi --session"),
-    _history("grok", "Grok Build", "sessions of Grok Build", resume="grok --resume"),
+    _document("markdown", "to read and print", ".md", ".markdown", aliases=("md",)),
+    _document("html", "one page with pictures", ".html", ".htm"),
+    _history(
+        "claude-code", "Claude Code", "sessions of Claude Code", "claude --resume", aliases=("claude",), writes=True
+    ),
+    _history("codex", "Codex CLI", "rollouts of Codex CLI", "codex resume", writes=True),
+    _history("gemini", "Gemini CLI", "chats of Gemini CLI", "gemini --resume"),
+    _history("qwen", "Qwen Code", "sessions of Qwen Code", "qwen --resume"),
+    _history("copilot", "GitHub Copilot CLI", "sessions of GitHub Copilot CLI", "copilot --resume"),
+    _history("kimi", "Kimi Code", "sessions of Kimi Code", "kimi --session"),
+    _history("grok", "Grok Build", "sessions of Grok Build", "grok --resume"),
     _history("cline", "Cline", "tasks of Cline, Roo Code and Kilo Code"),
-    _history("opencode", "OpenCode", "OpenCode's database, storage folder or export", resume="opencode --session"),
-    _history("goose", "Goose", "Goose's database or session files", resume="goose session --resume --session-id"),
+    _history("opencode", "OpenCode", "OpenCode's database, storage folder or export", "opencode --session"),
+    _history("goose", "Goose", "Goose's database or session files", "goose session --resume --session-id"),
     _history("llm", "llm", "the log of llm", by_folder=False),
-    _history("pi", "Pi", "sessions of Pi, Oh My Pi and OpenClaw", writes=True, resume="pi --session"),
+    _history("pi", "Pi", "sessions of Pi, Oh My Pi and OpenClaw", "pi --session", writes=True),
     _history("cursor", "Cursor", "conversations of Cursor, the editor and the command line"),
     _history("vscode-copilot", "VS Code Copilot Chat", "chats of Copilot in VS Code and its kin"),
     _history("zed", "Zed", "Zed's conversations"),
@@ -89,10 +98,18 @@ BUILT_IN = (
     _history("hermes-agent", "Hermes Agent", "Hermes Agent's state.db", by_folder=False),
     _history("chatgpt", "ChatGPT", "ChatGPT's data export", by_folder=False),
     _history("claude-ai", "Claude.ai", "Claude.ai's data export", by_folder=False),
-    Format(name="database", module="hermes.interop.database", help="a state.db of this program or an older one", reads=True),
-    Format(name="jsonl", module="hermes.interop.jsonl", help="complete, can be imported again",
-           endings=(".jsonl", ".ndjson", ".json"), writes=True, reads=True),
-)  # fmt: skip
+    Format(
+        name="database", module="hermes.interop.database", help="a state.db of this program or an older one", reads=True
+    ),
+    Format(
+        name="jsonl",
+        module="hermes.interop.jsonl",
+        help="complete, can be imported again",
+        endings=(".jsonl", ".ndjson", ".json"),
+        writes=True,
+        reads=True,
+    ),
+)
 DEFAULT = "jsonl"
 
 
@@ -200,5 +217,5 @@ def described(*, reading: bool) -> str:
 
 def written(chosen: Format, export: Export) -> Iterator[bytes]:
     """The bytes of an export."""
-    pieces: Iterator[bytes] = chosen.load().write(export)
+    pieces: Iterator[bytes] = getattr(chosen.load(), chosen.writer)(export)
     return pieces
