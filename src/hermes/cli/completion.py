@@ -199,7 +199,7 @@ def complete_files(context: click.Context, parameter: click.Parameter, partial: 
 def _sessions(context: click.Context, partial: str) -> list[Candidate]:
     """Ids if the word begins like one; programs after @; else titles, and ids of sessions without a title."""
     if partial.startswith("@"):
-        from hermes.interop.other_programs import names
+        from hermes.interop.programs import names
 
         return [(f"@{name}", "") for name in names()]
     if re.match(r"\d", partial):

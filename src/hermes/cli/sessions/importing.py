@@ -28,7 +28,7 @@ from hermes.cli.options import moment, yes_option
 from hermes.cli.output import Column, note, printed, progress, size_of
 from hermes.cli.record import configuration, index, is_encrypted, opened
 from hermes.errors import HermesError, InvalidInput
-from hermes.interop import formats, scratch
+from hermes.interop import arrivals, formats
 from hermes.interop.arrivals import alone, arriving, is_here, new_messages
 from hermes.interop.formats import Format, Found, Problem
 from hermes.interop.windows import Windows
@@ -184,7 +184,7 @@ def _sources(file: str, beside: Path) -> list[Source]:
         return found
     if file == "-" or not stat.S_ISREG(path.stat().st_mode):
         with sys.stdin.buffer if file == "-" else path.open("rb") as stream:
-            path = scratch.copied(stream, beside, encrypted=is_encrypted())
+            path = arrivals.copied(stream, beside, encrypted=is_encrypted())
     reader = formats.reader_for(path)
     if reader is None:
         kind = f"in no format that can be imported (looked for: {formats.looked_for()})"
@@ -328,7 +328,7 @@ def _bytes(path: Path) -> int:
 @click.option("--install", is_flag=True, help="Run it permanently, as a user service (systemd; launchd on macOS).")
 @click.option("--uninstall", is_flag=True, help="Stop and remove that service.")
 def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool) -> int:
-    from hermes.interop.history_watch import HistoryWatcher
+    from hermes.interop.programs import HistoryWatcher
     from hermes.jobs.following import follow
 
     if once + install + uninstall > 1 or (uninstall and folders):
@@ -360,7 +360,7 @@ def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool)
 
 def _tell_expiring(db: SessionDB) -> None:
     """Print the programs that are about to delete sessions of theirs that are kept here."""
-    from hermes.interop.history_watch import expiring
+    from hermes.interop.programs import expiring
 
     for program, number in expiring(db):
         kept = "it is" if number == 1 else "they are"
