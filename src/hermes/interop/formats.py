@@ -7,7 +7,8 @@ A format is a row here and a module with some of these functions:
     read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]    the sessions of a file; their
                                                                                     attachments go into the folder
     take(db: SessionDB, path: Path) -> dict[str, int]                               instead of read, where there is a quicker way
-    files(folder: Path) -> Iterator[Path]                                           the files of this format below a folder
+    files(folder: Path) -> Iterator[Path]                                           the files of this format below a folder;
+                                                                                    or a pattern of their names: FILES
     usual_places() -> list[Path]                                                    where the program keeps them
     kept_at(name: str, session: ExportedSession) -> Path                            where the program looks for a session of
                                                                                     this id; only with `writes` and `resume`
@@ -58,6 +59,20 @@ class Format:
     def load(self) -> ModuleType:
         """The module, imported now."""
         return import_module(self.module)
+
+    def usual_places(self) -> list[Path]:
+        """The places where the program keeps them; none for an export, which lies where it was downloaded to."""
+        module = self.load()
+        return list(module.usual_places()) if hasattr(module, "usual_places") else []
+
+    def files(self, places: Iterable[Path]) -> Iterator[Path]:
+        """The files of this format in some places, of which each is a folder, or a file itself; some may not be there."""
+        module = self.load()
+        for place in places:
+            if place.is_dir():
+                yield from module.files(place) if hasattr(module, "files") else sorted(place.rglob(module.FILES))
+            elif place.is_file():
+                yield place
 
 
 def _history(name: str, program: str, help_text: str, resume: str = "", **more: Any) -> Format:
@@ -186,27 +201,17 @@ def found_in(folder: Path) -> Iterator[tuple[Format, Path]]:
     """The histories of other programs below a folder, each file once."""
     seen: set[Path] = set()
     for history in histories():
-        module = history.load()
-        for path in module.files(folder):
-            if path not in seen and module.sniff(path):
+        for path in history.files([folder]):
+            if path not in seen and history.load().sniff(path):
                 seen.add(path)
                 yield history, path
-
-
-def files_at(module: ModuleType, places: Iterable[Path]) -> Iterator[Path]:
-    """The files of a format in some places, of which each is a folder, or a file itself; some may not be there."""
-    for place in places:
-        if place.is_dir():
-            yield from module.files(place)
-        elif place.is_file():
-            yield place
 
 
 def found_here() -> Iterator[tuple[Format, Path]]:
     """The histories of other programs in the usual places of this machine."""
     for history in histories():
-        module = history.load()
-        yield from ((history, path) for path in files_at(module, module.usual_places()) if module.sniff(path))
+        found = history.files(history.usual_places())
+        yield from ((history, path) for path in found if history.load().sniff(path))
 
 
 def described(*, reading: bool) -> str:

@@ -50,7 +50,7 @@ Report = Callable[[Format, Path, dict[str, int]], None]
 
 def usual_places() -> list[Path]:
     """The folders in which the programs of this machine keep their histories, installed or not."""
-    return [place for history in formats.histories() for place in history.load().usual_places()]
+    return [place for history in formats.histories() for place in history.usual_places()]
 
 
 def expiring(db: SessionDB) -> Iterator[tuple[str, int]]:
@@ -97,8 +97,7 @@ class HistoryWatcher:
     def found(self) -> Iterator[tuple[Format, Path]]:
         """Every history, except files that are as they were when this watcher last looked at them."""
         for history in formats.histories():
-            module = history.load()
-            for path in formats.files_at(module, self._folders or module.usual_places()):
+            for path in history.files(self._folders or history.usual_places()):
                 now = _state(path)
                 if now is not None and self._states.get((history.name, path)) != now:
                     if self._is_ours(history, path):
@@ -231,8 +230,8 @@ def newest(db: SessionDB, name: str, folder: Path) -> str:
     """Import the newest session that a program has of a folder, or of the git repository around it; its id here."""
     chosen = named(name)
     module, project = chosen.load(), project_folder(folder)
-    places: list[Path] = module.usual_places()
-    for path in sorted(formats.files_at(module, places), key=_changed, reverse=True):
+    places = chosen.usual_places()
+    for path in sorted(chosen.files(places), key=_changed, reverse=True):
         session_folder = _named_folder(path)
         if session_folder is not None and not _is_of(project, session_folder):
             continue

@@ -17,22 +17,13 @@ from hermes.interop.histories.exports import ExportFiles, conversation_files, ex
 from hermes.interop.json_reading import Reading, Record, compact, from_json, text
 
 SOURCE = "chatgpt"
+files = conversation_files
 _HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
-
-
-def usual_places() -> list[Path]:
-    """Exports lie wherever they were downloaded to."""
-    return []
 
 
 def sniff(path: Path) -> bool:
     """Whether a file is an export of ChatGPT."""
     return export_source(path) == SOURCE
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The exports below a folder."""
-    yield from (path for path in conversation_files(folder) if sniff(path))
 
 
 @reads
@@ -152,9 +143,7 @@ def _message(node: Record, export: ExportFiles, reading: Reading) -> Message | N
             model=model,
             tool_calls=[make.tool_call(str(_name(node)), str(recipient), _arguments(content, body))],
         )
-    finish = {"max_tokens": "length", "stop": "stop", "interrupted": "interrupted"}.get(
-        str(meta.object("finish_details").get("type"))
-    )
+    finish = make.finish_of(meta.object("finish_details").text("type"))
     return make.message(
         role,
         body,

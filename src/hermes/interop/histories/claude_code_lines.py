@@ -7,9 +7,7 @@ branch of it.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ from hermes.interop.json_reading import Reading, Record, encoded, first_objects,
 if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
 
-_TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 # What the program writes in the person's name: commands that it answers itself, their output, and context.
 _COMMAND = re.compile(r"\s*<command-(?:name|message)>")
 _COMMAND_NAME = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
@@ -53,39 +50,38 @@ class ReplyGroups:
         self._replies: dict[str, _Reply] = {}  # the last one with each id
         self._calls: deque[str] = deque()  # calls without an id, not answered yet
 
-    def take(self, uuid: str, kept: Record, line: Record, parent: str | None, names: dict[str, str]) -> None:
+    def take(self, uuid: str, line: Record, parent: str | None, names: dict[str, str]) -> None:
+        """Take one line, which follows `parent`; `names` gets the reply that it belongs to."""
         if line.get("type") == "assistant":
-            self._take_reply(uuid, kept, line.text("requestId"), parent, names)
-            for number, block in enumerate(blocks(kept)):
+            self._take_reply(uuid, line, parent, names)
+            for number, block in enumerate(blocks(line)):
                 if block.get("type") == "tool_use" and not isinstance(block.get("id"), str):
                     block["id"] = f"{uuid}-{number}"
                     self._calls.append(block["id"])
-        elif is_result(kept):
+        elif is_result(line):
             self._results += 1
-            for number, block in enumerate(blocks(kept)):
+            for number, block in enumerate(blocks(line)):
                 if block.get("type") == "tool_result" and not isinstance(block.get("tool_use_id"), str):
                     block["tool_use_id"] = self._calls.popleft() if self._calls else f"{uuid}-{number}"
         elif not line.get("isMeta"):
             self._number += 1
 
-    def _take_reply(
-        self, uuid: str, kept: Record, request: str | None, parent: str | None, names: dict[str, str]
-    ) -> None:
+    def _take_reply(self, uuid: str, line: Record, parent: str | None, names: dict[str, str]) -> None:
         """Several lines are one reply if they have one id and stand together: some servers give every reply the same id."""
-        name = kept.object("message").text("id")
+        name, request = line.object("message").text("id"), line.text("requestId")
         if name is None:
             return
         last = self._replies.get(name)
+        is_same_turn = last is not None and last.turn == self._number
         if last is not None and (
             parent in last.lines
-            or (last.turn == self._number and (last.results == self._results or (request and request == last.request)))
+            or (is_same_turn and (last.results == self._results or (request and request == last.request)))
         ):
             last.lines.add(uuid)
             last.results = self._results
         else:
-            last = self._replies[name] = _Reply(
-                name if last is None else uuid, {uuid}, self._number, self._results, request
-            )
+            own_name = name if last is None else uuid
+            last = self._replies[name] = _Reply(own_name, {uuid}, self._number, self._results, request)
         names[uuid] = last.name
 
 
@@ -165,12 +161,9 @@ def _take_reply(line: Record, name: str, at: float | None, made: list[Message], 
     # the last line of a reply has the final count of what was written, and how it ended
     if (wrote := message.object("usage").count("output_tokens")) is not None:
         reply["output_tokens"] = max(wrote, reply.get("output_tokens") or 0)
-    if message.text("stop_reason") and "finish_reason" not in reply:
-        reply["finish_reason"] = {"tool_use": "tool_calls", "end_turn": "stop", "max_tokens": "length"}.get(
-            message["stop_reason"], message["stop_reason"]
-        )
-    if texts:
-        reply["content"] = "\n\n".join(filter(None, (reply["content"], *texts)))
+    if message.text("stop_reason"):
+        reply.setdefault("finish_reason", make.finish_of(message["stop_reason"]))
+    reply["content"] = "\n\n".join(filter(None, (reply["content"], *texts))) or None
     if thought:
         reply["reasoning"] = "\n\n".join(filter(None, (reply.get("reasoning"), thought)))
     if calls:
@@ -201,17 +194,6 @@ def _user_line(line: Record, uuid: str, at: float | None, *, is_local: bool) -> 
         role = "system" if is_local or _injected(text) else _role(line)
         made.append(make.message(role, _typed(text), at, uuid))
     return made
-
-
-def slim(message: Record) -> Record:
-    """The parts of a message that are kept in memory: the file repeats names and counts in every line."""
-    kept = Record({"content": message.get("content")})
-    for key in ("id", "model", "stop_reason"):
-        if isinstance(message.get(key), str):
-            kept[key] = sys.intern(message[key])
-    if used := message.object("usage"):
-        kept["usage"] = {key: used[key] for key in _TOKENS if key in used}
-    return kept
 
 
 def _role(line: Record) -> str:
@@ -337,10 +319,14 @@ def write(export: Export) -> Iterator[bytes]:
             yield encoded(line) + b"\n"
 
 
+def usual_places() -> list[Path]:
+    """The folder in which Claude Code keeps its sessions."""
+    return [make.program_home("CLAUDE_CONFIG_DIR", ".claude") / "projects"]
+
+
 def kept_at(name: str, session: ExportedSession) -> Path:
     """The file in which Claude Code looks for a session of the folder."""
-    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
-    return home / "projects" / re.sub("[^a-zA-Z0-9]", "-", session["cwd"] or "/")[:200] / f"{name}.jsonl"
+    return usual_places()[0] / re.sub("[^a-zA-Z0-9]", "-", session["cwd"] or "/")[:200] / f"{name}.jsonl"
 
 
 def _written(session: ExportedSession, name: str, export: Export) -> Iterator[dict[str, Any]]:

@@ -110,7 +110,6 @@ def _task(path: Path) -> Conversation:
     tasks = path.parent.parent.parent / "state" / "taskHistory.json"
     listed = (one for _, one in json_lines(tasks, Reading(tasks)) if one.get("id") == name) if tasks.is_file() else ()
     about = json_object(path.with_name("history_item.json")) or next(iter(listed), Record())
-    cost = about.get("totalCost")
     return Conversation(
         source,
         name,
@@ -119,7 +118,7 @@ def _task(path: Path) -> Conversation:
         started_at=seconds(int(name)) if name.isdecimal() else None,
         parent=about.text("parentTaskId"),
         kind="subagent",
-        cost=cost if isinstance(cost, (int, float)) and cost else None,
+        cost=about.number("totalCost") or None,
         tokens=about.counts(_TOKENS),
     )
 
@@ -164,12 +163,11 @@ def _reply(message: Record, blocks: list[Record], at: float | None, name: str, r
             reading.unknown[f"block {kind}"] += 1
     model, used = message.object("modelInfo"), message.object("metrics")
     counted = used.object("tokens").counts(_METRIC_TOKENS, with_cached=True) | used.counts(_METRICS, with_cached=True)
-    cost = used.get("cost")
     return made.messages(
         "assistant",
         at,
         name,
         model=model.text("id") or model.text("modelId"),
-        cost_usd=cost if isinstance(cost, (int, float)) else None,
+        cost_usd=used.number("cost"),
         **counted,
     )

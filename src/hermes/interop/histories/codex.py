@@ -6,7 +6,6 @@ and turns that were rolled back. A compaction begins a session of its own, conti
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import datetime
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
 
 SOURCE = "codex"
+FILES = "rollout-*.jsonl*"
 _SESSION, _MESSAGE = "hermes_session", "hermes_message"  # where a line comes from: an import continues that session
 _INJECTED = (
     *(
@@ -54,7 +54,7 @@ _KNOWN_ITEMS = frozenset((*_CALLS, *_RESULTS, "message", "reasoning", "agent_mes
 
 def usual_places() -> list[Path]:
     """The folders in which Codex keeps its sessions."""
-    home = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
+    home = make.program_home("CODEX_HOME", ".codex")
     return [home / "sessions", home / "archived_sessions"]
 
 
@@ -62,11 +62,6 @@ def sniff(path: Path) -> bool:
     """Whether a file is a rollout of Codex."""
     kinds = ("session_meta", "response_item", "event_msg", "turn_context")
     return any("payload" in record and record.get("type") in kinds for record in first_objects(path, 2))
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The rollouts below a folder."""
-    yield from sorted(path for path in folder.rglob("rollout-*") if path.name.endswith((".jsonl", ".jsonl.zst")))
 
 
 @reads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ _BOOKKEEPING = ("session.", "assistant.", "tool.", "hook.", "subagent.", "skill.
 
 def usual_places() -> list[Path]:
     """The folder in which Copilot CLI keeps its sessions."""
-    return [Path(os.environ.get("COPILOT_HOME") or Path.home() / ".copilot") / "session-state"]
+    return [make.program_home("COPILOT_HOME", ".copilot") / "session-state"]
 
 
 def sniff(path: Path) -> bool:

@@ -147,7 +147,7 @@ def _transcript(path: Path, reading: Reading) -> Conversation:
     for number, record in json_lines(path, reading):
         if record.get("role") in ("user", "assistant"):
             line = lines[f"line-{number}"] = Record({"type": record["role"], "message": {"content": _blocks(record)}})
-            calls.take(f"line-{number}", line, line, None, {})
+            calls.take(f"line-{number}", line, None, {})
         elif record.get("type") != "turn_ended":
             reading.unknown[str(record.get("type"))] += 1
     made.messages = messages_of(lines, list(lines), {})

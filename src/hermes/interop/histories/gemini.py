@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ _WITHOUT_WORDS = _CALLS | {"text", "thought"}
 
 def usual_places() -> list[Path]:
     """The folder in which Gemini CLI keeps its sessions."""
-    return [Path(os.environ.get("GEMINI_CLI_HOME") or Path.home()) / ".gemini" / "tmp"]
+    return [make.program_home("GEMINI_CLI_HOME", "") / ".gemini" / "tmp"]
 
 
 def sniff(path: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ _BOOKKEEPING = frozenset(("toolConfirmationRequest", "actionRequired", "systemNo
 
 def usual_places() -> list[Path]:
     """The folder in which Goose keeps its sessions."""
-    return [Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "goose" / "sessions"]
+    return [make.program_home("XDG_DATA_HOME", ".local/share") / "goose" / "sessions"]
 
 
 def sniff(path: Path) -> bool:
@@ -83,8 +82,7 @@ def _conversation(name: str, row: Record) -> Conversation:
         started_at=row.time("created_at"),
     )
     made.tokens = row.counts(_TOKENS)
-    cost = row.get("accumulated_cost")
-    made.cost = float(cost) if isinstance(cost, (int, float)) else None
+    made.cost = row.number("accumulated_cost")
     if row.get("session_type") == "sub_agent":
         made.meta["sub_agent"] = True
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from hermes.interop.histories.conversation import Conversation, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object
 
 SOURCE = "grok"
+FILES = "updates.jsonl"
 _CHUNKS = {"user_message_chunk": "user", "agent_message_chunk": "assistant", "agent_thought_chunk": "assistant"}
 _BOOKKEEPING = frozenset(
     "plan available_commands_update current_mode_update config_option_update background_tasks subagent_spawned"
@@ -23,7 +23,7 @@ _SUMMARY = "compaction_meta"
 
 def usual_places() -> list[Path]:
     """The places where Grok Build keeps its sessions."""
-    return [Path(os.environ.get("GROK_HOME") or Path.home() / ".grok") / "sessions"]
+    return [make.program_home("GROK_HOME", ".grok") / "sessions"]
 
 
 def sniff(path: Path) -> bool:
@@ -33,11 +33,6 @@ def sniff(path: Path) -> bool:
         and "sessionUpdate" in record.object("params").object("update")
         for record in first_objects(path)
     )
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder."""
-    yield from sorted(folder.rglob("updates.jsonl"))
 
 
 @reads

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, json_lines, json_object, text
 
 SOURCE = "kimi"
+FILES = "wire.jsonl"  # of each session's main agent and sub-agents
 _TOKENS = ("inputOther", "output", "inputCacheRead", "inputCacheCreation")
 _BOOKKEEPING = tuple(  # how the types of such records begin
     "agent. config. context.clear cron. forked file_history. full_compaction. goal. llm. metadata micro_compaction. permission."
@@ -21,7 +21,7 @@ _BOOKKEEPING = tuple(  # how the types of such records begin
 
 def usual_places() -> list[Path]:
     """The places where Kimi Code keeps its sessions."""
-    return [Path(os.environ.get("KIMI_CODE_HOME") or Path.home() / ".kimi-code") / "sessions"]
+    return [make.program_home("KIMI_CODE_HOME", ".kimi-code") / "sessions"]
 
 
 def sniff(path: Path) -> bool:
@@ -31,11 +31,6 @@ def sniff(path: Path) -> bool:
         or record.get("type") == "context.append_loop_event"
         for record in first_objects(path, 20)
     )
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The files of agents below a folder, the main agent of each session and its sub-agents."""
-    yield from sorted(folder.rglob("wire.jsonl"))
 
 
 @reads
@@ -125,9 +120,8 @@ class _WireReader:
             self._result(event.get("toolCallId"), output, at, name)
         elif kind == "step.end" and step in self._steps:
             self._steps[step] |= event.object("usage").counts(_TOKENS)
-            ended = {"tool_use": "tool_calls", "end_turn": "stop"}
-            if finish := event.text("finishReason"):
-                self._steps[step]["finish_reason"] = ended.get(finish, finish)
+            if finish := make.finish_of(event.text("finishReason")):
+                self._steps[step]["finish_reason"] = finish
         elif kind not in ("step.begin", "step.end"):
             self._reading.unknown[f"event {kind}"] += 1
 

@@ -16,6 +16,7 @@ from hermes.interop.json_reading import Reading, Record, compact, from_json, tex
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "llm"
+FILES = "*.db"
 _TOKENS = ("input_tokens", "output_tokens")
 
 
@@ -25,7 +26,7 @@ def usual_places() -> list[Path]:
         return [Path(set_by) / "logs.db"]
     if sys.platform == "darwin":
         return [Path.home() / "Library" / "Application Support" / "io.datasette.llm" / "logs.db"]
-    return [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "io.datasette.llm" / "logs.db"]
+    return [make.program_home("XDG_CONFIG_HOME", ".config") / "io.datasette.llm" / "logs.db"]
 
 
 def sniff(path: Path) -> bool:
@@ -34,11 +35,6 @@ def sniff(path: Path) -> bool:
         return False
     tables = tables_of(path)
     return {"conversations", "responses"} <= tables or {"threads", "turns", "parts"} <= tables
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The logs below a folder."""
-    yield from sorted(folder.rglob("*.db"))
 
 
 @reads

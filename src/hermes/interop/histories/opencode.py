@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ _BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "age
 
 def usual_places() -> list[Path]:
     """The folders in which OpenCode keeps its sessions."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "opencode"
+    data = make.program_home("XDG_DATA_HOME", ".local/share") / "opencode"
     return [data]
 
 
@@ -168,7 +167,7 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
         reasoning_tokens=used.count("reasoning"),
         cache_read_tokens=cache.count("read"),
         cache_write_tokens=cache.count("write"),
-        cost_usd=record["cost"] if isinstance(record.get("cost"), (int, float)) else None,
+        cost_usd=record.number("cost"),
         finish_reason="error" if failed else record.text("finish"),
     )
 

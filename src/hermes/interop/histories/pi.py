@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 SOURCE = "pi"
+FILES = "*.jsonl"
 SESSION, MESSAGE = "hermesSession", "hermesMessage"  # where an entry comes from: an import continues that session
-_FINISHES = {"toolUse": "tool_calls", "aborted": "interrupted"}
 _ENDS = {"tool_calls": "toolUse", "interrupted": "aborted", "length": "length", "error": "error"}
 
 
@@ -109,11 +109,6 @@ def sniff(path: Path) -> bool:
     """Whether a file is a session of Pi."""
     first = first_objects(path, 1)
     return bool(first) and first[0].get("type") == "session" and "session" not in first[0] and "timestamp" in first[0]
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder."""
-    yield from sorted(folder.rglob("*.jsonl"))
 
 
 @reads
@@ -227,8 +222,7 @@ def _message(key: str, message: Record, at: float | None, reading: Reading) -> l
             made.call(str(block.get("id")), block.get("name"), block.get("arguments"))
         elif block.get("type") == "thinking":
             made.thoughts.append(block.text("thinking"))
-    cost = message.object("usage").object("cost").get("total")
-    ended = message.text("stopReason")
+    used = message.object("usage")
     thoughts = "\n\n".join(filter(None, made.thoughts))
     return [
         make.message(
@@ -239,9 +233,9 @@ def _message(key: str, message: Record, at: float | None, reading: Reading) -> l
             model=message.text("model"),
             tool_calls=made.calls or None,
             reasoning=thoughts or None,
-            finish_reason=_FINISHES.get(str(ended), ended),
-            **message.object("usage").counts(_TOKENS),
-            cost_usd=cost if isinstance(cost, (int, float)) else None,
+            finish_reason=make.finish_of(message.text("stopReason")),
+            **used.counts(_TOKENS),
+            cost_usd=used.object("cost").number("total"),
         )
     ]
 

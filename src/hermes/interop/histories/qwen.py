@@ -11,6 +11,7 @@ from hermes.interop.histories.gemini import content_of, output_of
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
 SOURCE = "qwen"
+FILES = "chats/*.jsonl"
 _TOKENS = ("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount", "", "thoughtsTokenCount")
 _KINDS = ("user", "assistant", "tool_result", "system")
 
@@ -26,11 +27,6 @@ def sniff(path: Path) -> bool:
         "sessionId" in line and line.get("type") in _KINDS and isinstance(line.object("message").get("parts"), list)
         for line in first_objects(path, 10)
     )
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder."""
-    yield from sorted(path for path in folder.rglob("*.jsonl") if path.parent.name == "chats")
 
 
 @reads

@@ -6,7 +6,6 @@ and `response` what the editor shows of that. The rounds are written when a requ
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +41,7 @@ HOSTS = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
 
 def user_folders(*hosts: str) -> list[Path]:
     """The User folders of these editors (of all, if none is named), on Linux and on macOS."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    config = make.program_home("XDG_CONFIG_HOME", ".config")
     bases = (config, Path.home() / "Library" / "Application Support")
     return [base / host / "User" for host in hosts or HOSTS for base in bases]
 

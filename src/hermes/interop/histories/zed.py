@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,13 @@ from hermes.interop.json_reading import Reading, Record, compact, decoded, secon
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "zed"
+FILES = "threads*.db"
 _TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def usual_places() -> list[Path]:
     """The places where Zed keeps its conversations, on Linux and on macOS."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    data = make.program_home("XDG_DATA_HOME", ".local/share")
     return [data / "zed" / "threads", Path.home() / "Library" / "Application Support" / "Zed" / "threads"]
 
 
@@ -28,11 +28,6 @@ def sniff(path: Path) -> bool:
         return False
     with ForeignDatabase(path) as database:
         return {"summary", "data_type", "data"} <= set(database.columns["threads"])
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The databases below a folder."""
-    yield from sorted(path for path in folder.rglob("threads*.db") if path.is_file())
 
 
 @reads
