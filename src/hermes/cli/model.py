@@ -17,9 +17,8 @@ from hermes.cli.options import confirmed, yes_option
 from hermes.cli.output import Column, message, printed, progress
 from hermes.config import config_path, load_config
 from hermes.config.editing import put_value
-from hermes.errors import ConfigError, ModelError
+from hermes.errors import ConfigError, ModelError, install_line
 from hermes.home import get_hermes_home
-from hermes.install_line import install_line
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)

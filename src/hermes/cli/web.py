@@ -15,8 +15,7 @@ from hermes.cli.options import user_option
 from hermes.cli.record import configuration, opened
 from hermes.cli.services import listening_socket, serve_http
 from hermes.errors import MissingExtra
-from hermes.home import get_hermes_home, make_private
-from hermes.whole_files import write_whole
+from hermes.home import get_hermes_home, make_private, write_whole
 
 if TYPE_CHECKING:
     from hermes.cli.services import Service

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.errors import HermesError
-from hermes.home import make_private
+from hermes.home import make_private, write_whole
 from hermes.store.gateway import routes
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.gateway.settings import Timings

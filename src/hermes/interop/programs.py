@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import HermesError, InvalidInput, StoreError
-from hermes.home import project_folder
+from hermes.home import project_folder, write_whole
 from hermes.interop import formats
 from hermes.interop.arrivals import alone, arriving, copied_id
 from hermes.interop.formats import Export, Format, Problem
@@ -33,7 +33,6 @@ from hermes.interop.json_reading import Record, first_objects, from_json
 from hermes.interop.windows import Windows, mark_in
 from hermes.store.exchange.ingest import IMPORTED_FILE
 from hermes.texts import one_line
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from hermes.agent.tools.permission import Question, free_folder, has_rule, permit, rule_folder, visible
 from hermes.errors import HermesError, ToolDeclined, ToolError
+from hermes.home import LOCK_SECONDS, locked, write_whole
 from hermes.store.records.attachments import PREFIX
 from hermes.texts import content_text, text_of_bytes
-from hermes.whole_files import LOCK_SECONDS, locked, write_whole
 
 if TYPE_CHECKING:
     from hermes.agent.tools.tool import Context

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from hermes.errors import HermesError, InvalidInput
-from hermes.whole_files import write_whole
+from hermes.home import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

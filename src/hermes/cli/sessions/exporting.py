@@ -18,10 +18,9 @@ from hermes.cli.completion import complete_files, complete_session
 from hermes.cli.options import find_session, session_option, source_option
 from hermes.cli.output import note, progress, put
 from hermes.cli.record import is_encrypted, opened, recover_drafts, zone
-from hermes.home import has_key_file
+from hermes.home import has_key_file, write_whole
 from hermes.interop import formats, programs
 from hermes.texts import counted
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

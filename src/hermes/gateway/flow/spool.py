@@ -10,9 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from hermes.gateway.events import Event, as_json, from_json, masked, writable
-from hermes.home import in_encrypted_home
+from hermes.home import in_encrypted_home, sync_folder, write_whole
 from hermes.store.redact import redact
-from hermes.whole_files import sync_folder, write_whole
 
 _MOST = 10_000  # files: messages beyond these are not acknowledged
 

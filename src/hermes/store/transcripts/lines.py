@@ -19,9 +19,8 @@ from typing import Any, Self
 
 from msgspec.json import encode
 
-from hermes.home import make_private
+from hermes.home import lock_within, make_private
 from hermes.store.records import codec
-from hermes.whole_files import lock_within
 
 Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/format.md
 FORMAT = "hermes-transcript"

@@ -24,7 +24,7 @@ import msgspec
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event, Revision
 from hermes.gateway.flow.spool import Spool
-from hermes.whole_files import write_whole
+from hermes.home import write_whole
 
 Log = logging.Logger | logging.LoggerAdapter[Any]
 LOG = logging.getLogger("hermes.gateway")

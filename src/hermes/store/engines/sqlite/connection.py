@@ -25,9 +25,8 @@ from typing import Any
 
 from hermes import errors
 from hermes.errors import HermesError, MissingExtra, StoreError, StoreLocked
-from hermes.home import default_database, has_key_file, key_file
+from hermes.home import default_database, has_key_file, key_file, lock_within
 from hermes.store.engines.base import FULL, from_os
-from hermes.whole_files import lock_within
 
 OLDEST = (3, 40, 0)
 codes = sqlite3  # for the other modules: SQLite's result codes and actions, by their names
