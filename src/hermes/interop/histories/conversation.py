@@ -11,7 +11,8 @@ going back starts another branch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import wraps
 from itertools import chain
 from pathlib import Path
@@ -90,10 +91,16 @@ class Conversation:
         if turns and begins:
             self.hide_from(begins[-turns:][0])
 
-    def show_tree(self, parents: dict[str, Any], made: Mapping[str, list[Message]], cuts: Collection[str]) -> list[str]:
-        """Show the messages of the entries up to the last one, in a new part from each of `cuts` on, and hide the branches
-        that were left. Returns the shown entries."""
-        shown = path_to(next(reversed(parents), None), parents.get)
+    def show_tree(
+        self,
+        parents: dict[str, Any],
+        made: Mapping[str, list[Message]],
+        cuts: Collection[str] = (),
+        leaf: str | None = None,
+    ) -> list[str]:
+        """Show the messages of the entries up to the leaf (the last one, if none is named), in a new part from each of `cuts`
+        on, and hide the branches that were left. Returns the shown entries."""
+        shown = path_to(leaf if leaf in parents else next(reversed(parents), None), parents.get)
         ends: dict[str | None, str | None] = {}  # of each entry, the last message up to it
         last: str | None = None
         for name in shown:
@@ -116,18 +123,14 @@ class Conversation:
         for number, (part, model) in enumerate(parted, 1):
             made = self
             if number > 1:
-                made = replace(
-                    self,
-                    foreign_id=f"{self.foreign_id}.{number}",
-                    parent=before.foreign_id,
-                    kind="compression",
-                    end_reason=None,
-                    started_at=None,
-                    cost=None,
-                    tokens={},
-                    meta=dict(self.meta),
-                    carried=[],
+                made = copy(self)
+                made.foreign_id, made.parent, made.kind = (
+                    f"{self.foreign_id}.{number}",
+                    before.foreign_id,
+                    "compression",
                 )
+                made.end_reason = made.started_at = made.cost = None
+                made.tokens, made.meta, made.carried = {}, dict(self.meta), []
             before = made
             made.parts, made.model = [part], model
             if number < len(parted):
