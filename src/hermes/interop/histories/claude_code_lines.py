@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
 
 # What the program writes in the person's name: commands that it answers itself, their output, and context.
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _COMMAND = re.compile(r"\s*<command-(?:name|message)>")
 _COMMAND_NAME = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
 _COMMAND_ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
@@ -132,34 +133,30 @@ def _answered_here(lines: dict[str, Record], uuids: list[str]) -> set[str]:
 def _take_reply(line: Record, name: str, at: float | None, made: list[Message], replies: dict[str, Message]) -> None:
     """Add a line to its reply; the first line of a reply makes it."""
     message = line.object("message")
-    texts = [b["text"] for b in blocks(line) if b.get("type") == "text" and b.text("text")]
-    thoughts = [b["thinking"] for b in blocks(line) if b.get("type") == "thinking" and b.text("thinking")]
+    texts, thoughts, calls = list[str](), list[str](), list[dict[str, Any]]()
+    for block in blocks(line):
+        kind = block.get("type")
+        if kind == "text" and block.text("text"):
+            texts.append(block["text"])
+        elif kind == "thinking" and block.text("thinking"):
+            thoughts.append(block["thinking"])
+        elif kind in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str):
+            calls.append(make.tool_call(block["id"], block.get("name"), block.get("input")))
     thought = "\n\n".join(thoughts) or line.text(REASONING)
-    calls = [
-        make.tool_call(block["id"], block.get("name"), block.get("input"))
-        for block in blocks(line)
-        if block.get("type") in ("tool_use", "server_tool_use") and isinstance(block.get("id"), str)
-    ]
     reply = replies.get(name)
+    used = message.object("usage").counts(_TOKENS)
+    wrote = used.pop("output_tokens", None)
     if reply is None:
-        usage = message.object("usage")
-        reply = replies[name] = make.message(
-            "assistant",
-            None,
-            at,
-            name,
-            model=message.text("model") if message.get("model") != "<synthetic>" else None,
-            input_tokens=usage.count("input_tokens"),
-            cache_read_tokens=usage.count("cache_read_input_tokens"),
-            cache_write_tokens=usage.count("cache_creation_input_tokens"),
-        )
+        model = message.text("model")
+        reply = make.message("assistant", None, at, name, model=None if model == "<synthetic>" else model, **used)
+        replies[name] = reply
         if line.get("isApiErrorMessage"):
             reply["finish_reason"] = "error"
         made.append(reply)
     if isinstance(cost := line.get("costUSD"), (int, float)):  # older versions; each line of a reply repeats it
         reply["cost_usd"] = max(float(cost), reply.get("cost_usd") or 0.0)
     # the last line of a reply has the final count of what was written, and how it ended
-    if (wrote := message.object("usage").count("output_tokens")) is not None:
+    if wrote is not None:
         reply["output_tokens"] = max(wrote, reply.get("output_tokens") or 0)
     if message.text("stop_reason"):
         reply.setdefault("finish_reason", make.finish_of(message["stop_reason"]))
@@ -330,14 +327,8 @@ def kept_at(name: str, session: ExportedSession) -> Path:
 
 
 def _written(session: ExportedSession, name: str, export: Export) -> Iterator[dict[str, Any]]:
-    base = {
-        "sessionId": name,
-        "cwd": session.get("cwd") or "/",
-        "version": "2.0.0",
-        "isSidechain": False,
-        "userType": "external",
-        SESSION: session["id"],
-    }
+    base = {"sessionId": name, "cwd": session.get("cwd") or "/", "version": "2.0.0", "isSidechain": False}
+    base |= {"userType": "external", SESSION: session["id"]}
     if session.get("title"):
         yield {"type": "custom-title", "customTitle": session["title"], "sessionId": name}
     parent = None
@@ -365,23 +356,15 @@ def _reply(row: MessageRow, content: Any, model: str) -> dict[str, Any]:
     blocks += [{"type": "text", "text": content}] if isinstance(content, str) and content else content or []
     for call, tool, arguments in make.written_calls(row):
         blocks.append({"type": "tool_use", "id": call, "name": tool, "input": arguments})
-    cached, wrote = row.get("cache_read_tokens") or 0, row.get("cache_write_tokens") or 0
-    usage = {
-        "input_tokens": row.get("input_tokens") or 0,
-        "output_tokens": row.get("output_tokens") or 0,
-        "cache_read_input_tokens": cached,
-        "cache_creation_input_tokens": wrote,
-    }
     ended = {"tool_calls": "tool_use", "length": "max_tokens"}.get(str(row.get("finish_reason")), "end_turn")
-    stop = "tool_use" if row.get("tool_calls") else ended
     return {
         "id": row.get("platform_message_id") or f"msg_{row['id']}",
         "type": "message",
         "role": "assistant",
         "model": row.get("model") or model,
         "content": blocks,
-        "stop_reason": stop,
-        "usage": usage,
+        "stop_reason": "tool_use" if row.get("tool_calls") else ended,
+        "usage": make.written_tokens(row, _TOKENS),
     }
 
 

@@ -256,15 +256,8 @@ def kept_at(name: str, session: ExportedSession) -> Path:
 
 def _written(session: ExportedSession, name: str, export: Export) -> Iterator[bytes]:
     began = make.iso(session["started_at"])
-    meta: dict[str, Any] = {
-        "id": name,
-        "timestamp": began,
-        "cwd": session.get("cwd") or "/",
-        "originator": "hermes",
-        "cli_version": "0.0.0",
-        "source": "cli",
-        _SESSION: session["id"],
-    }
+    meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", _SESSION: session["id"]}
+    meta |= {"originator": "hermes", "cli_version": "0.0.0", "source": "cli"}
     if session.get("system_prompt") and session["source"] == SOURCE:
         meta["base_instructions"] = {"text": session["system_prompt"]}
         del export.left_out["system prompts"]
@@ -275,11 +268,8 @@ def _written(session: ExportedSession, name: str, export: Export) -> Iterator[by
         for kind, payload in _items(row, export):
             yield _line(make.iso(row["timestamp"]), kind, payload, **{_MESSAGE: row["id"]})
     if session.get("title"):
-        yield _line(
-            make.iso(session.get("ended_at") or session["started_at"]),
-            "event_msg",
-            {"type": "thread_name_updated", "thread_name": session["title"]},
-        )
+        ended = make.iso(session.get("ended_at") or session["started_at"])
+        yield _line(ended, "event_msg", {"type": "thread_name_updated", "thread_name": session["title"]})
 
 
 def _line(at: str, kind: str, payload: dict[str, Any], **more: Any) -> bytes:
@@ -314,15 +304,8 @@ def _items(row: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
             yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": said_there}
     for call in row.get("tool_calls") or ():
         function = Record.of(call.get("function"))
-        yield (
-            "response_item",
-            {
-                "type": "function_call",
-                "name": function.get("name"),
-                "arguments": function.get("arguments"),
-                "call_id": call.get("id"),
-            },
-        )
+        asked = {"name": function.get("name"), "arguments": function.get("arguments"), "call_id": call.get("id")}
+        yield "response_item", {"type": "function_call", **asked}
     if role == "assistant" and row.get("output_tokens") is not None:
         used = {
             "input_tokens": (row.get("input_tokens") or 0) + (row.get("cache_read_tokens") or 0),

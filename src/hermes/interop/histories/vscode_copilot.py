@@ -239,7 +239,7 @@ def _shown(response: list[Record], reading: Reading) -> list[_Round]:
             rounds[-1].thoughts += _texts(value)
         elif kind == "toolInvocationSerialized":
             rounds[-1].calls.append(_invocation(part))
-        elif kind not in _BOOKKEEPING:
+        elif str(kind) not in _BOOKKEEPING:
             reading.unknown[f"part {kind}"] += 1
     return rounds
 
