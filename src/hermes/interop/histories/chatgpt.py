@@ -37,13 +37,8 @@ def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conver
         return None
     nodes = {name: Record(node) for name, node in data.object("mapping").items() if isinstance(node, dict)}
     name = data.text("conversation_id") or data.text("id") or ""
-    made = Conversation(
-        SOURCE,
-        name or compact(data.get("create_time")),
-        title=data.text("title"),
-        started_at=data.time("create_time"),
-        model=data.text("default_model_slug"),
-    )
+    made = Conversation(SOURCE, name or compact(data.get("create_time")), title=data.text("title"))
+    made.started_at, made.model = data.time("create_time"), data.text("default_model_slug")
     if data.get("is_archived"):
         made.archived_at = data.time("update_time")
     order = _in_order(nodes)

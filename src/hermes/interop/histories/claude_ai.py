@@ -32,12 +32,8 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conversation | None:
     if not isinstance(data.get("chat_messages"), list):
         return None
-    made = Conversation(
-        SOURCE,
-        data.text("uuid") or str(data.get("created_at")),
-        title=data.text("name"),
-        started_at=data.time("created_at"),
-    )
+    name = data.text("uuid") or str(data.get("created_at"))
+    made = Conversation(SOURCE, name, title=data.text("name"), started_at=data.time("created_at"))
     if data.text("summary"):
         made.meta["summary"] = data["summary"]
     if data.text("project_uuid"):

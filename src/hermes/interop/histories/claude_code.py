@@ -227,14 +227,10 @@ class _SessionFileReader:
             own = [uuid for uuid in part if uuid not in copied]
             if copied and not any(map(self._is_spoken, own)):
                 continue  # the session that this one was forked from has all of it
-            made = Conversation(
-                SOURCE,
-                name if not earlier else f"{name}.{len(earlier) + 1}",
-                cwd=self._cwd,
-                title=title,
-                parent=earlier[-1].foreign_id if earlier else parent,
-                kind="compression" if earlier else "subagent",
-            )
+            made = Conversation(SOURCE, name, title=title, cwd=self._cwd, parent=parent, kind="subagent")
+            if earlier:
+                made.foreign_id = f"{name}.{len(earlier) + 1}"
+                made.parent, made.kind = earlier[-1].foreign_id, "compression"
             if number < len(segments):
                 made.end_reason = "compression"
             made.git_branch, made.origin = self._branch, self._origin

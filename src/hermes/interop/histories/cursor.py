@@ -103,13 +103,8 @@ class _Editor:
         order = [str(one.get("bubbleId")) for one in data.objects("fullConversationHeadersOnly")]
         shown = [key for key in order or by_time if key in bubbles]
         folders = (one.text("workspaceProjectDir") for one in bubbles.values())
-        made = Conversation(
-            SOURCE,
-            name,
-            title=data.text("name"),
-            started_at=data.time("createdAt"),
-            cwd=next(filter(None, folders), None) or opened_folder(self._path.parent),
-        )
+        made = Conversation(SOURCE, name, title=data.text("name"), started_at=data.time("createdAt"))
+        made.cwd = next(filter(None, folders), None) or opened_folder(self._path.parent)
         made.messages = [one for key in shown for one in self._messages(key, bubbles[key])]
         if cut := len(made.messages):  # what was taken back the editor keeps, and shows no longer
             made.messages += [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]

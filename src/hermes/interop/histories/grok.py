@@ -44,16 +44,10 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 def _conversation(path: Path) -> Conversation:
     about = json_object(path.with_name("summary.json"))
     info = about.object("info")
-    made = Conversation(
-        SOURCE,
-        info.text("id") or path.parent.name,
-        cwd=info.text("cwd"),
-        model=about.text("current_model_id"),
-        title=about.text("title") or about.text("generated_title") or about.text("session_summary"),
-        started_at=about.time("created_at"),
-        parent=about.text("parent_session_id"),
-        kind="branch",
-    )
+    title = about.text("title") or about.text("generated_title") or about.text("session_summary")
+    name, model = info.text("id") or path.parent.name, about.text("current_model_id")
+    made = Conversation(SOURCE, name, title, info.text("cwd"), model, about.time("created_at"))
+    made.parent, made.kind = about.text("parent_session_id"), "branch"
     if about.get("session_kind") == "subagent":
         made.kind = "subagent"
     made.git_branch = about.text("head_branch")

@@ -108,14 +108,8 @@ def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversati
     if "threads" not in database.columns:
         return
     for thread in map(Record, database.rows("threads", order=("datetime_utc", "id"))):
-        made = Conversation(
-            SOURCE,
-            str(thread["id"]),
-            title=thread.text("name"),
-            started_at=thread.time("datetime_utc"),
-            parent=thread.text("forked_from"),
-            kind="branch",
-        )
+        made = Conversation(SOURCE, str(thread["id"]), title=thread.text("name"))
+        made.started_at, made.parent, made.kind = thread.time("datetime_utc"), thread.text("forked_from"), "branch"
         turns = {
             row.get("tip_message_hash"): row
             for row in map(Record, database.rows("turns", {"thread_id": thread["id"]}, ("id",)))

@@ -131,18 +131,9 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
     started = next((one for one in entries.values() if one.get("type") == "session_init"), None)  # of a sub-agent
     parent = header.text("parentSession")
     source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
-    first = Conversation(
-        source,
-        name,
-        title=title,
-        cwd=header.text("cwd"),
-        model=header.text("modelId"),
-        started_at=header.time("timestamp"),
-        parent=_session_id_in(Path(parent)) if parent else None,
-        kind="subagent" if started else "branch",
-        system_prompt=(started or Record()).text("systemPrompt"),
-        origin=header.text(SESSION),
-    )
+    first = Conversation(source, name, title, header.text("cwd"), header.text("modelId"), header.time("timestamp"))
+    first.parent, first.kind = _session_id_in(Path(parent)) if parent else None, "subagent" if started else "branch"
+    first.system_prompt, first.origin = (started or Record()).text("systemPrompt"), header.text(SESSION)
     messages = {key: _messages(key, entry, reading) for key, entry in entries.items()}
     cuts = [key for key, entry in entries.items() if entry.get("type") == "compaction"]
     shown = first.show_tree(parents, messages, cuts)

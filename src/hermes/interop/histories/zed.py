@@ -48,16 +48,11 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     """A row's conversation. Only two times are known: when it was first saved, and when something was said last."""
     first, last = seconds(row.get("created_at")), seconds(row.get("updated_at"))
     folder = (text(row.get("folder_paths")) or "").partition("\n")[0]
+    title = text(row.get("summary")) or whole.text("title") or whole.text("summary")
     made = Conversation(
-        SOURCE,
-        str(row["id"]),
-        title=text(row.get("summary")) or whole.text("title") or whole.text("summary"),
-        cwd=folder or None,
-        model=whole.object("model").text("model"),
-        started_at=first or last,
-        parent=text(row.get("parent_id")),
-        kind="subagent",
+        SOURCE, str(row["id"]), title, folder or None, whole.object("model").text("model"), first or last
     )
+    made.parent, made.kind = text(row.get("parent_id")), "subagent"
     used = whole.object("cumulative_token_usage")
     made.tokens = used.counts(_TOKENS)
     question, replies = "thread", 0
