@@ -27,7 +27,7 @@ from hermes.home import project_folder, write_whole
 from hermes.interop import formats
 from hermes.interop.arrivals import alone, arriving, copied_id
 from hermes.interop.formats import Export, Format, Problem
-from hermes.interop.histories.conversation import HERE, ORIGIN
+from hermes.interop.histories import HERE, ORIGIN
 from hermes.interop.histories.make import as_uuid
 from hermes.interop.json_reading import Record, first_objects, from_json
 from hermes.interop.windows import Windows, mark_in

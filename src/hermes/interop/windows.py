@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from hermes.interop.formats import Found, Problem
-from hermes.interop.histories.conversation import CARRIED
+from hermes.interop.histories import CARRIED
 from hermes.interop.json_reading import Reading, Record, Window, is_spread, json_lines, open_text
 from hermes.store.exchange.ingest import PARTIAL, OutOfPlace
 

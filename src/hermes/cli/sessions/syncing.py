@@ -63,15 +63,13 @@ def _sync(
     db: SessionDB, dest: str, program: str, grace: float, step: Progress, plain: bool
 ) -> tuple[SyncResult, tuple[int, int] | None]:
     """Synchronise with DEST; returns what was received and, if DEST is a store, how many sessions and messages it received."""
-    from hermes.interop.sync import RemotePlace, StorePlace, sync
+    from hermes.interop.sync import FolderPlace, RemotePlace, StorePlace, sync
 
     if dest.startswith("ssh://"):
         with RemotePlace(dest, program) as remote:
             result = sync(db, remote, grace=grace, progress=step)
             return result, remote.done()
     if (where := _store(dest)) is None:
-        from hermes.interop.sync_folder import FolderPlace
-
         folder = FolderPlace(Path(dest).expanduser(), db, plain=plain)
         return sync(db, folder, grace=grace, progress=step), None
     from hermes.store.api.session_db import SessionDB

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads, relink
+from hermes.interop.histories import Conversation, Message, make, reads, relink
 from hermes.interop.histories.exports import ExportFiles, conversation_files, export_source, read_conversations
 from hermes.interop.json_reading import Reading, Record, compact
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.histories.vscode_copilot import user_folders
 from hermes.interop.json_reading import (
     Reading,
@@ -26,11 +25,7 @@ from hermes.interop.json_reading import (
 )
 
 _HISTORY, _SESSION = "api_conversation_history.json", ".messages.json"
-_EXTENSIONS = {
-    "saoudrizwan.claude-dev": "cline",
-    "rooveterinaryinc.roo-cline": "roo",
-    "kilocode.kilo-code": "kilo",
-}
+_EXTENSIONS = {"saoudrizwan.claude-dev": "cline", "rooveterinaryinc.roo-cline": "roo", "kilocode.kilo-code": "kilo"}
 _WORDS = re.compile(r"<(task|feedback|user_message|answer|user_input)(?: [^>]*)?>\s*(.*?)\s*</\1>", re.DOTALL)
 _ENVIRONMENT = re.compile(r"<environment_details>.*?(?:</environment_details>|\Z)", re.DOTALL)
 _ANSWERS = {"attempt_completion": "result", "plan_mode_respond": "response", "ask_followup_question": "question"}

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.histories.claude_code_lines import ReplyGroups, blocks, messages_of
-from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.histories.vscode_copilot import opened_folder, user_folders
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, from_json, json_lines, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, decoded, from_json, json_object, text
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
@@ -66,12 +65,9 @@ def _database(database: ForeignDatabase, reading: Reading) -> Iterator[Conversat
             for row in database.rows("message", {"session_id": session["id"]}, ("time_created", "id"))
             if (record := _data(row, reading)) is not None
         ]
-        info = {
-            **session,
-            "parentID": session.get("parent_id"),
-            "time": {"created": session.get("time_created"), "archived": session.get("time_archived")},
-        }
-        yield _conversation(Record(info), messages, reading)
+        times = {"created": session.get("time_created"), "archived": session.get("time_archived")}
+        info = Record({**session, "parentID": session.get("parent_id"), "time": times})
+        yield _conversation(info, messages, reading)
 
 
 def _data(row: dict[str, Any], reading: Reading) -> Record | None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.interop.formats import Export
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import HERE, Conversation, Message, reads, relink
+from hermes.interop.histories import HERE, Conversation, Message, make, reads, relink
 from hermes.interop.json_reading import Reading, Record, compact, encoded, first_objects, json_lines
 
 if TYPE_CHECKING:

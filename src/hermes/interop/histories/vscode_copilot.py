@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, json_lines, json_object, text
 
 SOURCE = "vscode-copilot"
@@ -161,11 +160,8 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     metadata = request.object("result").object("metadata")
     model = metadata.text("resolvedModel") or (request.text("modelId") or "").rpartition("/")[2]
     failed = request.object("result").object("errorDetails").text("message")
-    rounds = [
-        turn
-        for turn in _rounds(metadata, request.objects("response"), reading)
-        if turn.text.strip() or turn.thoughts or turn.calls
-    ]
+    found = _rounds(metadata, request.objects("response"), reading)
+    rounds = [turn for turn in found if turn.text.strip() or turn.thoughts or turn.calls]
     if failed and not rounds:
         rounds = [_Round(text=failed)]
     for number, turn in enumerate(rounds):
@@ -180,11 +176,9 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
             "assistant", words, turn.at or at, f"{name}-{number}", reasoning=thought, tool_calls=made_calls
         )
         made.append(reply | about)
-        made += [
-            make.result(result, turn.at or at, f"{call}-result", call, tool)
-            for call, tool, _, result in calls
-            if result
-        ]
+        for call, tool, _, result in calls:
+            if result:
+                made.append(make.result(result, turn.at or at, f"{call}-result", call, tool))
     return made
 
 

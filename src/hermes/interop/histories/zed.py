@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.histories import make
-from hermes.interop.histories.conversation import Conversation, Message, reads
+from hermes.interop.histories import Conversation, Message, make, reads
 from hermes.interop.json_reading import Reading, Record, compact, decoded, seconds, text, unpacked
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
@@ -123,12 +122,8 @@ def _newer(raw: Any) -> dict[str, Any]:
         content = parts or [{"Text": raw.get("context")}]
         return {"User" if raw["role"] == "user" else "System": {"id": f"message-{raw.get('id')}", "content": content}}
     parts += [{"ToolUse": used} for used in raw.objects("tool_uses")]
-    return {
-        "Agent": {
-            "content": parts,
-            "tool_results": {str(r.get("tool_use_id")): r for r in raw.objects("tool_results")},
-        }
-    }
+    results = {str(result.get("tool_use_id")): result for result in raw.objects("tool_results")}
+    return {"Agent": {"content": parts, "tool_results": results}}
 
 
 def _output(content: Any) -> Any:
