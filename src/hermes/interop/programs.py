@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _PAUSE = 2.0  # seconds between two looks at sizes and times
 _PAUSE_SHARE = 50  # a pause is this many times as long as the look before it: at most 2 % of a core
-_LONGEST_PAUSE = 30.0  # the first look also imports
+_LONGEST_PAUSE = 30.0
 _BEAT = 0.5  # seconds after which a stop is noticed
 _WEEK = 7 * 86400.0
 _LOOKED_AT = 20  # objects at the beginning of a file, among which one names the folder
@@ -87,9 +87,12 @@ class HistoryWatcher:
         self._stopped = stopped
         while not stopped():
             began = time.monotonic()
-            self.catch_up(self.found())
+            imported = self.catch_up(self.found())
             now = time.monotonic()
-            until = now + min(max(_PAUSE, (now - began) * _PAUSE_SHARE), _LONGEST_PAUSE)
+            rest = (
+                0.0 if imported else (now - began) * _PAUSE_SHARE
+            )  # a look that imports says little about the next one
+            until = now + min(max(_PAUSE, rest), _LONGEST_PAUSE)
             while not stopped() and time.monotonic() < until:
                 time.sleep(_BEAT)
 
