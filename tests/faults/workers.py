@@ -249,23 +249,23 @@ class Stage:
     def do_encrypt(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store.encryption import convert, keys
+        from hermes.store import encryption
 
-        convert.encrypt(Path(path), lambda: keys.by_file(Path(key)))
+        encryption.encrypt(Path(path), lambda: encryption.by_file(Path(key)))
 
     def do_decrypt(self, path: str) -> None:
         from pathlib import Path
 
-        from hermes.store.encryption import convert
+        from hermes.store import encryption
 
-        convert.decrypt(Path(path))
+        encryption.decrypt(Path(path))
 
     def do_rekey(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store.encryption import convert, keys
+        from hermes.store import encryption
 
-        convert.rekey(Path(path), lambda: keys.by_file(Path(key)))
+        encryption.rekey(Path(path), lambda: encryption.by_file(Path(key)))
 
     # the surroundings
 

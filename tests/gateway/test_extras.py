@@ -37,7 +37,7 @@ PARTS: dict[str, list[str]] = {
     "embedded": ["hermes.agent.models.embedded", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
     "acp": ["hermes.serve.acp.server", "hermes.cli.acp"],
-    "encryption": ["hermes.store.encryption.convert", "argon2", "cryptography", "keyring"],
+    "encryption": ["hermes.store.encryption", "argon2", "cryptography", "keyring"],
     "meaning": ["hermes.store.search.meaning.vectors", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
     "multilingual": ["hermes.store.search.meaning.encoders", "numpy"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],

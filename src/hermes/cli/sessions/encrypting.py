@@ -12,11 +12,11 @@ import click
 from hermes.cli.output import note, put
 from hermes.cli.record import configuration, opened
 from hermes.home import has_key_file
-from hermes.store.encryption import convert, keys
+from hermes.store import encryption
 from hermes.store.records.attachments import PREFIX
 
 if TYPE_CHECKING:
-    from hermes.store.encryption.keys import Way
+    from hermes.store.encryption import Way
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -52,7 +52,7 @@ def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Pa
     database = _database()
     way = _way(database, keyring, key_file, ask, passphrase_file)
     had_key = has_key_file(database)
-    left = convert.encrypt(database, way)
+    left = encryption.encrypt(database, way)
     print(f"encrypted {database}")
     if left:
         note(f"readable copies and other files remain; remove them by hand: {', '.join(map(str, left))}")
@@ -73,7 +73,7 @@ def decrypt(digest: str | None) -> None:
                 raise click.ClickException(f"the record has no attachment {digest}") from None
         return
     database = _database()
-    convert.decrypt(database, configuration().sessions.transcripts)
+    encryption.decrypt(database, configuration().sessions.transcripts)
     print(f"decrypted {database}")
 
 
@@ -84,7 +84,7 @@ def decrypt(digest: str | None) -> None:
 @_ways
 def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
     database = _database()
-    convert.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
+    encryption.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
     print(f"{database} has a new key; earlier backups still open with the old one")
 
 
@@ -105,11 +105,11 @@ def _way(
     if sum((keyring, key_file is not None, ask, passphrase_file is not None)) > 1:
         raise click.UsageError("give one of --keyring, --key-file, --passphrase and --passphrase-file")
     if keyring:
-        return lambda: keys.by_keyring(str(database))
+        return lambda: encryption.by_keyring(str(database))
     if key_file is not None:
-        return lambda: keys.by_file(key_file)
+        return lambda: encryption.by_file(key_file)
     if passphrase_file is not None:
-        return lambda: keys.by_passphrase(keys.read_passphrase(passphrase_file))
+        return lambda: encryption.by_passphrase(encryption.read_passphrase(passphrase_file))
     return _ask_passphrase
 
 
@@ -118,4 +118,4 @@ def _ask_passphrase() -> Way:
         raise click.ClickException(
             "there is no terminal to ask for a passphrase: give --passphrase-file, --key-file or --keyring"
         )
-    return keys.by_passphrase(click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))
+    return encryption.by_passphrase(click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))

@@ -256,9 +256,9 @@ def key_of(path: Path) -> str | None:
     """The key of a database in hexadecimal; None for a plain one. StoreLocked when it is not available."""
     if not is_encrypted(path):
         return None
-    from hermes.store.encryption import keys
+    from hermes.store import encryption
 
-    vault = keys.vault_of(path)
+    vault = encryption.vault_of(path)
     return None if vault is None else vault.key.for_database()
 
 
