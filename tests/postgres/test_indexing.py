@@ -126,15 +126,6 @@ def test_in_a_long_burst_not_everything_is_put_off(url: str, tmp_path: Path) -> 
         assert len(found(db, "n*")) == 400
 
 
-def test_of_very_much_text_that_waits_not_all_is_kept_in_memory(url: str, tmp_path: Path) -> None:
-    with patient(url, tmp_path / "a.db", kept_characters=50) as db:
-        db.create_session("s", "cli")
-        contents = ["x " * 3000 + f"n{number}" for number in range(8)] + [f"short{number}" for number in range(8)]
-        ids = [db.append_message("s", "tool", content) for content in contents]
-        assert [found(db, content.split()[-1]) for content in contents] == [{one} for one in ids]
-        assert db.check() == []
-
-
 def _gothic(number: int) -> str:
     """A word of letters that take four bytes each."""
     return "".join(chr(0x10330 + int(digit)) for digit in f"{number:015}")

@@ -26,10 +26,9 @@ from itertools import islice
 import psycopg
 
 from hermes.errors import HermesError
-from hermes.store.engines.base import Document, columns_of
 from hermes.store.engines.postgres.connection import PooledConnection
-from hermes.store.engines.postgres.fulltext import Numbered, PostgresFullText
-from hermes.store.engines.postgres.transaction import REMOVE_OLD_KEYS
+from hermes.store.engines.postgres.fulltext import PostgresFullText
+from hermes.store.engines.postgres.transaction import REMOVE_OLD_KEYS, PostgresTx
 
 BURST = 3  # appends in a pause: it waits until there are fewer
 LONGEST = 3.0  # seconds to wait for the end of a burst
@@ -57,7 +56,6 @@ class Pace:
 
     pause: float = 0.05  # seconds from an append to its indexing
     too_many: int = 2 * MOST  # waiting messages; from here on appending callers help
-    kept_characters: int = 8_000  # of a waiting message; a longer one is read again
     adopt_every: float = 5.0  # seconds between two checks for messages of others
     tidy_after: float = 2.0  # seconds without a message of this process
     untidy: int = 100  # messages, after which it tidies: of fewer the list stays short
@@ -70,7 +68,7 @@ class Indexer:
     def __init__(self, links: Links, fulltext: PostgresFullText) -> None:
         self._links, self._fulltext, self.pace = links, fulltext, Pace()
         self._guard = threading.Lock()  # protects the waiting messages; never held for long
-        self._waiting: dict[int, Document | None] = {}
+        self._waiting: dict[int, None] = {}  # ids, the oldest first
         self._count = 0  # messages ever taken
         self._working = threading.Lock()  # one thread at a time, so that no words are made twice
         self._thread: threading.Thread | None = None
@@ -79,13 +77,11 @@ class Indexer:
         # When it last looked for messages of others, and removed old keys.
         self._looked = self._keys_removed = time.monotonic()
 
-    def take(self, messages: Sequence[tuple[int, Document]]) -> None:
+    def take(self, message_ids: Sequence[int]) -> None:
         """Called with the messages that were stored."""
         with self._guard:
-            for message_id, document in messages:
-                short = len(document[0] or "") <= self.pace.kept_characters
-                self._waiting[message_id] = document if short else None
-            self._count += len(messages)
+            self._waiting.update(dict.fromkeys(message_ids))
+            self._count += len(message_ids)
         self.wake()
         with suppress(psycopg.Error, HermesError):
             while len(self._waiting) >= self.pace.too_many:
@@ -117,27 +113,24 @@ class Indexer:
         for start in range(0, len(message_ids), BATCH):
             some = message_ids[start : start + BATCH]
             with self._working, self._links() as link:
-                with self._guard:
-                    kept = {one: document for one in some if (document := self._waiting.get(one)) is not None}
-                documents = [(one, columns_of(*document)) for one, document in kept.items()]
-                self._write(link, documents, [one for one in some if one not in kept])
+                self._write(link, some)
                 with self._guard:
                     for one in some:
                         self._waiting.pop(one, None)
 
-    def _write(self, link: PooledConnection, documents: list[Numbered], absent: list[int]) -> None:
+    def _write(self, link: PooledConnection, message_ids: Sequence[int]) -> None:
+        documents = self._fulltext.documents(PostgresTx(link), message_ids)
         try:
-            self._fulltext.index(link, documents, absent)
+            self._fulltext.index(link, message_ids, documents)
             self._untidy += len(documents)
         except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
             # No known message causes this; if one does, its beginning is indexed.
-            if len(documents) == 1 and not absent:
-                ((message_id, (text, name, _)),) = documents
-                self._fulltext.index(link, [(message_id, (text[:BEGINNING], name, ""))], [])
+            if len(message_ids) > 1:
+                for one in message_ids:
+                    self._write(link, [one])
                 return
-            for one in documents + self._fulltext.read(link, absent):
-                self._write(link, [one], [])
-            self._fulltext.index(link, [], absent)  # those that were deleted
+            beginnings = [(one, (text[:BEGINNING], name, "")) for one, (text, name, _) in documents]
+            self._fulltext.index(link, message_ids, beginnings)
 
     # ------------------------------------------------------------------ the thread
 

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from hermes.errors import InvalidInput, StoreReadOnly
-from hermes.store.engines.base import HELD, Document, Params, Row
+from hermes.store.engines.base import HELD, Params, Row
 from hermes.store.engines.postgres.connection import PooledConnection
 from hermes.store.engines.postgres.migrate import ALONE, VERSION
 from hermes.store.engines.unindexed import WaitingMessages
@@ -53,7 +53,7 @@ class PostgresTx:
         self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
         self.unindexed: WaitingMessages | None = None  # messages that wait to be indexed, once their ids were read
         self.indexed = 0  # messages that were indexed in it
-        self.waiting: list[tuple[int, Document]] = []  # messages that were stored, to index after the commit
+        self.waiting: list[int] = []  # messages that were stored, to index after the commit
 
     def begun(self, now: float, version: int) -> None:
         """Called with the server's answer, after the key was stored: the time, and the store's version."""
@@ -156,10 +156,10 @@ class PostgresTx:
         row = self.ask(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq").fetchone()
         return int(row[0])
 
-    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
         message_id = store_message(self, count, insert)
         if message_id is not None:
-            self.waiting.append((message_id, document))
+            self.waiting.append(message_id)
         return message_id
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hermes.errors import InvalidInput
-from hermes.store.engines.base import HELD, Document, Params, Row
+from hermes.store.engines.base import HELD, Params, Row
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite.connection import Connection, code, codes
 from hermes.store.engines.unindexed import WaitingMessages
@@ -93,7 +93,7 @@ class SqliteTx:
     def last_number(self, table: str) -> int:
         return int(self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) or 0)
 
-    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
         return self.insert(*insert) if self.run(*count) else None
 
 
