@@ -243,7 +243,6 @@ class SqliteEngine:
                 yield SqliteTx(connection)
                 connection.execute("COMMIT")
             except BaseException:
-                self.fulltext.words.forget()  # it may have cached words of this transaction
                 connection.rollback()
                 raise
         self._committed(lock, durable)

@@ -141,7 +141,6 @@ def rebuild_index(engine: SqliteEngine) -> None:
     """Rebuild the full-text index from the messages."""
     with engine.write() as tx:
         migrate.reset_index(tx.connection)
-    engine.fulltext.words.forget()
     engine.catch_up()
 
 
