@@ -249,9 +249,9 @@ class Stage:
     def do_encrypt(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store import encryption
+        from hermes.store import encryption, keys
 
-        encryption.encrypt(Path(path), lambda: encryption.by_file(Path(key)))
+        encryption.encrypt(Path(path), lambda: keys.by_file(Path(key)))
 
     def do_decrypt(self, path: str) -> None:
         from pathlib import Path
@@ -263,9 +263,9 @@ class Stage:
     def do_rekey(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store import encryption
+        from hermes.store import encryption, keys
 
-        encryption.rekey(Path(path), lambda: encryption.by_file(Path(key)))
+        encryption.rekey(Path(path), lambda: keys.by_file(Path(key)))
 
     # the surroundings
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hermes.interop.sync_exchange import sync
 from hermes.interop.sync_folder import FolderPlace
-from hermes.store import encryption
+from hermes.store import encryption, keys
 from hermes_state import SessionDB
 from tests.support import program
 from tests.support.encrypted_homes import files_with
@@ -57,7 +57,7 @@ def homes(tmp_path: Path, passphrase: Path) -> tuple[Path, Path]:
     one, other = tmp_path / "one", tmp_path / "other"
     for home in (one, other):
         filled(home, home.name)
-        encryption.encrypt(home / "state.db", lambda: encryption.by_passphrase("correct horse"))
+        encryption.encrypt(home / "state.db", lambda: keys.by_passphrase("correct horse"))
     return one, other
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_passphrase_is_one_line_and_writes_nothing(
     wrong.write_text("battery staple\n")
     for encrypted in (False, True):
         if encrypted:
-            encryption.encrypt(third / "state.db", lambda: encryption.by_passphrase("battery staple"))
+            encryption.encrypt(third / "state.db", lambda: keys.by_passphrase("battery staple"))
         done = run(third, "sync", folder, passphrase=wrong)
         assert done.status == 1 and done.err.count("\n") == 1 and "this is not its passphrase" in done.err
         assert content(folder) == before
@@ -174,10 +174,10 @@ def test_what_goes_through_an_encrypted_folder_comes_out_as_it_went_in(
 ) -> None:
     place = tmp_path_factory.mktemp("round")
     (place / "folder").mkdir()
-    way = encryption.by_file(place / "key")
+    way = keys.by_file(place / "key")
     for name in ("a", "b"):
         (place / name).mkdir()
-        encryption.save_vault(place / name / "state.db", encryption.new_vault(way))
+        keys.save(place / name / "state.db", keys.new_vault(way))
     url = "data:application/octet-stream;base64," + base64.b64encode(data).decode()
     with SessionDB(place / "a" / "state.db") as a, SessionDB(place / "b" / "state.db") as b:
         a.create_session("s", "cli")

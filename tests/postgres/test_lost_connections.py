@@ -20,8 +20,8 @@ from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.turn import Text
 from hermes.config import Config
 from hermes.errors import StoreBusy, StoreError, StoreUnreachable
+from hermes.store.engines.postgres import connection as transaction
 from hermes.store.engines.postgres import engine as engine_module
-from hermes.store.engines.postgres import transaction
 from hermes_state import SessionDB
 from tests.faults import size
 from tests.support.echo import Echo

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.store.engines.postgres import lexemes, transaction
-from hermes.store.engines.postgres.transaction import translated
+from hermes.store.engines.postgres import connection as transaction
+from hermes.store.engines.postgres import lexemes
+from hermes.store.engines.postgres.connection import translated
 from hermes.store.engines.sqlite.schema import TOKENIZER
 from hermes.store.exchange.copy import declared
 from hermes.store.records.codec import Blob

@@ -15,7 +15,7 @@ from hermes.errors import InvalidInput, StoreLocked
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.flow.spool import Spool
 from hermes.home import key_file
-from hermes.store import encryption
+from hermes.store import encryption, keys
 from hermes.store.transcripts.rebuild import rebuild_store
 from hermes_state import SessionDB
 
@@ -25,9 +25,9 @@ PICTURE = b"\x89PNG dormouse " * 20
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
     """A store that is encrypted from its beginning."""
-    encryption.save_vault(
+    keys.save(
         tmp_path / "state.db",
-        encryption.new_vault(encryption.by_file(tmp_path.parent / f"{tmp_path.name} key")),
+        keys.new_vault(keys.by_file(tmp_path.parent / f"{tmp_path.name} key")),
     )
     return tmp_path / "state.db"
 
@@ -91,7 +91,7 @@ def test_a_database_of_which_nothing_can_be_read_is_not_replaced_by_an_empty_one
         talk(db)
     whole = database.read_bytes()
     mine = key_file(database).read_bytes()
-    encryption.save_vault(database, encryption.new_vault(encryption.by_file(database.with_name("other"))))
+    keys.save(database, keys.new_vault(keys.by_file(database.with_name("other"))))
     with pytest.raises(StoreLocked, match="another store.s or an earlier one"):
         SessionDB(database)
     with pytest.raises(InvalidInput, match="restore a backup"):
@@ -124,9 +124,9 @@ def test_what_the_database_lacks_is_not_removed(tmp_path: Path) -> None:
     waiting.write_text("{}")
     key = tmp_path.parent / f"{tmp_path.name} key"
     with pytest.raises(InvalidInput, match="run the gateway until it has them"):
-        encryption.encrypt(database, lambda: encryption.by_file(key))
+        encryption.encrypt(database, lambda: keys.by_file(key))
     waiting.unlink()
-    left = encryption.encrypt(database, lambda: encryption.by_file(key))
+    left = encryption.encrypt(database, lambda: keys.by_file(key))
     assert left == [stranger]
     assert stranger.read_text() == "another program's"
     assert not (tmp_path / "attachments").exists()
@@ -139,7 +139,7 @@ def test_the_transcripts_that_are_wanted_come_back(tmp_path: Path, transcripts: 
     database = tmp_path / "state.db"
     with SessionDB(database, transcripts=transcripts) as db:
         talk(db)
-    encryption.encrypt(database, lambda: encryption.by_file(tmp_path.parent / f"{tmp_path.name} key"))
+    encryption.encrypt(database, lambda: keys.by_file(tmp_path.parent / f"{tmp_path.name} key"))
     with SessionDB(database) as db:
         db.create_session("t", "telegram")
         db.append_message("t", "user", "said while it was encrypted")
@@ -160,33 +160,33 @@ def test_wrong_and_missing_keys_are_said_in_one_line(tmp_path: Path, monkeypatch
     monkeypatch.setattr("sys.stdin", None)
     database = tmp_path / "state.db"
     (tmp_path / "wrong").write_text("battery staple\n")
-    encryption.save_vault(database, encryption.new_vault(encryption.by_passphrase("correct horse")))
+    keys.save(database, keys.new_vault(keys.by_passphrase("correct horse")))
     other = tmp_path / "copy" / "state.db"
     other.parent.mkdir()
     made = key_file(database).read_bytes().replace(b'"salt": "', b'"salt": "00')  # another salt: nothing is remembered
     key_file(other).write_bytes(made)
     with pytest.raises(StoreLocked, match="no terminal to ask on; set HERMES_PASSPHRASE_FILE"):
-        encryption.vault_of(other)
+        keys.vault_of(other)
     monkeypatch.setenv("HERMES_PASSPHRASE_FILE", str(tmp_path / "wrong"))
     with pytest.raises(StoreLocked, match="this is not its passphrase"):
-        encryption.vault_of(other)
+        keys.vault_of(other)
     monkeypatch.setenv("HERMES_PASSPHRASE_FILE", str(tmp_path / "none"))
     with pytest.raises(StoreLocked, match="can't be read"):
-        encryption.vault_of(other)
+        keys.vault_of(other)
     key_file(other).write_bytes(b"{}")
     with pytest.raises(StoreLocked, match="is damaged; put back a copy of it"):
-        encryption.vault_of(other)
+        keys.vault_of(other)
 
 
 def test_a_process_goes_on_when_another_changes_the_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_KEY_FILE", str(tmp_path / "key"))
     database = tmp_path / "state.db"
-    encryption.encrypt(database, lambda: encryption.by_file(tmp_path / "key"))
+    encryption.encrypt(database, lambda: keys.by_file(tmp_path / "key"))
     with SessionDB(database) as db:
         db.create_session("s", "cli")
         code = (
-            "import sys; from pathlib import Path; from hermes.store import encryption;"
-            "encryption.rekey(Path(sys.argv[1]), lambda: encryption.by_passphrase('another'))"
+            "import sys; from pathlib import Path; from hermes.store import encryption, keys;"
+            "encryption.rekey(Path(sys.argv[1]), lambda: keys.by_passphrase('another'))"
         )
         subprocess.run([sys.executable, "-c", code, str(database)], check=True)
         (tmp_path / "key").unlink()
@@ -200,6 +200,6 @@ def test_a_process_goes_on_when_another_changes_the_passphrase(tmp_path: Path, m
 def test_a_key_file_has_to_have_enough_bytes(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("12345")
     with pytest.raises(StoreLocked, match="fewer than 32 bytes"):
-        encryption.by_file(tmp_path / "short")
+        keys.by_file(tmp_path / "short")
     with pytest.raises(InvalidInput, match="an empty passphrase"):
-        encryption.by_passphrase("")
+        keys.by_passphrase("")

@@ -14,12 +14,12 @@ FILES = ("sqlite", "encrypted")
 def made_encrypted(folder: Path) -> None:
     """A store that is made in this folder is encrypted from its beginning."""
     from hermes.home import key_file
-    from hermes.store import encryption
+    from hermes.store import keys
 
     if not key_file(folder / "state.db").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        vault = encryption.new_vault(encryption.by_file(folder.parent / "the key"))
-        encryption.save_vault(folder / "state.db", vault)
+        vault = keys.new_vault(keys.by_file(folder.parent / "the key"))
+        keys.save(folder / "state.db", vault)
 
 
 def server_of(engine: str) -> Any:

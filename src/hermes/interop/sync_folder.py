@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput, StoreLocked
 from hermes.home import key_file
-from hermes.store import encryption
+from hermes.store import keys
 from hermes.store.exchange.sync.replica import Replica
 from hermes.whole_files import sync_folder, write_whole
 
@@ -52,11 +52,11 @@ class FolderPlace:
     def __init__(self, folder: Path, db: SessionDB, *, plain: bool = False) -> None:
         self._folder, self._own = folder, folder / "stores" / Replica(db).store
         self._paths: dict[tuple[str, str], list[Path]] = {}
-        self._keys: dict[str, encryption.DataKey] = {}  # to read with, by id
-        vault = None if db.is_shared else encryption.vault_of(db.path)
+        self._keys: dict[str, keys.DataKey] = {}  # to read with, by id
+        vault = None if db.is_shared else keys.vault_of(db.path)
         self._key = self._prepare(vault, plain)
 
-    def _prepare(self, vault: encryption.Vault | None, plain: bool) -> encryption.DataKey | None:
+    def _prepare(self, vault: keys.Vault | None, plain: bool) -> keys.DataKey | None:
         """The key to write with, of a folder that is ready; None: it is not encrypted."""
         if not self._folder.is_dir():
             raise InvalidInput(f"{self._folder} is not a folder; create it, or connect the disk it is on")
@@ -84,17 +84,17 @@ class FolderPlace:
             _write(mark, (json.dumps(content) + "\n").encode())
         return key
 
-    def _unlock(self, others: list[Path], vault: encryption.Vault | None) -> encryption.DataKey:
+    def _unlock(self, others: list[Path], vault: keys.Vault | None) -> keys.DataKey:
         """The key of what this store writes; the others' keys are loaded, to read by."""
         own = self._own / _KEY
-        known = [encryption.vault_of(path.with_name(_KEY)) for path in others]
+        known = [keys.vault_of(path.with_name(_KEY)) for path in others]
         if key_file(own) in others:
             mine = known[others.index(key_file(own))]
         else:
             way = next((one.way for one in known if one is not None), None) or _way(vault, self._folder)
-            mine = encryption.new_vault(way)
+            mine = keys.new_vault(way)
             own.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            encryption.save_vault(own, mine)
+            keys.save(own, mine)
         if mine is None:
             raise StoreLocked(f"{key_file(own)} is gone; try again")
         self._keys = {one.key.id: one.key for one in (*known, mine) if one is not None}
@@ -170,7 +170,7 @@ class FolderPlace:
         key = self._keys.get(raw[8:16].hex())
         if key is None:
             raise UnreadableFile(f"{path} is encrypted with a key that is not in the folder (yet)")
-        cipher = encryption.aead(key.for_files())
+        cipher = keys.aead(key.for_files())
         from cryptography.exceptions import InvalidTag
 
         try:
@@ -180,7 +180,7 @@ class FolderPlace:
 
     def _write(self, path: Path, data: bytes) -> None:
         if self._key is not None:
-            nonce, cipher = os.urandom(12), encryption.aead(self._key.for_files())
+            nonce, cipher = os.urandom(12), keys.aead(self._key.for_files())
             data = _SEALED + bytes.fromhex(self._key.id) + nonce + cipher.encrypt(nonce, data, path.name.encode())
         _write(path, data)
 
@@ -209,19 +209,19 @@ def _version_by_documents(folder: Path) -> int | None:
     return None
 
 
-def _way(vault: encryption.Vault | None, folder: Path) -> encryption.Way:
+def _way(vault: keys.Vault | None, folder: Path) -> keys.Way:
     """The secret that opens a new key of the folder: the store's, if other machines can have it, too."""
     if vault is not None and vault.way.kind != "keyring":
         return vault.way
-    place = os.environ.get(encryption.PASSPHRASE_FILE)
+    place = os.environ.get(keys.PASSPHRASE_FILE)
     if place:
-        return encryption.by_passphrase(encryption.read_passphrase(Path(place)))
-    place = os.environ.get(encryption.KEY_FILE)
+        return keys.by_passphrase(keys.read_passphrase(Path(place)))
+    place = os.environ.get(keys.KEY_FILE)
     if place:
-        return encryption.by_file(Path(place))
+        return keys.by_file(Path(place))
     raise InvalidInput(
         f"the key of this store is in the system's keyring, which no other machine has; give {folder} a passphrase: set"
-        f" {encryption.PASSPHRASE_FILE} to a file with it, on each machine"
+        f" {keys.PASSPHRASE_FILE} to a file with it, on each machine"
     )
 
 

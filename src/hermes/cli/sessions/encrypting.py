@@ -12,11 +12,11 @@ import click
 from hermes.cli.output import note, put
 from hermes.cli.record import configuration, opened
 from hermes.home import has_key_file
-from hermes.store import encryption
+from hermes.store import encryption, keys
 from hermes.store.records.attachments import PREFIX
 
 if TYPE_CHECKING:
-    from hermes.store.encryption import Way
+    from hermes.store.keys import Way
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -105,11 +105,11 @@ def _way(
     if sum((keyring, key_file is not None, ask, passphrase_file is not None)) > 1:
         raise click.UsageError("give one of --keyring, --key-file, --passphrase and --passphrase-file")
     if keyring:
-        return lambda: encryption.by_keyring(str(database))
+        return lambda: keys.by_keyring(str(database))
     if key_file is not None:
-        return lambda: encryption.by_file(key_file)
+        return lambda: keys.by_file(key_file)
     if passphrase_file is not None:
-        return lambda: encryption.by_passphrase(encryption.read_passphrase(passphrase_file))
+        return lambda: keys.by_passphrase(keys.read_passphrase(passphrase_file))
     return _ask_passphrase
 
 
@@ -118,4 +118,4 @@ def _ask_passphrase() -> Way:
         raise click.ClickException(
             "there is no terminal to ask for a passphrase: give --passphrase-file, --key-file or --keyring"
         )
-    return encryption.by_passphrase(click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))
+    return keys.by_passphrase(click.prompt("New passphrase", hide_input=True, confirmation_prompt=True, err=True))

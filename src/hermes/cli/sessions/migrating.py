@@ -130,9 +130,9 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
 
 def _keep_encrypted(source: SessionDB, url: str) -> None:
     """Have the copy of an encrypted store encrypted with the same key; InvalidInput where it can't be."""
-    from hermes.store import encryption
+    from hermes.store import keys
 
-    if source.is_shared or encryption.vault_of(source.path) is None:
+    if source.is_shared or keys.vault_of(source.path) is None:
         return
     target = file_of(url)
     if target is None:
@@ -145,7 +145,7 @@ def _keep_encrypted(source: SessionDB, url: str) -> None:
             raise InvalidInput(f"this store is encrypted, and {target} is not; name a new file, or pass --plain")
         return
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    encryption.share_key(source.path, target)
+    keys.share(source.path, target)
 
 
 def _copy(url: str, typed_url: str, plain: bool) -> None:

@@ -33,7 +33,7 @@ _HIDDEN = "SELECT id, hidden FROM messages WHERE session_id = ?"
 
 def rebuild_store(path: Path, folder: Path) -> list[str]:
     """Make a database again from its readable rows and its transcripts; what was done. The old file is kept as a copy."""
-    from hermes.store import encryption
+    from hermes.store import keys
     from hermes.store.engines.sqlite import connection as driver
     from hermes.store.engines.sqlite.check import Later, copy_rows, set_aside, store_rest, write_lock
     from hermes.store.engines.sqlite.engine import SqliteEngine
@@ -44,12 +44,12 @@ def rebuild_store(path: Path, folder: Path) -> list[str]:
         state = "is no database" if path.exists() else "does not exist"
         raise InvalidInput(f"{path} {state}, and {folder} has no transcripts: there is nothing to rebuild")
     fresh = path.with_name(f"{path.name}.rebuilt")
-    encryption.vault_of(path)  # a missing passphrase is an error before anything is copied
+    keys.vault_of(path)  # a missing passphrase is an error before anything is copied
     done = [f"copied the database to {set_aside(path).name}"] if path.exists() else []
     unread: list[str] = []
     with write_lock(path):
         _remove(fresh, "", "-wal", "-shm")
-        encryption.share_key(path, fresh)  # an encrypted store stays encrypted
+        keys.share(path, fresh)  # an encrypted store stays encrypted
         engine = SqliteEngine(fresh)
         rows, later = copy_rows(engine, path) if path.exists() else (0, Later())
         if not rows and driver.is_encrypted(path):
@@ -72,7 +72,7 @@ def rebuild_store(path: Path, folder: Path) -> list[str]:
         engine.close()
         _remove(path, "-wal", "-shm")  # first: SQLite would read the old -wal into the new file
         os.replace(fresh, path)
-        encryption.remove_key(fresh)
+        keys.remove(fresh)
         _remove(fresh, "-queue")
     restored = f"{counted(sessions, 'session')} and {counted(count, 'message')}"
     done += [f"read {counted(rows, 'row')}", f"restored {restored} from transcripts"]

@@ -21,9 +21,8 @@ from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, m
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.check import copy_name
-from hermes.store.engines.sqlite.connection import Connection, code, codes, holder_of
+from hermes.store.engines.sqlite.connection import Connection, SqliteTx, code, codes, holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
-from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, absent_hashes
 from hermes.store.records.rows import Finding

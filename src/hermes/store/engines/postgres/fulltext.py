@@ -2,7 +2,7 @@
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store are in `words`; trigrams find parts of them
-(below). Appended messages are indexed a moment later (indexer.py), and until then searched directly
+(below). Appended messages are indexed a moment later (upkeep.py), and until then searched directly
 (engines/unindexed.py); those stored otherwise, which may have the id of an earlier one, with their transaction.
 """
 
@@ -17,9 +17,7 @@ from typing import Any
 from hermes.store.engines import unindexed
 from hermes.store.engines.base import SPEAKER, Candidate, Holder, Params, Scope
 from hermes.store.engines.postgres import lexemes
-from hermes.store.engines.postgres.connection import PooledConnection
-from hermes.store.engines.postgres.migrate import VERSION
-from hermes.store.engines.postgres.transaction import PostgresTx, array_text
+from hermes.store.engines.postgres.connection import VERSION, PooledConnection, PostgresTx, array_text
 from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
 from hermes.store.text.index_text import worth_keeping
 from hermes.store.text.query import Node

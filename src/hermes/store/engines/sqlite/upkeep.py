@@ -218,7 +218,7 @@ def backup(engine: SqliteEngine, target: Path) -> None:
             source.backup(copy)  # in one step: it reads one state of the database, whatever is written meanwhile
             copy.execute("PRAGMA journal_mode=DELETE")
         if key is not None:
-            from hermes.store import encryption
+            from hermes.store import keys
 
-            encryption.share_key(engine.path, target)
+            keys.share(engine.path, target)
         os.replace(part, target)
