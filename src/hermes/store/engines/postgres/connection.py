@@ -275,7 +275,7 @@ class PostgresTx:
     """A transaction on one connection."""
 
     __slots__ = (
-        "_cursor", "ahead", "connection", "extent", "indexed", "key", "keyed", "unindexed", "waiting",
+        "_cursor", "ahead", "connection", "extent", "key", "keyed", "unindexed", "waiting",
     )  # fmt: skip
 
     def __init__(self, connection: PooledConnection, *, ahead: float = 0.0, key: int | None = None) -> None:
@@ -287,7 +287,6 @@ class PostgresTx:
         self._cursor = connection.cursor(binary=True)
         self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
         self.unindexed: WaitingMessages | None = None  # messages that wait to be indexed, once their ids were read
-        self.indexed = 0  # messages that were indexed in it
         self.waiting: list[int] = []  # messages that were stored, to index after the commit
 
     def begun(self, now: float, version: int) -> None:

@@ -286,7 +286,6 @@ class PostgresEngine:
                 f"{self.where} has stored this change, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
-        self._indexer.imported(tx.indexed)
 
     def _resolve_commit(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out its outcome."""

@@ -26,10 +26,9 @@ LOOKED_AT = 1_000  # words looked for at once
 _HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
 _HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE"
 BATCH = 200  # messages indexed in one transaction
-# Ids in which the words of a question are searched first. A range costs about as much as all matches of a rare word; for a
-# common one, all of whose matches would be read, a smaller window is remembered.
-FIRST_WINDOW = 1 << 17
-REMEMBERED = 4096  # common words
+# Ids in which the words of a question are searched first: enough for a common word, all of whose matches would be read in a
+# larger window. How far the next one reaches follows from what was found.
+FIRST_WINDOW = 1 << 14
 _ADD_WORDS = (
     b"INSERT INTO words(word) SELECT word FROM unnest(%b::text[]) AS given(word)"
     b" WHERE NOT EXISTS (SELECT 1 FROM words o WHERE o.word = given.word)"
@@ -89,10 +88,6 @@ def _entries(documents: Sequence[Numbered]) -> list[lexemes.Entry]:
 class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
-    def __init__(self) -> None:
-        self.first_window = FIRST_WINDOW
-        self._enough: dict[str, int] = {}  # a common word → the newest ids that held enough messages with it
-
     # ------------------------------------------------------------------ indexing
 
     def index(self, connection: PooledConnection, message_ids: Sequence[int], documents: Sequence[Numbered]) -> None:
@@ -121,7 +116,6 @@ class PostgresFullText:
 
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.reindex(tx, message_ids)
-        tx.indexed += len(message_ids)
 
     def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.drop(tx, message_ids)
@@ -217,7 +211,7 @@ class PostgresFullText:
         for tree, rows in zip(trees, found, strict=True):
             match = lexemes.expression(tree)
             if match is not None and cap > 0 and not _has_places(match):
-                widening = lexemes.Widening(newest, cap, self._enough.get(match, self.first_window))
+                widening = lexemes.Widening(newest, cap, FIRST_WINDOW)
                 left.append((rows, match, widening, iter(widening)))
         while left:
             windows = [next(steps) for *_, steps in left]
@@ -228,21 +222,12 @@ class PostgresFullText:
             )
             for row in tx.rows(sql, (array_text(matches), ends, most, *params)):
                 left[row[0] - 1][0].append(row[1:])
-            for rows, match, widening, _ in left:
+            for rows, _, widening, _ in left:
                 widening.found = len(rows)
-                if len(rows) >= cap:
-                    self._remember(match, newest - min(rows)[0])
             left = [one for one, where in zip(left, windows, strict=True) if where.first > 0 and len(one[0]) < cap]
         for rows in found:
             rows.sort(key=itemgetter(0), reverse=True)  # they are, as long as the server joins by nested loops
         return found
-
-    def _remember(self, match: str, length: int) -> None:
-        """A word filled its place from so many ids: next time a little more than these is searched first."""
-        if length * 2 < self.first_window:
-            if len(self._enough) >= REMEMBERED:
-                self._enough.clear()
-            self._enough[match] = length + length // 2
 
     def begin(self, tx: Any) -> WaitingMessages:
         """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""

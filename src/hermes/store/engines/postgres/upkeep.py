@@ -8,10 +8,8 @@ indexed by any process, whichever process stored it: that one was killed, or has
 One statement removes messages from `unindexed` and inserts their words. A second process finds none left, so none
 is ever indexed twice, and a stopped process blocks no other.
 
-New words go to a list of the server (GIN's pending list) that every search reads. Moving them from there into the index
-costs more the fewer they are: a word of a hundred messages is written once, not a hundred times. So while messages come the
-server does it, when the list has become as long as the index allows (migrate.py), for one process at a time. When it
-is quiet, a process that has indexed many moves the rest. If it dies, autovacuum does.
+New words go to a list of the server (GIN's pending list) that every search reads, until it is as long as the index allows
+(migrate.py): then the server moves them into the index, a word of a hundred messages once.
 """
 
 from __future__ import annotations
@@ -46,7 +44,6 @@ BEGINNING = 10_000  # characters
 SELDOM = 60.0  # seconds between two checks for messages of others, after this process was idle for a while
 ADOPT_AFTER = 5  # seconds that a message of another process has waited
 ADOPT_BUSY = 30  # the same, while messages of its own wait: other processes may be as busy
-_TIDY = b"SELECT gin_clean_pending_list('idx_words'), gin_clean_pending_list('idx_words_parts'), gin_clean_pending_list('idx_words_pieces')"  # noqa: E501
 # At random: several processes look at the same time.
 _LEFT = (
     b"SELECT message_id FROM unindexed WHERE since < clock_timestamp() - make_interval(secs => %s)"
@@ -64,8 +61,6 @@ class Pace:
     pause: float = 0.05  # seconds from an append to its indexing
     too_many: int = 2 * MOST  # waiting messages; from here on appending callers help
     adopt_every: float = 5.0  # seconds between two checks for messages of others
-    tidy_after: float = 2.0  # seconds without a message of this process
-    untidy: int = 100  # messages, after which it tidies: of fewer the list stays short
     at_the_end: float = 10.0  # seconds for the rest when the store is closed
 
 
@@ -80,7 +75,6 @@ class Indexer:
         self._working = threading.Lock()  # one thread at a time, so that no words are made twice
         self._thread: threading.Thread | None = None
         self._wake, self._stopped = threading.Event(), threading.Event()
-        self._untidy = 0  # messages that were indexed since it tidied last
         # When it last looked for messages of others, and removed old keys.
         self._looked = self._keys_removed = time.monotonic()
 
@@ -93,12 +87,6 @@ class Indexer:
         with suppress(psycopg.Error, HermesError):
             while len(self._waiting) >= self.pace.too_many:
                 self.index(self._some())
-
-    def imported(self, count: int) -> None:
-        """Count messages indexed with their transaction: their words are in the pending list, which every search reads."""
-        self._untidy += count
-        if count and self._untidy >= self.pace.untidy:
-            self.wake()
 
     def wake(self) -> None:
         """Signal that messages wait: its own are indexed soon, those of others when they have waited for some seconds."""
@@ -129,7 +117,6 @@ class Indexer:
         documents = self._fulltext.documents(PostgresTx(link), message_ids)
         try:
             self._fulltext.index(link, message_ids, documents)
-            self._untidy += len(documents)
         except (psycopg.DataError, psycopg.errors.ProgramLimitExceeded):
             # No known message causes this; if one does, its beginning is indexed.
             if len(message_ids) > 1:
@@ -145,7 +132,7 @@ class Indexer:
         try:
             pause = self.pace.adopt_every
             while not self._stopped.is_set():
-                quiet = not self._wake.wait(self.pace.tidy_after if self._untidy >= self.pace.untidy else pause)
+                quiet = not self._wake.wait(pause)
                 self._wake.clear()
                 pause = min(2 * pause, SELDOM) if quiet else self.pace.adopt_every
                 end = time.monotonic() + LONGEST
@@ -157,8 +144,6 @@ class Indexer:
                     if self._is_burst(before, end):
                         self._wait_for_pause(end)
                 self._adopt(ADOPT_AFTER)
-                if quiet:
-                    self._tidy()
         except (psycopg.Error, HermesError):
             with self._guard:
                 self._thread = None  # the connection is lost, or nothing can be written: the next append retries
@@ -190,14 +175,6 @@ class Indexer:
     def _is_burst(self, before: int, end: float) -> bool:
         return self._count - before >= BURST and len(self._waiting) < MOST and time.monotonic() < end
 
-    def _tidy(self) -> None:
-        """Move the pending words into the index, if there are many."""
-        if self._untidy >= self.pace.untidy:
-            self._untidy = 0
-            # Another role than the owner has no right to tidy.
-            with self._working, self._links() as link, suppress(psycopg.errors.InsufficientPrivilege):
-                link.execute(_TIDY)
-
     def stop(self) -> None:
         """End the thread, and index the rest if that does not take long."""
         self._stopped.set()
@@ -211,7 +188,6 @@ class Indexer:
         with suppress(psycopg.Error, HermesError):
             while time.monotonic() < end and (some := self._some()):
                 self.index(some)
-            self._tidy()
 
 
 # ---------------------------------------------------------------------------------------------- checking
