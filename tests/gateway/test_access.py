@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.chats.agents import home_of
+from hermes.gateway.chats.participants import home_of
 from hermes.gateway.runner import Gateway
 from hermes.store.gateway import approvals, inbox, outbox, routes
 from tests.support.echo import Echo

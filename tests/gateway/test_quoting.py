@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes.gateway.chats.media import MOST_QUOTED
+from hermes.gateway.chats.access import MOST_QUOTED
 from hermes.store.gateway import inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running

@@ -11,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.gateway.platforms.email.authentication import ALWAYS, NEVER, WHEN_CHECKED, distrust, misuse, wanted_proof
-from hermes.gateway.platforms.email.incoming import EVIDENCE, LONGEST, Mail, file_in, read_mail
-from hermes.gateway.platforms.email.mail_bodies import new_text, quoted, text_of_html, unflowed, without_reply_marks
+from hermes.gateway.platforms.email.incoming import (
+    EVIDENCE,
+    LONGEST,
+    Mail,
+    file_in,
+    new_text,
+    quoted,
+    read_mail,
+    text_of_html,
+    unflowed,
+    without_reply_marks,
+)
 from hermes.gateway.platforms.email.outgoing import as_html, header_text, message_id_for, subject_from, written
 
 pytestmark = pytest.mark.mechanism

@@ -21,10 +21,8 @@ pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms.feishu.adapter import LONGEST, Feishu, card, length, shown
-from hermes.gateway.platforms.feishu.client import FeishuApi
-from hermes.gateway.platforms.feishu.incoming import EventReader, quoted_text
-from hermes.gateway.platforms.feishu.protobuf_frames import Frame, decode, encode, ping
+from hermes.gateway.platforms.feishu.adapter import LONGEST, EventReader, Feishu, card, length, quoted_text, shown
+from hermes.gateway.platforms.feishu.client import FeishuApi, Frame, decode, encode, ping
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until

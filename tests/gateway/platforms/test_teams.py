@@ -18,7 +18,7 @@ pytest.importorskip("cryptography")
 
 from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import CHANNEL, DM, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms.teams.adapter import LONGEST, Teams, length, shown
+from hermes.gateway.platforms.teams.adapter import LONGEST, Teams, length, shown, understood
 from hermes.gateway.platforms.teams.client import (
     FILE_HOSTS,
     SERVICE_HOSTS,
@@ -28,7 +28,6 @@ from hermes.gateway.platforms.teams.client import (
     claims,
     is_allowed,
 )
-from hermes.gateway.platforms.teams.incoming import understood
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs import teams as lab_module

@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.wecom.adapter import WeCom, length
+from hermes.gateway.platforms.wecom.adapter import WeCom, _file_name, bot_event, bot_markdown, decrypted, key_of, length
 from hermes.gateway.platforms.wecom.app import (
     LONGEST,
     app_event,
@@ -32,7 +32,6 @@ from hermes.gateway.platforms.wecom.app import (
     plain,
     signature,
 )
-from hermes.gateway.platforms.wecom.bot import _file_name, bot_event, bot_markdown, decrypted, key_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess

@@ -19,8 +19,7 @@ from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, OutgoingFile
 from hermes.gateway.platforms._shared.listener import is_signed
-from hermes.gateway.platforms.whatsapp.adapter import WhatsApp, formatted, one_line
-from hermes.gateway.platforms.whatsapp.incoming import DeliveryReader
+from hermes.gateway.platforms.whatsapp.adapter import DeliveryReader, WhatsApp, formatted, one_line
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
