@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hermes.agent.history import CLOSE, OPEN, as_json, centred, excerpts, quoted
 from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.recall.excerpts import centred, excerpts
-from hermes.agent.recall.history_text import CLOSE, OPEN, as_json, quoted
-from hermes.agent.recall.session_search import search_sessions, session_search
+from hermes.agent.session_search import search_sessions, session_search
 from hermes.agent.tools.tool import Context
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelUnreachable, SessionNotFound, ToolError

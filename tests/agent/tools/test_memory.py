@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.file_access import locked_folder
+from hermes.agent.tools.files import locked_folder
 from hermes.agent.tools.memory import LIMITS, memory, memory_lines
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.processes import Output, Process, background, process
-from hermes.agent.tools.terminal import terminal
+from hermes.agent.tools.terminal import Output, Process, background, process, terminal
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 from hermes.texts import readable, without_middle

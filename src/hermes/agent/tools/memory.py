@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-from hermes.agent.tools.file_access import explained, locked_folder, read_own, write_own
+from hermes.agent.tools.files import explained, locked_folder, read_own, write_own
 from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, parameters, text_argument
 from hermes.errors import ToolError
 from hermes.texts import counted, one_line, shortened

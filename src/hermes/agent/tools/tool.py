@@ -188,13 +188,11 @@ def waiting_for_user() -> Iterator[None]:
 
 def builtin_tools(config: Config) -> list[Tool]:
     """session_search, skills, terminal, process, files, cron, delegate; memory unless the configuration turns it off."""
-    from hermes.agent.recall.session_search import session_search
-    from hermes.agent.tools.cron_tool import cron
-    from hermes.agent.tools.delegate import delegate
-    from hermes.agent.tools.file_tools import FILE_TOOLS
+    from hermes.agent.session_search import session_search
+    from hermes.agent.tools.delegation import cron, delegate
+    from hermes.agent.tools.files import FILE_TOOLS
     from hermes.agent.tools.memory import memory, skills
-    from hermes.agent.tools.processes import process
-    from hermes.agent.tools.terminal import terminal
+    from hermes.agent.tools.terminal import process, terminal
 
     return [
         session_search,

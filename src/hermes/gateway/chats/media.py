@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hermes.agent.attached_files import MOST_TEXT, AttachedFile, Reader, joined, shown_name
-from hermes.agent.tools.file_access import opened
+from hermes.agent.tools.files import opened
 from hermes.agent.tools.tool import Context, Tool, text_argument
 from hermes.errors import HermesError, PlatformUnreachable, ToolError
 from hermes.gateway.events import FileReference

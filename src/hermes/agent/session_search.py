@@ -2,7 +2,7 @@
 
 Full-text search finds the conversations, the auxiliary model reads the text around the matches and writes one focused
 summary of each. Without such a model, or when it fails, the excerpts themselves are the answer. The
-answer always stays within its budget, and old text is only between the marks of history_text.py.
+answer always stays within its budget, and old text is only between the marks of history.py.
 """
 
 from __future__ import annotations
@@ -14,18 +14,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hermes.agent.models.model import can_write, counted_for, in_parallel, without_thinking
-from hermes.agent.recall.excerpts import (
+from hermes.agent.history import (
+    NEAREST,
+    NOTE,
     OWN_SPEAKER,
     Chains,
     FoundConversation,
+    as_json,
+    between_marks,
     centred,
     conversation_text,
+    defused,
     find_conversations,
     is_own,
+    message_text,
     place_of,
+    quoted,
+    when,
 )
-from hermes.agent.recall.history_text import NEAREST, NOTE, as_json, between_marks, defused, message_text, quoted, when
+from hermes.agent.models.model import can_write, counted_for, in_parallel, without_thinking
 from hermes.agent.tools.tool import Context, Tool, argument, number_argument, parameters, text_argument
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, ToolError
 from hermes.texts import harmless, shortened, text_tokens

@@ -1,25 +1,43 @@
-"""The delegate tool: a sub-task for an agent of its own, whose last message is the result.
+"""Work for other agents: `delegate` gives a sub-task to one now, `cron` makes jobs that one runs at set times.
 
-The sub-agent works in a session of its own, a child of kind `subagent`: the record has every step, lists leave it out, and
+A sub-agent works in a session of its own, a child of kind `subagent`: the record has every step, lists leave it out, and
 its cost counts in the parent's total. Several calls run side by side, and an interrupt ends them all. It has the tools of its
-parent except this one, asks through its parent, and may touch the same files.
+parent except `delegate`, asks through its parent, and may touch the same files.
+
+Jobs are those of `hermes cron`; every change needs the user's confirmation.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
+import time
 from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-from hermes.agent.tools.tool import STOPPED, Context, Reported, Tool, parameters, report, text_argument
-from hermes.errors import HermesError, ToolError
-from hermes.texts import counted, shortened_line, without_middle
+from hermes.agent.tools.permission import Question, permit
+from hermes.agent.tools.tool import (
+    STOPPED,
+    Context,
+    Reported,
+    Tool,
+    argument,
+    choice_argument,
+    parameters,
+    report,
+    text_argument,
+)
+from hermes.errors import HermesError, InvalidInput, ToolError
+from hermes.texts import counted, one_line, shortened_line, without_middle
+from hermes.times import clock, next_time, own_timezone, zone_of
 
 if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.tools.permission import Answer
     from hermes.agent.turn import Event, TurnEnded
+    from hermes.store.coordination.cron import CronDB, Job
 
 NAME: Final = "delegate"
 MOST_CHARS: Final = 40_000
@@ -27,7 +45,7 @@ DONE: Final = "subagent_done"  # the end reason of its session
 _ALONE = "\n\n(You work on this on your own. Your last message goes back as the result: make it complete and short.)"
 
 
-def _run(context: Context, arguments: dict[str, Any]) -> str:
+def _run_delegate(context: Context, arguments: dict[str, Any]) -> str:
     task = text_argument(arguments, "task")
     agent = _agent(context)
     session_id = agent.session_id
@@ -113,5 +131,80 @@ delegate = Tool(
         " independent research or work, not for a single step."
     ),
     parameters=parameters("task", task="What to do, with all that is needed to do it."),
-    run=_run,
+    run=_run_delegate,
+)
+
+
+ACTIONS: Final = ("add", "list", "pause", "resume", "remove")
+DECLINED: Final = "The user declined: nothing was changed. Do not try it another way; ask what they want instead."
+
+
+def _run_cron(context: Context, arguments: dict[str, Any]) -> str:
+    from hermes.store.coordination.cron import CronDB
+
+    action = choice_argument(arguments, "action", ACTIONS)
+    store = CronDB(context.db)
+    if action == "list":
+        return json.dumps([_shown(job) for job in store.jobs()], ensure_ascii=False)
+    try:
+        return _add(context, store, arguments) if action == "add" else _change(context, store, action, arguments)
+    except InvalidInput as error:
+        raise ToolError(str(error)) from None
+
+
+def _add(context: Context, store: CronDB, arguments: dict[str, Any]) -> str:
+    schedule = " ".join(text_argument(arguments, "schedule").split())
+    prompt = text_argument(arguments, "prompt")
+    places = ["none", "file", *context.config.enabled_platforms]
+    deliver = choice_argument(arguments, "deliver", places, "none")
+    if (why := context.config.why_answers_only(deliver)) is not None:
+        raise ToolError(why)
+    timezone = text_argument(arguments, "timezone", "") or context.config.timezone or own_timezone()
+    due = next_time(schedule, timezone, time.time())
+    where = "" if deliver == "none" else f", and deliver the reply to {deliver}"
+    question = f"Make a job that asks “{one_line(prompt)}” at {schedule} ({timezone}){where}?"
+    permit(context, Question(question), DECLINED)
+    job = store.add(
+        secrets.token_hex(4), schedule, timezone, prompt, deliver=deliver, session_id=None, model=None, missed="once",
+        next_at=due,
+    )  # fmt: skip
+    return json.dumps(_shown(job), ensure_ascii=False)
+
+
+def _change(context: Context, store: CronDB, action: str, arguments: dict[str, Any]) -> str:
+    job = store.find(text_argument(arguments, "job"))
+    if job is None:
+        raise ToolError("no job has this id; the action list shows them")
+    question = f"{action.capitalize()} the job {job.id} “{one_line(job.prompt)}” ({job.schedule})?"
+    permit(context, Question(question), DECLINED)
+    if action == "pause":
+        store.pause(job.id)
+    elif action == "resume":
+        store.resume(job.id, next_time(job.schedule, job.timezone, time.time()))
+    else:
+        store.remove(job.id)
+    return f"{action}: job {job.id}"
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    due = "paused" if job.paused_at is not None else clock(job.next_at, zone_of(job.timezone))
+    return {
+        "id": job.id, "schedule": job.schedule, "timezone": job.timezone, "prompt": job.prompt, "deliver": job.deliver,
+        "next": due,
+    }  # fmt: skip
+
+
+cron = Tool(
+    name="cron",
+    description=(
+        "Jobs that ask an agent something at set times. add: schedule (minute hour day month weekday, as in '0 9 * * 1-5'),"
+        " prompt (complete in itself: the run does not see this conversation), deliver (none, file, or a chat platform),"
+        " timezone. list; pause, resume and remove a job by its id. The user is asked before anything changes."
+    ),
+    parameters=parameters(
+        "action",
+        action=argument("string", enum=list(ACTIONS)),
+        **dict.fromkeys(("schedule", "prompt", "deliver", "timezone", "job"), argument("string")),
+    ),
+    run=_run_cron,
 )
