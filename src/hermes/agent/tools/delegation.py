@@ -15,20 +15,12 @@ import time
 from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
 
 from hermes.agent.tools.permission import Question, permit
-from hermes.agent.tools.tool import (
-    STOPPED,
-    Context,
-    Reported,
-    Tool,
-    argument,
-    choice_argument,
-    parameters,
-    report,
-    text_argument,
-)
+from hermes.agent.tools.tool import STOPPED, Context, Reported, report, tool
 from hermes.errors import HermesError, InvalidInput, ToolError
 from hermes.texts import counted, one_line, shortened_line, without_middle
 from hermes.times import clock, next_time, own_timezone, zone_of
@@ -45,12 +37,15 @@ DONE: Final = "subagent_done"  # the end reason of its session
 _ALONE = "\n\n(You work on this on your own. Your last message goes back as the result: make it complete and short.)"
 
 
-def _run_delegate(context: Context, arguments: dict[str, Any]) -> str:
-    task = text_argument(arguments, "task")
+class _SubTask(Struct):
+    task: Annotated[str, Meta(description="What to do, with all that is needed to do it.", min_length=1)]
+
+
+def _run_delegate(context: Context, arguments: _SubTask) -> str:
     agent = _agent(context)
     session_id = agent.session_id
     try:
-        text, calls, interrupted = _work(context, agent, task)
+        text, calls, interrupted = _work(context, agent, arguments.task)
     finally:
         agent.close(patience=0.0)
         _end(context, agent)
@@ -123,43 +118,51 @@ def _end(context: Context, agent: Agent) -> None:
             context.db.end_session(agent.session_id, DONE)
 
 
-delegate = Tool(
-    name=NAME,
-    description=(
-        "Give a self-contained sub-task to an agent of its own and get its final answer. It has the same tools and none of"
-        " this conversation: say all it needs to know. Several calls in one message run side by side; use it for"
-        " independent research or work, not for a single step."
-    ),
-    parameters=parameters("task", task="What to do, with all that is needed to do it."),
-    run=_run_delegate,
+delegate = tool(
+    NAME,
+    "Give a self-contained sub-task to an agent of its own and get its final answer. It has the same tools and none of"
+    " this conversation: say all it needs to know. Several calls in one message run side by side; use it for"
+    " independent research or work, not for a single step.",
+    _SubTask,
+    _run_delegate,
 )
 
 
-ACTIONS: Final = ("add", "list", "pause", "resume", "remove")
 DECLINED: Final = "The user declined: nothing was changed. Do not try it another way; ask what they want instead."
 
 
-def _run_cron(context: Context, arguments: dict[str, Any]) -> str:
+class _JobChange(Struct):
+    action: Literal["add", "list", "pause", "resume", "remove"]
+    schedule: str = ""
+    prompt: str = ""
+    deliver: str = "none"
+    timezone: str = ""
+    job: str = ""
+
+
+def _run_cron(context: Context, arguments: _JobChange) -> str:
     from hermes.store.coordination.cron import CronDB
 
-    action = choice_argument(arguments, "action", ACTIONS)
+    action = arguments.action
     store = CronDB(context.db)
     if action == "list":
         return json.dumps([_shown(job) for job in store.jobs()], ensure_ascii=False)
     try:
-        return _add(context, store, arguments) if action == "add" else _change(context, store, action, arguments)
+        return _add(context, store, arguments) if action == "add" else _change(context, store, action, arguments.job)
     except InvalidInput as error:
         raise ToolError(str(error)) from None
 
 
-def _add(context: Context, store: CronDB, arguments: dict[str, Any]) -> str:
-    schedule = " ".join(text_argument(arguments, "schedule").split())
-    prompt = text_argument(arguments, "prompt")
+def _add(context: Context, store: CronDB, arguments: _JobChange) -> str:
+    schedule, prompt, deliver = " ".join(arguments.schedule.split()), arguments.prompt, arguments.deliver
+    if not schedule or not prompt.strip():
+        raise ToolError("a job needs a schedule and a prompt")
     places = ["none", "file", *context.config.enabled_platforms]
-    deliver = choice_argument(arguments, "deliver", places, "none")
+    if deliver not in places:
+        raise ToolError(f"deliver must be one of {', '.join(places)}, not {deliver!r}")
     if (why := context.config.why_answers_only(deliver)) is not None:
         raise ToolError(why)
-    timezone = text_argument(arguments, "timezone", "") or context.config.timezone or own_timezone()
+    timezone = arguments.timezone or context.config.timezone or own_timezone()
     due = next_time(schedule, timezone, time.time())
     where = "" if deliver == "none" else f", and deliver the reply to {deliver}"
     question = f"Make a job that asks “{one_line(prompt)}” at {schedule} ({timezone}){where}?"
@@ -171,8 +174,8 @@ def _add(context: Context, store: CronDB, arguments: dict[str, Any]) -> str:
     return json.dumps(_shown(job), ensure_ascii=False)
 
 
-def _change(context: Context, store: CronDB, action: str, arguments: dict[str, Any]) -> str:
-    job = store.find(text_argument(arguments, "job"))
+def _change(context: Context, store: CronDB, action: str, job_id: str) -> str:
+    job = store.find(job_id)
     if job is None:
         raise ToolError("no job has this id; the action list shows them")
     question = f"{action.capitalize()} the job {job.id} “{one_line(job.prompt)}” ({job.schedule})?"
@@ -194,17 +197,11 @@ def _shown(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
-cron = Tool(
-    name="cron",
-    description=(
-        "Jobs that ask an agent something at set times. add: schedule (minute hour day month weekday, as in '0 9 * * 1-5'),"
-        " prompt (complete in itself: the run does not see this conversation), deliver (none, file, or a chat platform),"
-        " timezone. list; pause, resume and remove a job by its id. The user is asked before anything changes."
-    ),
-    parameters=parameters(
-        "action",
-        action=argument("string", enum=list(ACTIONS)),
-        **dict.fromkeys(("schedule", "prompt", "deliver", "timezone", "job"), argument("string")),
-    ),
-    run=_run_cron,
+cron = tool(
+    "cron",
+    "Jobs that ask an agent something at set times. add: schedule (minute hour day month weekday, as in '0 9 * * 1-5'),"
+    " prompt (complete in itself: the run does not see this conversation), deliver (none, file, or a chat platform),"
+    " timezone. list; pause, resume and remove a job by its id. The user is asked before anything changes.",
+    _JobChange,
+    _run_cron,
 )

@@ -28,19 +28,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from hermes.agent.tools.permission import Question, free_folder, has_rule, permit, rule_folder, visible
-from hermes.agent.tools.tool import (
-    Context,
-    Reported,
-    Tool,
-    argument,
-    flag_argument,
-    number_argument,
-    parameters,
-    text_argument,
-)
+from hermes.agent.tools.tool import Context, Reported, read_arguments, tool
 from hermes.errors import HermesError, ToolDeclined, ToolError
 from hermes.store.records.attachments import PREFIX
 from hermes.texts import content_text, counted, text_of_bytes, without_middle
@@ -366,66 +359,87 @@ _DIFF_CHARS: Final = 500_000  # no diff of larger files: it takes minutes
 _SKIPPED: Final = (".git", "node_modules", "__pycache__", ".venv", ".tox", ".mypy_cache")
 
 
-def _read(context: Context, arguments: dict[str, Any]) -> str:
-    target = target_of(context, text_argument(arguments, "path"))
+_File = Annotated[str, Meta(description="The file, relative to the conversation's folder or absolute.")]
+
+
+class _Reading(Struct):
+    path: _File
+    offset: Annotated[int, Meta(description="The first line; 1 if not said.", ge=1)] = 1
+    limit: Annotated[int, Meta(description="How many lines; 2000 if not said.", ge=1)] = 2_000
+
+
+class _Writing(Struct):
+    path: _File
+    content: Annotated[str, Meta(description="The whole text.")]
+
+
+class _Editing(Struct):
+    path: _File
+    old: Annotated[str, Meta(description="The exact text to replace, white space included.")] = ""
+    new: Annotated[str | UnsetType, Meta(description="The text in its place.")] = UNSET  # "" takes the old one out
+    all: Annotated[bool, Meta(description="Replace every occurrence.")] = False
+    patch: Annotated[str, Meta(description="A unified diff, in place of old and new.")] = ""
+
+    def applied(self, text: str) -> str:
+        """The text after the edit; ToolError when that does not fit."""
+        if self.patch:
+            return patched(text, self.patch)
+        if not self.old or self.new is UNSET or self.old == self.new:
+            raise ToolError("give a patch, or old and new, which must differ")
+        found = text.count(self.old)
+        if not found:
+            raise ToolError("old does not occur in the file; read it and give the text exactly, white space included")
+        if found > 1 and not self.all:
+            raise ToolError(f"old occurs {found} times; give more of the text around it, or set all")
+        return text.replace(self.old, self.new)
+
+    def described(self) -> str:
+        """The edit as lines of a diff, without a look at the file."""
+        new = "" if self.new is UNSET else self.new
+        lines = [*(f"-{line}" for line in self.old.split("\n")), *(f"+{line}" for line in new.split("\n"))]
+        return self.patch or "\n".join(lines)
+
+
+class _Searching(Struct):
+    pattern: Annotated[str, Meta(description="An extended regular expression, as grep -E takes it.")] = ""
+    path: Annotated[str, Meta(description="The folder or file; the conversation's folder if not said.")] = "."
+    glob: Annotated[str, Meta(description="Only files with such names: *.py")] = "*"
+
+
+def _read(context: Context, arguments: _Reading) -> str:
+    target = target_of(context, arguments.path)
     target.ask(context, "Read")
     data = read_bytes(target.path)
     if data is None:
         raise ToolError(f"there is no file {target.path}")
     text = as_text(data, str(target.path))
     lines = text.splitlines(keepends=True)
-    first = int(number_argument(arguments, "offset", 1, 1, 1e9))
-    count = int(number_argument(arguments, "limit", 2_000, 1, 1e6))
-    if first > max(1, len(lines)):
+    first = arguments.offset
+    part = lines[first - 1 : first - 1 + arguments.limit]
+    if not part and first > 1:
         raise ToolError(f"{target.path} has {counted(len(lines), 'line')}; there is no line {first}")
-    part = lines[first - 1 : first - 1 + count]
-    last = first - 1 + len(part)
-    which = "" if len(part) == len(lines) else f"; lines {first} to {last}"
+    which = "" if len(part) == len(lines) else f"; lines {first} to {first - 1 + len(part)}"
     head = f"[{target.path}: {counted(len(lines), 'line')}, {len(text.encode()):,} bytes{which}]"
     return f"{head}\n{without_middle(''.join(part), MOST_CHARS)}"
 
 
-def _write(context: Context, arguments: dict[str, Any]) -> str:
-    target = target_of(context, text_argument(arguments, "path"), writing=True)
-    content = text_argument(arguments, "content", empty=True)
+def _write(context: Context, arguments: _Writing) -> str:
+    target = target_of(context, arguments.path, writing=True)
     is_outside = target.outside is not None
     if is_outside:  # the user must agree before the file is even read
-        target.ask(context, "Write", detail="\n".join(f"+{line}" for line in content.splitlines()[:200]))
-    return _store(context, target, read_bytes(target.path), content, confirmed=is_outside)
+        target.ask(context, "Write", detail="\n".join(f"+{line}" for line in arguments.content.splitlines()[:200]))
+    return _store(context, target, read_bytes(target.path), arguments.content, confirmed=is_outside)
 
 
-def _edit(context: Context, arguments: dict[str, Any]) -> str:
-    target = target_of(context, text_argument(arguments, "path"), writing=True)
+def _edit(context: Context, arguments: _Editing) -> str:
+    target = target_of(context, arguments.path, writing=True)
     if target.outside is not None:
-        target.ask(context, "Edit", detail=_described(arguments))
+        target.ask(context, "Edit", detail=arguments.described())
     before = read_bytes(target.path)
     if before is None:
         raise ToolError(f"there is no file {target.path}; write_file makes one")
-    text = as_text(before, str(target.path))
-    if arguments.get("patch") is not None:
-        after = patched(text, text_argument(arguments, "patch"))
-    else:
-        after = _replaced(text, arguments)
+    after = arguments.applied(as_text(before, str(target.path)))
     return _store(context, target, before, after, confirmed=target.outside is not None)
-
-
-def _described(arguments: dict[str, Any]) -> str:
-    if isinstance(arguments.get("patch"), str):
-        return str(arguments["patch"])
-    old, new = str(arguments.get("old", "")), str(arguments.get("new", ""))
-    return "\n".join([*(f"-{line}" for line in old.split("\n")), *(f"+{line}" for line in new.split("\n"))])
-
-
-def _replaced(text: str, arguments: dict[str, Any]) -> str:
-    old, new = text_argument(arguments, "old"), text_argument(arguments, "new", empty=True)
-    found = text.count(old)
-    if not found:
-        raise ToolError("old does not occur in the file; read it and give the text exactly, white space included")
-    if found > 1 and not flag_argument(arguments, "all"):
-        raise ToolError(f"old occurs {found} times; give more of the text around it, or set all")
-    if old == new:
-        raise ToolError("old and new are the same text")
-    return text.replace(old, new)
 
 
 def _store(context: Context, target: Target, before: bytes | None, after: str, *, confirmed: bool = False) -> str:
@@ -469,11 +483,9 @@ def texts_of_call(
         try:
             before = text_before(db, change)
             if name == "write_file":
-                after = text_argument(arguments, "content", "")
-            elif arguments.get("patch") is not None:
-                after = patched(before, text_argument(arguments, "patch"))
+                after = read_arguments(arguments, _Writing).content
             else:
-                after = _replaced(before, arguments)
+                after = read_arguments(arguments, _Editing).applied(before)
         except (HermesError, OSError):
             return None
         if hashed(after.encode("utf-8", "surrogateescape")) == change.after:
@@ -487,16 +499,15 @@ def diff_of_call(db: SessionDB, name: str, arguments: dict[str, Any], result: Ma
     return None if found is None else diff_of(found[1], found[2], found[0].path.name)
 
 
-def _search(context: Context, arguments: dict[str, Any]) -> str:
-    target = target_of(context, text_argument(arguments, "path", "."))
+def _search(context: Context, arguments: _Searching) -> str:
+    target = target_of(context, arguments.path)
     target.ask(context, "Search")
-    glob = text_argument(arguments, "glob", "*")
-    pattern = None if arguments.get("pattern") is None else text_argument(arguments, "pattern")
+    glob, pattern = arguments.glob, arguments.pattern
     path = unmoved(target.path)
     try:
         if not path.is_dir():
             return _in_file(context, path, glob, pattern)
-        if pattern is None:
+        if not pattern:
             return _names(context, path, glob)
     except FileNotFoundError:
         raise ToolError(f"there is no file or folder {path}") from None
@@ -520,11 +531,11 @@ def _names(context: Context, folder: Path, glob: str) -> str:
     return without_middle("\n".join([*found[:MOST_HITS], *more]), MOST_CHARS) or "No files match."
 
 
-def _in_file(context: Context, path: Path, glob: str, pattern: str | None) -> str:
+def _in_file(context: Context, path: Path, glob: str, pattern: str) -> str:
     """Search in a single file."""
     with opened(path) as file:
-        if pattern is None or not fnmatch(path.name, glob):
-            return path.name if pattern is None and fnmatch(path.name, glob) else "No files match."
+        if not pattern or not fnmatch(path.name, glob):
+            return path.name if not pattern and fnmatch(path.name, glob) else "No files match."
         return _matches(context, ["-H", f"--label={path.name}", "-e", pattern, "--", "-"], stdin=file.fileno())
 
 
@@ -551,53 +562,30 @@ def _matches(
     return without_middle("\n".join([*hits[:MOST_HITS], *more]), MOST_CHARS) or "No lines match."
 
 
-_PATH = "The file, relative to the conversation's folder or absolute."
-
-read_file = Tool(
-    name="read_file",
-    description="Read a text file, or a part of it by lines. The user is asked about files outside the project's folder.",
-    parameters=parameters(
-        "path",
-        path=_PATH,
-        offset=argument("integer", "The first line; 1 if not said."),
-        limit=argument("integer", "How many lines; 2000 if not said."),
+FILE_TOOLS: Final = (
+    tool(
+        "read_file",
+        "Read a text file, or a part of it by lines. The user is asked about files outside the project's folder.",
+        _Reading,
+        _read,
     ),
-    run=_read,
-)
-
-write_file = Tool(
-    name="write_file",
-    description="Make a file, or replace its whole text. For a part of a file use edit_file.",
-    parameters=parameters("path", "content", path=_PATH, content="The whole text."),
-    run=_write,
-)
-
-edit_file = Tool(
-    name="edit_file",
-    description=(
+    tool(
+        "write_file",
+        "Make a file, or replace its whole text. For a part of a file use edit_file.",
+        _Writing,
+        _write,
+    ),
+    tool(
+        "edit_file",
         "Change a part of a text file: either old and new (old must occur exactly once, unless all is set), or patch (a"
-        " unified diff of this file). The user sees the diff and can undo it."
+        " unified diff of this file). The user sees the diff and can undo it.",
+        _Editing,
+        _edit,
     ),
-    parameters=parameters(
-        "path",
-        path=_PATH,
-        old="The exact text to replace, white space included.",
-        new="The text in its place.",
-        all=argument("boolean", "Replace every occurrence."),
-        patch="A unified diff, in place of old and new.",
+    tool(
+        "search_files",
+        "Find lines by a regular expression in the files of a folder, or (without a pattern) files by their names.",
+        _Searching,
+        _search,
     ),
-    run=_edit,
 )
-
-search_files = Tool(
-    name="search_files",
-    description="Find lines by a regular expression in the files of a folder, or (without a pattern) files by their names.",
-    parameters=parameters(
-        pattern="An extended regular expression, as grep -E takes it.",
-        path="The folder or file; the conversation's folder if not said.",
-        glob="Only files with such names: *.py",
-    ),
-    run=_search,
-)
-
-FILE_TOOLS: Final = (read_file, write_file, edit_file, search_files)

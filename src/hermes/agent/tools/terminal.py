@@ -20,7 +20,9 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Annotated, Final, Literal, NamedTuple, cast
+
+from msgspec import Meta, Struct
 
 from hermes.agent.tools.harmless import Doubt, NotUnderstood, Place, read_command_line, why_ask
 from hermes.agent.tools.permission import (
@@ -33,20 +35,7 @@ from hermes.agent.tools.permission import (
     rule_for,
     visible,
 )
-from hermes.agent.tools.tool import (
-    STOPPED,
-    TIMED_OUT,
-    Context,
-    Reported,
-    Tool,
-    argument,
-    choice_argument,
-    flag_argument,
-    number_argument,
-    parameters,
-    report,
-    text_argument,
-)
+from hermes.agent.tools.tool import STOPPED, TIMED_OUT, Context, Reported, report, tool
 from hermes.config.settings_schema import PermissionRule
 from hermes.errors import ToolDeclined, ToolError
 from hermes.texts import one_line, readable, shortened, without_middle
@@ -59,23 +48,29 @@ FORBIDDEN = "Not run: permissions.deny in config.yaml forbids it. Do not try it 
 DECLINED = "The user declined: the command was not run. Do not try it another way; ask what they want instead."
 
 
-def _run_command(context: Context, arguments: dict[str, Any]) -> str:
-    command = text_argument(arguments, "command")
+class _Command(Struct):
+    command: Annotated[str, Meta(description="One or more lines for bash.", min_length=1)]
+    timeout: Annotated[float, Meta(description="Seconds after which it is ended; 120 if not said.", ge=0)] = (
+        TIMEOUT_SECONDS
+    )
+    background: Annotated[bool, Meta(description="Start it and go on; its output is read with process.")] = False
+    workdir: Annotated[str, Meta(description="The folder for this command only.")] = ""
+
+
+def _run_command(context: Context, arguments: _Command) -> str:
+    command, workdir = arguments.command, arguments.workdir
     if "\0" in command:
         raise ToolError("a command can't contain null characters")
-    timeout = number_argument(arguments, "timeout", TIMEOUT_SECONDS, 0.1, MAX_TIMEOUT_SECONDS)
-    in_background = flag_argument(arguments, "background")
-    elsewhere = arguments.get("workdir")
-    folder = _folder(context, None if elsewhere is None else text_argument(arguments, "workdir"))
-    permission = question(context, command, folder, elsewhere=elsewhere is not None)
+    folder = _folder(context, workdir)
+    permission = question(context, command, folder, elsewhere=bool(workdir))
     if permission is not None:
         permit(context, permission, DECLINED)
-    if in_background:
+    if arguments.background:
         number = background(context).start(command, folder)
         return (
             f"Started in the background as process {number}; the process tool reads its output, waits for it, ends it."
         )
-    return _foreground(context, command, folder, timeout, follow=elsewhere is None)
+    return _foreground(context, command, folder, min(arguments.timeout, MAX_TIMEOUT_SECONDS), follow=not workdir)
 
 
 class _Part(NamedTuple):
@@ -132,11 +127,11 @@ def _parts(context: Context, command: str, folder: Path) -> list[_Part]:
     return [_Part(one.texts, why_ask(one, place), list(place.folders)) for one in commands]
 
 
-def _folder(context: Context, workdir: str | None) -> Path:
-    folder = context.cwd if workdir is None else context.cwd / Path(workdir).expanduser()
+def _folder(context: Context, workdir: str) -> Path:
+    folder = context.cwd / Path(workdir).expanduser()
     if os.path.isdir(folder):
         return folder
-    hint = "give another workdir" if workdir is not None else "give a workdir that exists"
+    hint = "give another workdir" if workdir else "give a workdir that exists"
     raise ToolError(f"the folder {folder} does not exist; {hint}")
 
 
@@ -182,22 +177,14 @@ def _foreground(context: Context, command: str, folder: Path, timeout: float, *,
     return Reported(text, outcome=outcome, shown=printed)
 
 
-terminal = Tool(
-    name="terminal",
-    description=(
-        "Run a shell command and get what it prints (standard output and errors together) and its exit status. Runs in"
-        " the conversation's folder; cd lasts. There is no keyboard: programs that ask questions get no answer. For"
-        " servers and long work use background, then the process tool. Commands that only read run at once; the user"
-        " is asked about others, and about those that are not plain words, pipes, && and ;."
-    ),
-    parameters=parameters(
-        "command",
-        command="One or more lines for bash.",
-        timeout=argument("number", "Seconds after which it is ended; 120 if not said."),
-        background=argument("boolean", "Start it and go on; its output is read with process."),
-        workdir="The folder for this command only.",
-    ),
-    run=_run_command,
+terminal = tool(
+    "terminal",
+    "Run a shell command and get what it prints (standard output and errors together) and its exit status. Runs in"
+    " the conversation's folder; cd lasts. There is no keyboard: programs that ask questions get no answer. For"
+    " servers and long work use background, then the process tool. Commands that only read run at once; the user"
+    " is asked about others, and about those that are not plain words, pipes, && and ;.",
+    _Command,
+    _run_command,
 )
 
 
@@ -412,22 +399,32 @@ def running(context: Context) -> int:
     return sum(process.status is None for _, process in background(context).all())
 
 
-def _run_process(context: Context, arguments: dict[str, Any]) -> str:
-    action = choice_argument(arguments, "action", ("list", "read", "wait", "kill"))
-    if action == "list":
-        lines = [f"{n}: {p.state()}: {shortened(one_line(p.command), 100)}" for n, p in background(context).all()]
+class _ProcessCall(Struct):
+    action: Literal["list", "read", "wait", "kill"]
+    id: Annotated[int, Meta(description="The number terminal gave, for read, wait and kill.")] = 0
+    offset: Annotated[int, Meta(description="Read from here; the last answer's next offset.", ge=0)] = 0
+    timeout: Annotated[float, Meta(description="Seconds to wait at most; 60 if not said.", ge=0)] = 60.0
+
+
+def _run_process(context: Context, arguments: _ProcessCall) -> str:
+    every = background(context).all()
+    if arguments.action == "list":
+        lines = [f"{n}: {p.state()}: {shortened(one_line(p.command), 100)}" for n, p in every]
         return "\n".join(lines) or "No background processes."
-    number = int(number_argument(arguments, "id", 0, 0, 1e9))
-    process = background(context).processes.get(number)
+    process = dict(every).get(arguments.id)
     if process is None:
-        known = ", ".join(str(number) for number, _ in background(context).all()) or "none"
-        raise ToolError(f"there is no background process {number}; there are: {known}")
-    if action == "wait":
-        _wait(context, process, number_argument(arguments, "timeout", 60, 0, MAX_WAIT_SECONDS))
-    elif action == "kill":
+        known = ", ".join(str(number) for number, _ in every) or "none"
+        raise ToolError(f"there is no background process {arguments.id}; there are: {known}")
+    if arguments.action == "wait":
+        _wait(context, process, min(arguments.timeout, MAX_WAIT_SECONDS))
+    elif arguments.action == "kill":
         running = process.status is None
         process.killed = process.kill() and running
-    return _report(number, process, arguments)
+    state = "killed; " * process.killed + process.state()
+    text, following = process.output.since(arguments.offset, SHOWN_CHARS)
+    text = text.rstrip("\n") or ("(nothing new)" if arguments.offset else "(no output)")
+    command = shortened(one_line(process.command), 100)
+    return f"process {arguments.id}: {state}: {command}\n{text}\n[next offset: {following}]"
 
 
 def _wait(context: Context, process: Process, seconds: float) -> None:
@@ -437,28 +434,12 @@ def _wait(context: Context, process: Process, seconds: float) -> None:
             return
 
 
-def _report(number: int, process: Process, arguments: dict[str, Any]) -> str:
-    state = "killed; " * process.killed + process.state()
-    offset = int(number_argument(arguments, "offset", 0, 0, 1e15))
-    text, following = process.output.since(offset, SHOWN_CHARS)
-    text = text.rstrip("\n") or ("(no output)" if not offset else "(nothing new)")
-    return f"process {number}: {state}: {shortened(one_line(process.command), 100)}\n{text}\n[next offset: {following}]"
-
-
-process = Tool(
-    name="process",
-    description=(
-        "Look after commands started with terminal in the background: list them, read what one has printed (offset: only"
-        " what came after it), wait for one to end, kill one."
-    ),
-    parameters=parameters(
-        "action",
-        action=argument("string", enum=["list", "read", "wait", "kill"]),
-        id=argument("integer", "The number terminal gave, for read, wait and kill."),
-        offset=argument("integer", "Read from here; the last answer's next offset."),
-        timeout=argument("number", "Seconds to wait at most; 60 if not said."),
-    ),
-    run=_run_process,
+process = tool(
+    "process",
+    "Look after commands started with terminal in the background: list them, read what one has printed (offset: only"
+    " what came after it), wait for one to end, kill one.",
+    _ProcessCall,
+    _run_process,
 )
 
 
