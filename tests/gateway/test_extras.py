@@ -34,7 +34,7 @@ PARTS: dict[str, list[str]] = {
         "hermes.interop",
     ],
     "chat": ["hermes.agent.models.endpoint", "hermes.agent.tools", "hermes.chat", "hermes.commands", "mcp"],
-    "embedded": ["hermes.agent.models.embedded", "xllamacpp"],
+    "embedded": ["hermes.agent.models.offline", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
     "acp": ["hermes.serve.acp.server", "hermes.cli.acp"],
     "encryption": ["hermes.store.encryption", "argon2", "cryptography", "keyring"],
