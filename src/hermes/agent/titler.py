@@ -30,7 +30,7 @@ from hermes.agent.models.model import can_write, counted_for, without_thinking
 from hermes.agent.recall.excerpts import EXTRACTIVE
 from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.errors import InvalidInput, TitleClash
-from hermes.store.coordination.leases import holder_name, title_lease
+from hermes.store.leases import holder_name, title_lease
 from hermes.store.records.titles import titled_key
 from hermes.store.text.index_text import fold
 from hermes.texts import harmless, shortened

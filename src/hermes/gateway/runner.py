@@ -45,7 +45,7 @@ from hermes.gateway.index_file import SessionsIndex, write_index
 from hermes.gateway.settings import STANDARD, Timings, listening, repeat
 from hermes.gateway.standby import Held, Holding
 from hermes.jobs.cron import Claimed, Part, Runner, claim_due
-from hermes.store.coordination.cron import CronDB
+from hermes.store.gateway.cron import CronDB
 from hermes.store.gateway.gateway_db import GatewayDB
 
 if TYPE_CHECKING:

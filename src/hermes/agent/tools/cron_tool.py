@@ -14,14 +14,14 @@ from hermes.texts import one_line
 from hermes.times import clock, next_time, own_timezone, zone_of
 
 if TYPE_CHECKING:
-    from hermes.store.coordination.cron import CronDB, Job
+    from hermes.store.gateway.cron import CronDB, Job
 
 ACTIONS: Final = ("add", "list", "pause", "resume", "remove")
 DECLINED: Final = "The user declined: nothing was changed. Do not try it another way; ask what they want instead."
 
 
 def _run(context: Context, arguments: dict[str, Any]) -> str:
-    from hermes.store.coordination.cron import CronDB
+    from hermes.store.gateway.cron import CronDB
 
     action = choice_argument(arguments, "action", ACTIONS)
     store = CronDB(context.db)

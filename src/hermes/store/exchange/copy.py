@@ -16,12 +16,12 @@ from typing import Any
 
 from hermes.errors import InvalidInput, StoreError
 from hermes.store.api.session_db import SessionDB
-from hermes.store.coordination import cron
 from hermes.store.engines.base import Engine, batched
 from hermes.store.engines.sqlite.connection import Connection
 from hermes.store.engines.sqlite.schema import TABLES
+from hermes.store.exchange import collect
 from hermes.store.exchange.ingest import OWN_KEYS
-from hermes.store.exchange.sync import tables as sync_tables
+from hermes.store.gateway import cron
 from hermes.store.gateway import tables as gateway_tables
 from hermes.store.records import codec
 from hermes.store.records.codec import Blob
@@ -74,7 +74,7 @@ class CopyResult:
 _LATER: tuple[tuple[str, Sequence[str], Callable[[Engine], object]], ...] = (
     ("gateway_aliases", gateway_tables.TABLES, lambda here: here.make_tables(gateway_tables.STATEMENTS)),
     ("cron_runs", cron.TABLES, lambda here: here.make_tables(cron.TABLES)),
-    ("sync_seen", sync_tables.TABLES, sync_tables.prepare),
+    ("sync_seen", collect.TABLES, collect.prepare),
     ("message_vectors", vectors.TABLES, vectors.prepare),
 )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, NotRequired, TypedDict
 
-from hermes.store.coordination import leases
+from hermes.store import leases
 from hermes.store.engines.base import Tx, meta_names, note_meta
 from hermes.store.gateway.tables import insert, update
 

@@ -21,9 +21,8 @@ from hermes.store.exchange.ingest import Ingest, as_row
 from hermes.store.records import codec, events, file_changes, messages
 from hermes.store.records.lineage import StoredRow, references_kept
 from hermes.store.transcripts import replay
-from hermes.store.transcripts.lines import Entry, TranscriptFolder, file_name, highest_id, tail
-from hermes.store.transcripts.replay import ReplayedSession
-from hermes.store.transcripts.writer import LOST
+from hermes.store.transcripts.replay import Entry, ReplayedSession, file_name
+from hermes.store.transcripts.writer import LOST, TranscriptFolder, highest_id, tail
 from hermes.store.upkeep import retention
 from hermes.store.upkeep.check import is_deleted, mend_orphans
 from hermes.texts import counted

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from hermes.errors import StoreError
 from hermes.home import companion, make_private
-from hermes.store.coordination.leases import OPEN, is_gone, session_lease
 from hermes.store.engines.base import Engine
+from hermes.store.leases import OPEN, is_gone, session_lease
 from hermes.store.records.codec import Blob
 
 _REACH = 500  # characters before the end of a text in which the name of a secret is searched
