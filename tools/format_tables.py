@@ -17,8 +17,7 @@ from pathlib import Path
 
 from hermes.store.engines.sqlite import schema
 from hermes.store.exchange import collect
-from hermes.store.gateway import cron
-from hermes.store.gateway import tables as gateway_tables
+from hermes.store.gateway import cron, routes
 from hermes.store.search.meaning import vectors
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "format.md"
@@ -26,7 +25,7 @@ STATEMENTS = {  # by the module that declares them
     "engines/sqlite/schema.py": (
         *schema.TABLES, *schema.INSIDE, *schema.FULL_TEXT, *schema.INDEXES, *schema.VIEWS
     ),
-    "gateway/tables.py": gateway_tables.STATEMENTS,
+    "gateway/routes.py": routes.STATEMENTS,
     "gateway/cron.py": cron.TABLES,
     "exchange/collect.py": collect.TABLES,
     "search/meaning/vectors.py": vectors.TABLES,

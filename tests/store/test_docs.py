@@ -335,7 +335,7 @@ def test_the_schema_that_the_format_is_made_from_is_that_of_a_store(lived: Path)
 def test_the_numbers_of_the_format_are_those_of_the_code(lived: Path) -> None:
     from hermes.store.engines.sqlite import schema
     from hermes.store.records import codec
-    from hermes.store.transcripts import lines as transcript
+    from hermes.store.transcripts import replay as transcript
 
     text = " ".join(FORMAT.read_text().split())
     assert f"| table `schema_version` | `{schema.SCHEMA_VERSION}` |" in text

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from hermes.errors import StoreBusy
 from hermes.store.engines.base import Tx
-from hermes.store.gateway.tables import insert, replacing
+from hermes.store.gateway.routes import insert, replacing
 
 TRIES_A_MINUTE = 5
 LASTS = 3600.0  # seconds

@@ -21,8 +21,7 @@ from hermes.store.engines.base import REDACTED, Tx, get_meta, note_meta
 from hermes.store.gateway import approvals, inbox, outbox, routes
 from hermes.store.gateway.inbox import IncomingEvent, Received, ReceiveResult, SourceEvent
 from hermes.store.gateway.outbox import Outgoing, PendingNotice, ReplyPart
-from hermes.store.gateway.routes import Route
-from hermes.store.gateway.tables import STATEMENTS, insert, replacing
+from hermes.store.gateway.routes import STATEMENTS, Route, insert, replacing
 from hermes.store.records import lineage, sessions
 from hermes.store.records.attachments import references
 from hermes.store.records.visibility import User
