@@ -140,11 +140,6 @@ def forget_missing(tx: Tx, tree: str) -> None:
 # ------------------------------------------------------------------------------------------ what was seen
 
 
-def merged_versions(tx: Tx) -> set[str]:
-    """The versions of documents that were merged here."""
-    return set(tx.column("SELECT name FROM sync_seen"))
-
-
 def mark_merged(tx: Tx, name: str) -> None:
     """Record that this version of a document was merged here."""
     tx.run("INSERT INTO sync_seen(name) VALUES(?) ON CONFLICT DO NOTHING", (name,))
@@ -315,10 +310,6 @@ def changed_trees(tx: Tx) -> list[str]:
     return [tree for tree in order if tree in changed] + sorted(changed.difference(order))
 
 
-def _was_deleted(tx: Tx, session_id: str) -> bool:
-    return tx.row("SELECT 1 FROM audit WHERE action = 'delete' AND session_id = ? LIMIT 1", (session_id,)) is not None
-
-
 # ------------------------------------------------------------------------------------------ one session
 
 
@@ -330,7 +321,8 @@ def bring_up_to_date(tx: Tx, tree: str, store: str) -> TreeState:
     now = combined(prints, ids)
     if state.known and state.fingerprint == now:
         return state
-    if not state.known and not prints and not _was_deleted(tx, tree):
+    deleted = "SELECT 1 FROM audit WHERE action = 'delete' AND session_id = ? LIMIT 1"
+    if not state.known and not prints and tx.row(deleted, (tree,)) is None:
         return state
     here = [one for one in ids if one in prints]
     _owners_first(tx, tree, here, store)

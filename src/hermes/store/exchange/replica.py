@@ -418,7 +418,7 @@ class Replica:
     def merged(self) -> set[str]:
         """The versions of documents that were merged here."""
         with self._engine.read() as tx:
-            return collect.merged_versions(tx)
+            return set(tx.column("SELECT name FROM sync_seen"))
 
     def mark_merged(self, name: str) -> None:
         """Record that this version needs not be merged: it was made here."""
@@ -444,16 +444,12 @@ class Replica:
                 note_meta(tx, _TO_SHRED + session_id)
             self._db._transcripts.mark(tx, done.sessions)
             collect.mark_merged(tx, name)
-        return self._finish(done), done.attachments
-
-    def _finish(self, done: Applied) -> Counts:
-        """Update transcripts, and remove expired sessions, after applying a document."""
         self._db._transcripts.rewritten(*sorted(done.sessions))
         counts = done.counts
         counts.deleted = sum(self._db.delete_session(session_id, by="sync") for session_id in done.expired)
         counts.trashed = max(0, counts.trashed - counts.deleted)
         counts.shredded = self._shred_late() if done.to_shred else 0
-        return counts
+        return counts, done.attachments
 
     def _shred_late(self) -> int:
         """Shred here what was shredded elsewhere, unless a process uses it."""

@@ -148,7 +148,6 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         for now in replay.with_attachments(tx, session_id, rows):
             if session.messages[now["id"]] != replay.as_read(now):
                 messages.set_values(tx, now["id"], as_row(session.messages[now["id"]]))  # a lost edit, or damage
-                engine.fulltext.reindex(tx, [now["id"]])
         messages.remove_own(engine, tx, session_id, removed)
     into, ids = Ingest(engine, tx), dict[int, int]()
     if any(tx.row("SELECT 1 FROM messages WHERE id = ?", (one,)) is not None for one in lacking):
@@ -162,7 +161,6 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         tx.reserve(max(lacking))
         ids = {one: into.add(session_id, as_row(session.messages[one]), one) for one in sorted(lacking)}
     loose = [into.add(session_id, as_row(one)) for one in session.loose if _identity(one) not in there]
-    into.index()
     if session.events:
         events.add_missing(tx, session_id, session.events, ids)
     return _Merged(session, ids, len(lacking) + len(loose), is_new, counts)
