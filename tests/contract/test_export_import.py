@@ -67,12 +67,6 @@ def test_iter_export_streams_while_the_store_is_used(db):
     assert sorted(seen) == [f"s{n}" for n in range(5)]
 
 
-def test_an_export_is_plain_json(db):
-    full_life(db)
-    for data in db.export_all():
-        assert json.loads(json.dumps(data)) == data
-
-
 def test_import_into_a_fresh_store_gives_an_equal_export(db, make_db):
     full_life(db)
     other = make_db()

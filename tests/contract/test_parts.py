@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 
 import pytest
 
@@ -38,19 +37,6 @@ def is_stored(db, payload: bytes) -> bool:
         return db.read_attachment(hashlib.sha256(payload).hexdigest()) == payload
     except FileNotFoundError:
         return False
-
-
-def test_a_base64_payload_is_lifted_into_the_attachments(db):
-    payload = bytes(range(256)) * 40
-    parts = image_message(payload)
-    encoded = parts[1]["image_url"]["url"].split(",")[1]
-    talk(db, "s", parts)
-    (back,) = shown(db, "s")
-    assert back[0] == parts[0]
-    assert encoded not in json.dumps(back), "the bytes are not kept inline"
-    assert back[1]["type"] == "image_url" and back[1]["image_url"]["detail"] == "high"
-    assert isinstance(back[1]["image_url"]["url"], str) and back[1]["image_url"]["url"]
-    assert is_stored(db, payload)
 
 
 def test_the_reference_in_place_of_a_payload_names_its_file(db):
