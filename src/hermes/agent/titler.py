@@ -29,7 +29,7 @@ from hermes.agent.summary import (
     words,
 )
 from hermes.errors import InvalidInput, TitleClash
-from hermes.store.coordination.leases import holder_name, title_lease
+from hermes.store.leases import holder_name, title_lease
 from hermes.store.records.titles import titled_key
 from hermes.store.text.index_text import fold
 from hermes.texts import harmless, shortened

@@ -21,7 +21,7 @@ from hermes.commands.info_commands import message_count, tool_names
 from hermes.commands.session_commands import USER_EXIT, continued, exchanges, is_summary
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
-from hermes.store.coordination.leases import is_gone, is_ours
+from hermes.store.leases import is_gone, is_ours
 from hermes.store.records.events import RECALLED, described, interleaved
 from hermes.texts import content_text, counted, harmless, shortened_line, unfinished
 from hermes.times import ago, duration, zone_of

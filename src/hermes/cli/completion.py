@@ -221,7 +221,7 @@ def _trashed(context: click.Context, partial: str) -> list[Candidate]:
 
 def _jobs(context: click.Context, partial: str) -> list[Candidate]:
     """Scheduled jobs, with their prompts."""
-    from hermes.store.coordination.cron import CronDB
+    from hermes.store.gateway.cron import CronDB
 
     with _record() as db:
         jobs = CronDB(db).jobs() if db is not None else []

@@ -14,7 +14,6 @@ from typing import Any
 from hermes.store.engines.base import Tx
 from hermes.store.records import codec
 from hermes.store.records.rows import SessionEvent
-from hermes.store.transcripts.lines import Entry
 
 MODEL_ERROR = "model_error"
 RECALLED = "recalled"  # its text: the ids of the messages that the model got beside the question
@@ -58,7 +57,7 @@ def from_entry(entry: Mapping[str, Any]) -> SessionEvent | None:
     return _checked({**entry, "kind": entry.get("event")}) if entry.get("type") == "event" else None
 
 
-def line_of(event: SessionEvent) -> Entry:
+def line_of(event: SessionEvent) -> dict[str, Any]:
     """An event as a line of a transcript."""
     return {"type": "event", "event": event["kind"], "at": event["at"], "after": event["after"], "text": event["text"]}
 
