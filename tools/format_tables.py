@@ -19,7 +19,7 @@ from hermes.store.coordination import cron
 from hermes.store.engines.sqlite import schema
 from hermes.store.exchange.sync import tables as sync_tables
 from hermes.store.gateway import tables as gateway_tables
-from hermes.store.search.meaning import vectors
+from hermes.store.search import vectors
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "format.md"
 STATEMENTS = {  # by the module that declares them
@@ -29,7 +29,7 @@ STATEMENTS = {  # by the module that declares them
     "gateway/tables.py": gateway_tables.STATEMENTS,
     "coordination/cron.py": cron.TABLES,
     "exchange/sync/tables.py": sync_tables.TABLES,
-    "search/meaning/vectors.py": vectors.TABLES,
+    "search/vectors.py": vectors.TABLES,
 }  # fmt: skip
 _BLOCK = re.compile(
     r"(<!-- (columns of (?P<table>\w+)|(?:public|internal) tables|indexes) -->\n).*?(<!-- end -->)", re.DOTALL

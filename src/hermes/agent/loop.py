@@ -56,7 +56,7 @@ from hermes.errors import (
 )
 from hermes.home import get_hermes_home
 from hermes.store.coordination.drafts import Draft
-from hermes.store.records.events import MODEL_ERROR, RECALLED
+from hermes.store.records.sessions import MODEL_ERROR, RECALLED
 
 if TYPE_CHECKING:
     from hermes.agent.recall.recall import Recalled

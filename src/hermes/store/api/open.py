@@ -19,7 +19,7 @@ from hermes.store.engines import file_of, open_engine
 from hermes.store.engines.base import Tx
 from hermes.store.records import lineage, message_reading, message_values, sessions
 from hermes.store.records.attachments import DIGEST, Attachments, TableAttachments
-from hermes.store.search.meaning.vectors import VectorIndexer
+from hermes.store.search.vectors import VectorIndexer
 from hermes.store.transcripts.writer import TranscriptWriter
 
 if TYPE_CHECKING:

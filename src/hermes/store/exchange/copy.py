@@ -25,7 +25,7 @@ from hermes.store.exchange.sync import tables as sync_tables
 from hermes.store.gateway import tables as gateway_tables
 from hermes.store.records import codec
 from hermes.store.records.codec import Blob
-from hermes.store.search.meaning import vectors
+from hermes.store.search import vectors
 
 ROUNDS = 5
 _NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")

@@ -10,16 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Row, Tx, rows_among
-from hermes.store.engines.sqlite.schema import CARRIABLE, MESSAGE_COLUMNS
+from hermes.store.engines.base import CARRIABLE, KEPT, REDACTED, Engine, Row, Tx, rows_among
+from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.records import codec
 from hermes.store.records.attachments import PREFIX, Attachments, listed
 from hermes.store.records.rows import AttachmentEntry, ChatMessage, MessageRow
-from hermes.store.records.visibility import User, session_clause
+from hermes.store.records.visibility import FOUND, User, session_clause
 
 _ID = itemgetter(0)
 LAST = 1 << 62  # above every id: the place of carried messages whose place is not known
-FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
 # Another session shows the row.
 NEEDED = (
     "EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id AND m.id"

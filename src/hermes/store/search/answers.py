@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from hermes.store.engines.base import Tx, rows_among
 from hermes.store.records import codec
-from hermes.store.search.meaning.encoders import looks_english
+from hermes.store.search.encoders import looks_english
 from hermes.store.search.periods import MONTHS, WEEKDAYS
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.stems import STOP_WORDS, language_of

@@ -11,11 +11,11 @@ from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.search import periods
 from hermes.store.search.answers import capitalized, spoken
 from hermes.store.search.hits import RANKED, Hits, Ranked
-from hermes.store.search.query_trees import either
+from hermes.store.search.matching import either
 from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
+from hermes.store.search.showing import Needle, forms_needle
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.query import Leaf, Node, Query
-from hermes.store.text.snippet import Needle, forms_needle
 from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
 
 def _reranking(hits: Hits, question: str, words: Sequence[QuestionWord]) -> Reranking | None:
     """A question as the installed models understand it; None where this store has no vectors."""
-    from hermes.store.search.meaning import vectors
+    from hermes.store.search import vectors
 
     if hits.by == "words" or not vectors.is_switched_on(hits.tx):
         return None

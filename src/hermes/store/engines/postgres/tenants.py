@@ -30,10 +30,10 @@ import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
 from hermes.errors import InvalidInput, StoreError
+from hermes.store.engines.base import CARRIABLE
 from hermes.store.engines.postgres import migrate
 from hermes.store.engines.postgres.connection import APPLICATION, shown, translate
 from hermes.store.engines.postgres.migrate import VERSION
-from hermes.store.engines.sqlite.schema import CARRIABLE
 
 Run = Callable[..., Any]
 

@@ -1,11 +1,25 @@
-"""Query trees during a search: whether a text matches one, and a tree with other words in place of those typed."""
+"""Whether the text of a message matches a query, where the index alone cannot decide; and trees with other words in place of
+those typed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from hermes.store.engines.base import phrase_words
-from hermes.store.text.index_text import ASCII_WORD, UNSPACED, fold, has_no_word_border, index_words
+from hermes.store.engines.base import Tx, phrase_words, rows_among
+from hermes.store.records import codec
+from hermes.store.text.index_text import (
+    ASCII_WORD,
+    UNSPACED,
+    call_ids,
+    fold,
+    has_no_word_border,
+    index_words,
+    lacks_one,
+    plain,
+    plain_calls,
+    plain_parts,
+)
 from hermes.store.text.query import And, Leaf, Node, Not, Or, Query, parse, positive
 from hermes.store.text.stems import STOP_WORDS
 
@@ -147,3 +161,47 @@ def _is_in(tree: Node, text: str, inside: bool) -> bool:
     if isinstance(tree, Not):
         return _is_in(tree.keep, text, inside) and not _is_in(tree.drop, text, inside)
     return (all if isinstance(tree, And) else any)(_is_in(child, text, inside) for child in tree.children)
+
+
+# ---------------------------------------------------------------------------------------------- texts of messages
+
+_TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE {these}"
+
+
+def texts_of(whole: str | None, form: Any, calls: Any) -> list[str]:
+    """The readable text of a message: its content, its tool calls and the ids of these, without JSON's syntax."""
+    texts = []
+    if whole:
+        value = codec.content_value(whole, form)
+        texts.append(plain(value) if isinstance(value, str) else plain_parts(value))
+    if calls is not None:
+        value = codec.from_json(calls)
+        texts += [plain_calls(value), *call_ids(value)]
+    return texts
+
+
+def passing(tx: Tx, check: Check, ids: Sequence[int]) -> set[int]:
+    """The messages whose folded text passes. One whose source lacks a part that is required is not parsed: most of them are
+    skipped so."""
+    passed = set()
+    for message_id, content, rest, form, calls in rows_among(tx, _TEXTS, ids):
+        whole = codec.joined(content, rest)
+        if check.required and lacks_one(_source(whole, calls), check.required):
+            continue
+        if (form is None and check.is_certain(whole or "")) or check(fold("\n".join(texts_of(whole, form, calls)))):
+            passed.add(message_id)
+    return passed
+
+
+def with_source(tx: Tx, ids: Sequence[int], part: str) -> set[int]:
+    """The messages whose stored text contains this part, ignoring case: an escape of JSON as two characters."""
+    wanted = part.lower()
+    return {
+        message_id
+        for message_id, content, rest, _, calls in rows_among(tx, _TEXTS, ids)
+        if wanted in _source(codec.joined(content, rest), calls).lower()
+    }
+
+
+def _source(whole: str | None, calls: Any) -> str:
+    return whole or "" if calls is None else f"{whole or ''}\n{codec.restored(calls)}"
