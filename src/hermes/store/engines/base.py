@@ -219,8 +219,6 @@ class Engine(Protocol):
     """Whether several hosts may use it: local files are then this host's own, and attachments are in the database."""
     on_behind: Callable[[Iterable[str]], None]
     """Called with sessions whose transcripts may lack lines: rows of another program were adopted, or a commit may not last."""
-    on_parts: Callable[[Sequence[int]], None]
-    """Called with messages that were indexed and hold parts in another program's form."""
 
     @property
     def fulltext(self) -> FullText:

@@ -23,7 +23,6 @@ from hermes.store.search.matching import (
     DIGITS,
     Check,
     either,
-    is_name,
     is_question,
     looks_like_a_name,
     may_relax,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BY", "Filters", "search"]
 BY = ("both", "words", "meaning")  # what finds and ranks the answers to a question
-ESCAPES = ("n", "t", "r")  # letters that stand for white space after a backslash
 MOST_WORDS = 250  # how many words that contain a part are searched at once
 LISTED = 2_000  # words that contain a part, at most
 ENDINGS = 500  # words with an ending; of a commoner one, the texts of messages with what follows are read
@@ -91,7 +89,6 @@ def _find(hits: Hits, query: Query, tree: Node) -> None:
     if hits.missing > 0:
         _add_infixes(hits, tree)
     if hits.missing > 0 and isinstance(tree, Leaf):
-        _add_escaped(hits, tree)
         _add_calls(hits, tree)
     if hits.are_scarce() and may_relax(query):
         from hermes.store.search import questions
@@ -106,20 +103,6 @@ def _find(hits: Hits, query: Query, tree: Node) -> None:
 
 def _needles(leaves: Sequence[Leaf]) -> list[Needle]:
     return [found for leaf in leaves if (found := needle(leaf.text, prefix=leaf.prefix)) is not None]
-
-
-def _add_escaped(hits: Hits, leaf: Leaf) -> None:
-    """`nMAX_SIZE`, a name copied from JSON with "\\nMAX_SIZE" in it, where the index has MAX_SIZE."""
-    text = leaf.text
-    if leaf.kind != "word" or leaf.prefix or not text.startswith(ESCAPES) or not text.isascii() or not is_name(text):
-        return
-    rest = Leaf(text[1:], "phrase", prefix=True)
-    before = len(hits.found)
-    for block in hits.blocks(rest):
-        escaped = with_source(hits.tx, [one[0] for one in block], f"\\{text}")
-        hits.add([one for one in block if one[0] in escaped], "literal")
-    if len(hits.found) > before:
-        hits.needles += _needles([rest])
 
 
 def _add_calls(hits: Hits, leaf: Leaf) -> None:

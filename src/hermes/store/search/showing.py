@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.store.engines.base import COMPACTED, OWN_MODELS, Row, Tx, rows_among
+from hermes.store.engines.base import OWN_MODELS, Tx, rows_among
 from hermes.store.records import codec, message_reading
 from hermes.store.records.visibility import FOUND, Filters, User, session_filter
 from hermes.store.search.hits import Ranked
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CONTEXT = 200  # characters of a neighbour
 _NEAR = 4  # ids: a message without a neighbour there is at an end of its session, or others talked at the same time
 # The session under which a hit is shown: id, source, model, when it began, title.
-_SESSION = "{0}.id, {0}.source, {0}.model, {0}.started_at, {0}.title"
+_SESSION = "s.id, s.source, s.model, s.started_at, s.title"
 
 
 def _neighbour(sign: str, order: str) -> str:
@@ -41,12 +41,12 @@ def _neighbour(sign: str, order: str) -> str:
     )
 
 
-# The fourth column: whether another session shows messages of this one's, or this one another's.
+# The third column: whether another session shows messages of this one's, or this one another's.
 _MESSAGES = (
-    "SELECT m.id, m.timestamp, m.hidden, EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id)"
+    "SELECT m.id, m.timestamp, EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id)"
     " OR EXISTS (SELECT 1 FROM session_refs r WHERE r.session_id = m.session_id),"
     f" {_neighbour('<', 'DESC')}, {_neighbour('>', 'ASC')}, m.role, m.tool_name, m.tool_call_id, m.model,"
-    f" m.content, m.content_rest, m.content_format, m.tool_calls, {_SESSION.format('s')}"
+    f" m.content, m.content_rest, m.content_format, m.tool_calls, {_SESSION}"
     " FROM messages m JOIN sessions s ON s.id = m.session_id WHERE {these}"
 )
 # Of long tool output the beginning is plain text on the row: no need to unpack it.
@@ -64,13 +64,15 @@ def shown(
     beside: dict[int, Sequence[int | None]] = {}
     places = {one.id: one for one in ranking}
     for row in rows_among(tx, _MESSAGES, [*places], "m.id"):
-        message_id, at, hidden, is_linked = row[:4]
-        role, tool, call_id, model = map(codec.restored, row[6:10])
-        content, rest, form, calls = row[10:14]
-        beside[message_id], session = row[4:6], row[14:]
+        message_id, at, is_linked = row[:3]
+        role, tool, call_id, model = map(codec.restored, row[5:9])
+        content, rest, form, calls = row[9:13]
+        beside[message_id], session = row[3:5], row[13:]
         if is_linked:
-            session = _shown_in(tx, message_id, hidden, session, filters, visible_to)
-            own = beside[message_id] if session[0] == row[14] else (None, None)
+            session = (
+                message_reading.shown_in(tx, message_id, _SESSION, session_filter(filters, visible_to, "s")) or session
+            )
+            own = beside[message_id] if session[0] == row[13] else (None, None)
             beside[message_id] = _beside(tx, message_id, session[0]) or own
         one = places[message_id]
         texts = [*texts_of(codec.joined(content, rest), form, calls), tool, call_id]
@@ -86,21 +88,6 @@ def shown(
     for message_id, hit in hits.items():
         hit["context"] = [neighbours[i].copy() for i in beside[message_id] if i in neighbours]
     return [hits[one] for one in places if one in hits]
-
-
-def _shown_in(tx: Tx, message_id: int, hidden: int | None, own: Row, filters: Filters, visible_to: User | None) -> Row:
-    """The session under which the caller sees a message: its own, else one that carries it."""
-    where, params = session_filter(filters, visible_to, "o")
-    columns, params = _SESSION.format("o"), [message_id, own[0], *params]
-    seen = None
-    if hidden in (None, COMPACTED):
-        seen = tx.row(f"SELECT {columns} FROM sessions o, messages m WHERE m.id = ? AND o.id = ? AND {where}", params)
-    carried = (
-        f"SELECT {columns} FROM messages m, session_refs r JOIN sessions o ON o.id = r.session_id WHERE m.id = ?"
-        f" AND r.from_session = ? AND m.id BETWEEN r.first_id AND r.last_id AND r.rewound IS NULL AND {where}"
-        " ORDER BY o.started_at"
-    )
-    return seen or tx.row(carried, params) or own
 
 
 def _beside(tx: Tx, message_id: int, session_id: str) -> Sequence[int | None] | None:
