@@ -14,7 +14,7 @@ from hermes.store.records import codec, lineage, listing, sessions, titles
 from hermes.store.records.rows import Facets, Insights, Relative, SessionRow
 from hermes.store.records.sessions import SideUsage
 from hermes.store.records.titles import sanitize_title as _sanitize_title
-from hermes.store.records.visibility import User
+from hermes.store.records.visibility import Filters, User
 from hermes.store.search.matching import text_test
 from hermes.store.transcripts.lines import event
 
@@ -204,18 +204,18 @@ class SessionCalls(OpenStore):
         `limit=None` gives all of them; a negative limit or offset is InvalidInput.
         """
         page = listing.checked_page(limit, offset)
-        filters = (source, exclude_sources, include_archived, pinned, tag, model, cwd, since, until)
-        narrowed = [*listing.conditions(*filters)]
+        sources = None if source is None else [source]
+        filters = Filters(sources, exclude_sources, tag=tag, cwd=cwd, automated=automated is not False)
+        narrowed = [*listing.conditions(include_archived, pinned, model, since, until)]
         children, tips, by_activity = include_children, project_compression_tips, order_by_last_active
         return self._look_up(
-            listing.rich, narrowed, visible_to, page, children=children, tips=tips, by_activity=by_activity,
+            listing.rich, filters, narrowed, visible_to, page, children=children, tips=tips, by_activity=by_activity,
             automated=automated, title=None if title is None else text_test(title),
         )  # fmt: skip
 
     def automated_count(self, *, cwd: str | None = None, visible_to: User | None = None) -> int:
         """How many sessions, archived ones aside, `list_sessions_rich(automated=False)` leaves out (in a folder)."""
-        narrowed = [*listing.conditions(None, None, False, False, None, None, cwd, None, None)]
-        return self._read(listing.count_automated, narrowed, visible_to)
+        return self._read(listing.count_automated, cwd, visible_to)
 
     def search_sessions(
         self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None

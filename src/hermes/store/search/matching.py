@@ -13,7 +13,6 @@ from hermes.store.text.index_text import (
     UNSPACED,
     call_ids,
     fold,
-    has_no_word_border,
     index_words,
     lacks_one,
     plain,
@@ -61,11 +60,6 @@ def runs(text: str) -> list[str]:
     return "".join(c if c.isalnum() or not c.isascii() else " " for c in text).split()
 
 
-def is_name(text: str) -> bool:
-    """Whether a text is (a part of) a name made of several words, like a_b_c."""
-    return "_" in text.strip("_") and text.replace("_", "a").isalnum() and not has_no_word_border(text)
-
-
 def looks_like_a_name(leaf: Leaf) -> bool:
     """Whether a word is no word of a language but a name in a program: UserById, user_id, a1b2c3d."""
     text = leaf.text
@@ -97,17 +91,6 @@ class Check:
     def __init__(self, tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> None:
         self._tree, self._literal, self._inside = tree, literal, inside
         self.required = [*required(tree, literal)]
-        self._is_name = isinstance(tree, Leaf) and tree.text in literal and is_name(tree.text) and tree.text.isascii()
-
-    def is_certain(self, source: str) -> bool:
-        """Whether a text, perhaps JSON, passes whatever its escapes stand for: a name stands in it, and not after an escape."""
-        if not self._is_name or "\\u" in source:
-            return False
-        (name,), lowered = self.required, source.lower()
-        at = lowered.find(name)
-        while at > 0 and lowered[at - 1] == "\\":
-            at = lowered.find(name, at + 1)
-        return at >= 0
 
     def __call__(self, text: str) -> bool:
         return holds(self._tree, text, self._literal, inside=self._inside)
@@ -188,7 +171,7 @@ def passing(tx: Tx, check: Check, ids: Sequence[int]) -> set[int]:
         whole = codec.joined(content, rest)
         if check.required and lacks_one(_source(whole, calls), check.required):
             continue
-        if (form is None and check.is_certain(whole or "")) or check(fold("\n".join(texts_of(whole, form, calls)))):
+        if check(fold("\n".join(texts_of(whole, form, calls)))):
             passed.add(message_id)
     return passed
 
