@@ -18,19 +18,9 @@ from hermes.store.engines.base import Engine, Tx, rows_among
 from hermes.store.records import codec
 from hermes.store.records.listing import checked_page
 from hermes.store.records.visibility import Filters, User, scope_of
+from hermes.store.search import matching
 from hermes.store.search.hits import RANKED, Hits
-from hermes.store.search.matching import (
-    DIGITS,
-    Check,
-    either,
-    is_question,
-    looks_like_a_name,
-    may_relax,
-    passing,
-    runs,
-    widened,
-    with_source,
-)
+from hermes.store.search.matching import Check, either
 from hermes.store.search.showing import Needle, needle, shown
 from hermes.store.text.index_text import fold, has_no_word_border, id_word, phrase, pieces
 from hermes.store.text.query import And, Leaf, Node, Query, dropped, parse, positive
@@ -78,19 +68,19 @@ def _find(hits: Hits, query: Query, tree: Node) -> None:
     if not hits.needles and not any(phrase(leaf.text)[0] for leaf in leaves):
         _add_literal(hits, tree, leaves)
         return
-    if is_question(query) and not any(leaf.prefix for leaf in leaves):
+    if matching.is_question(query) and not any(leaf.prefix for leaf in leaves):
         from hermes.store.search import questions  # loaded for questions only
 
         questions.answer(hits, query, tree)
         return
     # A name after NOT (UserById) is left out inside longer names, too: the texts decide.
-    is_checked = any(map(looks_like_a_name, dropped(tree)))
+    is_checked = any(map(matching.looks_like_a_name, dropped(tree)))
     hits.add_matches(tree, "match", Check(tree) if is_checked else None)
     if hits.missing > 0:
         _add_infixes(hits, tree)
     if hits.missing > 0 and isinstance(tree, Leaf):
         _add_calls(hits, tree)
-    if hits.are_scarce() and may_relax(query):
+    if hits.are_scarce() and matching.may_relax(query):
         from hermes.store.search import questions
 
         questions.relax(hits, query)
@@ -135,8 +125,8 @@ def _add_literal(hits: Hits, tree: Node, leaves: Sequence[Leaf]) -> None:
 
     def passed(ids: Sequence[int]) -> set[int]:
         for text in wanted:
-            ids = [*with_source(hits.tx, ids, text)]
-        return passing(hits.tx, check, ids) if check is not None else set(ids)
+            ids = [*matching.with_source(hits.tx, ids, text)]
+        return matching.passing(hits.tx, check, ids) if check is not None else set(ids)
 
     hits.add_newest(passed, "literal")
     hits.needles = [Needle((fold(text) or text,), True, True) for text in wanted]
@@ -158,9 +148,9 @@ def _add_infixes(hits: Hits, tree: Node) -> None:
     for start in range(0, max(map(len, parts.values())), MOST_WORDS):
         cut = {text: trees[start : start + MOST_WORDS] for text, trees in parts.items()}
         # A single word itself was already searched.
-        wide = either(cut[tree.text]) if isinstance(tree, Leaf) else widened(tree, cut)
+        wide = either(cut[tree.text]) if isinstance(tree, Leaf) else matching.widened(tree, cut)
         if check is not None and isinstance(wide, Leaf) and len(wide.text) == 1:  # of er_i: most messages have an i…
-            hits.add_newest(partial(passing, hits.tx, check), "substring", MOST_TEXTS)
+            hits.add_newest(partial(matching.passing, hits.tx, check), "substring", MOST_TEXTS)
         else:
             hits.add_matches(wide, "substring", check, MOST_TEXTS)
     hits.needles += [one for text, some in parts.items() if some and (one := needle(text, inside=True)) is not None]
@@ -169,7 +159,7 @@ def _add_infixes(hits: Hits, tree: Node) -> None:
 def _is_one_word(text: str) -> bool:
     """Whether a text is a part of one word, so that every message with a word around it contains it."""
     folded = fold(text)
-    return len(runs(folded)) == 1 and not has_no_word_border(folded)
+    return len(matching.runs(folded)) == 1 and not has_no_word_border(folded)
 
 
 def _words_around(hits: Hits, text: str) -> Sequence[Node]:
@@ -178,7 +168,7 @@ def _words_around(hits: Hits, text: str) -> Sequence[Node]:
     folded = fold(text)
     if has_no_word_border(folded):
         return _words_around_glued(hits, folded)
-    words = runs(folded)
+    words = matching.runs(folded)
     if len(words) > 1:
         return _words_around_several(hits, words, is_whole=not folded[0].isalnum())
     return _longer_words(hits, words[0]) if words else []
@@ -187,7 +177,7 @@ def _words_around(hits: Hits, text: str) -> Sequence[Node]:
 def _longer_words(hits: Hits, part: str) -> list[Leaf]:
     words = hits.text.words_containing(hits.tx, part, LISTED)
     around = [Leaf(word, "phrase") for word in sorted(words, key=lambda one: (len(one), one)) if word != part]
-    if len(part) >= 4 and any(c in DIGITS for c in part[:4]):
+    if len(part) >= 4 and any(c in matching.DIGITS for c in part[:4]):
         around.insert(0, Leaf(part, "phrase", prefix=True))  # numbers and hashes are not in the list of words
     return around
 
@@ -204,7 +194,7 @@ def _words_around_several(hits: Hits, words: list[str], *, is_whole: bool) -> Se
     if is_whole:
         return [Leaf(f"{first} {rest}".strip(), "phrase", prefix=len(last) > 1)]
     follows = Leaf(rest or last, "phrase", prefix=len(last) > 1 or not rest)
-    if len(first) < 3 or any(c in DIGITS for c in first):  # the list of words lacks hashes
+    if len(first) < 3 or any(c in matching.DIGITS for c in first):  # the list of words lacks hashes
         return [follows]
     if not rest:
         return [Leaf(word, "phrase") for word in _endings(hits, first, LISTED)]

@@ -8,17 +8,8 @@ from typing import Any
 
 from hermes.store.engines.base import Tx, phrase_words, rows_among
 from hermes.store.records import codec
-from hermes.store.text.index_text import (
-    ASCII_WORD,
-    UNSPACED,
-    call_ids,
-    fold,
-    index_words,
-    lacks_one,
-    plain,
-    plain_calls,
-    plain_parts,
-)
+from hermes.store.text import index_text
+from hermes.store.text.index_text import ASCII_WORD, UNSPACED, fold, index_words, lacks_one
 from hermes.store.text.query import And, Leaf, Node, Not, Or, Query, parse, positive
 from hermes.store.text.stems import STOP_WORDS
 
@@ -156,10 +147,10 @@ def texts_of(whole: str | None, form: Any, calls: Any) -> list[str]:
     texts = []
     if whole:
         value = codec.content_value(whole, form)
-        texts.append(plain(value) if isinstance(value, str) else plain_parts(value))
+        texts.append(index_text.plain(value) if isinstance(value, str) else index_text.plain_parts(value))
     if calls is not None:
         value = codec.from_json(calls)
-        texts += [plain_calls(value), *call_ids(value)]
+        texts += [index_text.plain_calls(value), *index_text.call_ids(value)]
     return texts
 
 
