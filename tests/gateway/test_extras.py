@@ -38,8 +38,8 @@ PARTS: dict[str, list[str]] = {
     "postgres": ["hermes.store.engines.postgres"],
     "acp": ["hermes.serve.acp.server", "hermes.cli.acp"],
     "encryption": ["hermes.store.encryption", "argon2", "cryptography", "keyring"],
-    "meaning": ["hermes.store.search.meaning.vectors", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
-    "multilingual": ["hermes.store.search.meaning.encoders", "numpy"],
+    "meaning": ["hermes.store.search.vectors", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
+    "multilingual": ["hermes.store.search.encoders", "numpy"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
     **{
         extra: [*GATEWAY, module.removesuffix(".adapter")]

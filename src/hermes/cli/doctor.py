@@ -332,7 +332,7 @@ def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | 
 
 def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
     """Report the state of search by meaning: not set up, or how many messages each model has read."""
-    from hermes.store.search.meaning.encoders import installed
+    from hermes.store.search.encoders import installed
 
     here = [encoder.name for encoder in installed()]
     if vectors is None:

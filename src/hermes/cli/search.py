@@ -62,7 +62,7 @@ def setup(multilingual: bool, yes: bool) -> int:
     What is fetched is listed first, with sizes and licences. Ctrl-C while messages are indexed leaves the rest to the
     background: programs that store messages go on with it, and so does this command.
     """
-    from hermes.store.search.meaning.encoders import Multilingual, installed
+    from hermes.store.search.encoders import Multilingual, installed
 
     if not installed() or (multilingual and not Multilingual.is_installed()):
         _fetch(multilingual, yes)

@@ -22,7 +22,7 @@ from hermes.cli.completion import complete_session
 from hermes.cli.options import find_session, json_option
 from hermes.cli.output import BOLD, CYAN, DIM, GOLD, GREEN, colourful, cut, print_json, put, screen_width, styled, wrap
 from hermes.cli.record import opened, recover_drafts, zone
-from hermes.store.records.events import described, interleaved
+from hermes.store.records.sessions import described_event, interleaved
 from hermes.texts import content_text, counted, harmless, one_line, unfinished
 from hermes.times import clock
 
@@ -228,7 +228,7 @@ class _View:
         self.seen |= {message["id"] for message in fresh}
         for is_event, item in interleaved(fresh, happened):
             if is_event:
-                self.remark(described(item))
+                self.remark(described_event(item))
             else:
                 self.add(item)
         self._notice_end(session)

@@ -18,7 +18,7 @@ from hermes.errors import InvalidInput
 from hermes.home import has_key_file
 from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta
 from hermes.store.exchange.ingest import Ingest, as_row
-from hermes.store.records import codec, events, file_changes, messages
+from hermes.store.records import codec, file_changes, messages, sessions
 from hermes.store.records.lineage import StoredRow, references_kept
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.replay import Entry, ReplayedSession, file_name
@@ -162,7 +162,7 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         ids = {one: into.add(session_id, as_row(session.messages[one]), one) for one in sorted(lacking)}
     loose = [into.add(session_id, as_row(one)) for one in session.loose if _identity(one) not in there]
     if session.events:
-        events.add_missing(tx, session_id, session.events, ids)
+        sessions.add_missing_events(tx, session_id, session.events, ids)
     return _Merged(session, ids, len(lacking) + len(loose), is_new, counts)
 
 

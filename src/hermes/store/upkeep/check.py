@@ -26,7 +26,7 @@ from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, absent_hashes
 from hermes.store.records.rows import Finding
-from hermes.store.search.meaning import vectors
+from hermes.store.search import vectors
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.writer import LOST, TranscriptWriter
 from hermes.store.upkeep.retention import SHREDDING, finish_deletions, half_deleted
