@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completion import complete_files
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import model_option, yes_option, yes_to_option
+from hermes.cli.options import CommandGroup, model_option, yes_option, yes_to_option
 from hermes.cli.output import bar, note, status_line
 from hermes.config import load_config
 from hermes.errors import InvalidInput
@@ -45,9 +43,9 @@ def command() -> None:
 
 
 @command.command("run")
-@click.argument("prompts", metavar="PROMPTS", shell_complete=complete_files)
+@click.argument("prompts", metavar="PROMPTS", type=click.Path(allow_dash=True))
 @click.option(
-    "--out", required=True, metavar="FILE", shell_complete=complete_files,
+    "--out", required=True, metavar="FILE", type=click.Path(allow_dash=True),
     help="The file of results; in a folder it is called results.jsonl.",
 )  # fmt: skip
 @click.option(

@@ -12,8 +12,7 @@ import click
 from msgspec import to_builtins
 
 from hermes.cli.completion import complete_key, complete_value
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import json_option
+from hermes.cli.options import CommandGroup, json_option
 from hermes.cli.output import message, print_json
 from hermes.config import config_path, load_config
 from hermes.config import settings_schema as table

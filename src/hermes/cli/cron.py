@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.completion import complete_job
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import ROWS, json_option, limit_option, model_option
+from hermes.cli.options import ROWS, CommandGroup, json_option, limit_option, model_option
 from hermes.cli.output import Column, note, print_rows
 from hermes.cli.record import configuration, opened, zone
 from hermes.config import load_config, suggestion

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import confirmed, json_option, yes_option
+from hermes.cli.options import CommandGroup, confirmed, json_option, yes_option
 from hermes.cli.output import Column, message_lines, print_json, printed, screen_width
 from hermes.cli.record import opened
 from hermes.config import environment, load_config

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
-# name → (module, help text). The object in the module is called `command`.
+COMPLETION = "_HERMES_COMPLETE"  # the variable by which a shell's script asks for completions
+# name → (module, help text). The object in the module is called `command`, or by the command's name.
 COMMANDS: dict[str, tuple[str, str]] = {
     "chat": ("hermes.cli.chat", "Talk in the terminal; `hermes` alone does the same."),
     "sessions": ("hermes.cli.sessions", "List, find, show, export and tidy conversations."),
@@ -43,10 +44,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class NobodyReads(Exception):
-    """The reader of the pipe has closed it. (click would turn a BrokenPipeError into status 1.)"""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `hermes` with these arguments; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -61,10 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hermes {__version__}")
             return 0
         return _run(words)
-    except (BrokenPipeError, NobodyReads):  # `… | head -1`
+    except BrokenPipeError:  # `… | head -1`
         streams.drop(1)
         return 0
     except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
         return 130
     except Exception as error:
         if debug:
@@ -110,28 +108,30 @@ def _show_warnings_as_notes() -> None:
 
 
 def _run(words: list[str]) -> int:
+    """Run a command. (click's own `Command.main` would turn a closed pipe into status 1.)"""
     import click
 
     command = program()
+    if shell := os.environ.get(COMPLETION):
+        from hermes.cli.completion import answer
+
+        return answer(command, shell)
     try:
-        result = command.main(args=words, prog_name=streams.called(), standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        with command.make_context(streams.called(), words) as context:
+            result = command.invoke(context)
+            return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
-    except click.Abort as stopped:
-        if isinstance(stopped.__cause__, KeyboardInterrupt):  # in the middle of work; at a question there is no cause
-            print("stopped", file=sys.stderr)
-            return 130
+    except click.Abort:
         print("Cancelled; nothing was changed.", file=sys.stderr)
         return 1
     except click.UsageError as error:
+        text = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":  # `hermes gateway` alone; click 8.1 does not raise it
-            print(error.format_message())
+            print(text)
             return 0
-        from hermes.cli.groups import usage_text
-
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
-        streams.complain(f"{usage_text(error)}{hint}")
+        streams.complain(f"{' '.join(text.split()).rstrip('.')}{hint}")
         return 2
     except click.ClickException as error:
         streams.complain(error.format_message())
@@ -156,16 +156,10 @@ def program() -> click.Group:
     """The click command behind `hermes`."""
     import click
 
-    from hermes.cli.groups import LazyGroup
+    from hermes.cli.options import LazyGroup
 
     class Program(LazyGroup):
         """`hermes`; arguments that begin with an option go to `chat`."""
-
-        def invoke(self, context: click.Context) -> Any:
-            try:
-                return super().invoke(context)
-            except BrokenPipeError as error:
-                raise NobodyReads from error
 
         def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
             first = words[0] if words else None
@@ -173,10 +167,7 @@ def program() -> click.Group:
                 words = words if context.resilient_parsing else ["chat"]  # resilient: a shell asks for completions
             elif first.startswith("-") and first not in ("--help", "-h", "--version"):
                 words = ["chat", *words]
-            try:
-                return super().parse_args(context, words)
-            except BrokenPipeError as error:  # --help and --version print from here
-                raise NobodyReads from error
+            return super().parse_args(context, words)
 
         def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
             """The options of `chat`, since they work here, then those of `hermes` itself and the commands."""

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.groups import CommandGroup
 from hermes.cli.mcp_install import install
-from hermes.cli.options import user_option
+from hermes.cli.options import CommandGroup, user_option
 from hermes.cli.output import note_the_terminal
 from hermes.cli.record import configuration, opened
 from hermes.cli.services import listening_socket, serve_http

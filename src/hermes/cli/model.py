@@ -12,8 +12,7 @@ from hermes.agent.models.files import MODELS, known, models_folder, place_of
 from hermes.agent.models.files import install as fetch
 from hermes.agent.models.files import remove as delete
 from hermes.cli.completion import complete_installable, complete_model
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import confirmed, yes_option
+from hermes.cli.options import CommandGroup, confirmed, yes_option
 from hermes.cli.output import Column, message, printed, progress
 from hermes.config import config_path, load_config
 from hermes.config.editing import put_value

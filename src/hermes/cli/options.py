@@ -1,10 +1,12 @@
-"""Options that several commands share, finding sessions by name or filter, and asking for confirmation."""
+"""Click as this program uses it: groups that load a command when it is used, options that several commands share, and
+finding sessions by name or filter."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,61 @@ from hermes.cli.record import EVERY, typed, zone
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from hermes.store.api.session_db import SessionDB
+
+Commands = dict[str, tuple[str, str]]  # name → (module, help text)
+
+
+class CommandGroup(click.Group):
+    """Lists its commands with their whole first sentence, where click would cut it, and suggests one for a mistyped name."""
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(context, name)) for name in self.list_commands(context)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(1000)) for name, one in found if one and not one.hidden])
+
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if words[0] not in (known := self.list_commands(context)) and not words[0].startswith("-"):
+            from hermes.config import suggestion
+
+            hint = suggestion(words[0], known)
+            context.fail(f"unknown command `{context.command_path} {words[0]}`{hint}")
+        return super().resolve_command(context, words)
+
+
+class LazyGroup(CommandGroup):
+    """Finds a command in its module: as `command`, or by its own name (with `_` after it where Python needs the word)."""
+
+    def __init__(self, *args: Any, table: Commands, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.table = table
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in self.table:
+            return None
+        module = vars(import_module(self.table[name][0]))
+        found: click.Command = module.get("command") or module.get(own := name.replace("-", "_")) or module[f"{own}_"]
+        return found
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        named = [
+            CompletionItem(name, help=text) for name, (_, text) in self.table.items() if name.startswith(incomplete)
+        ]
+        return named + click.Command.shell_complete(self, context, incomplete)
+
 
 # ------------------------------------------------------------------------------------------------ options
 

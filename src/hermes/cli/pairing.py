@@ -6,8 +6,7 @@ import time
 
 import click
 
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import json_option
+from hermes.cli.options import CommandGroup, json_option
 from hermes.cli.output import Column, print_json, printed
 from hermes.cli.record import opened, zone
 from hermes.config import load_config

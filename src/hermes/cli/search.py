@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import confirmed, yes_option
+from hermes.cli.options import CommandGroup, confirmed, yes_option
 from hermes.cli.output import Column, message, note, printed, progress
 from hermes.cli.record import opened
 from hermes.texts import counted

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from hermes.cli.groups import Commands, LazyGroup
+from hermes.cli.options import Commands, LazyGroup
 
 COMMANDS: Commands = {
     "list": ("hermes.cli.sessions.listing", "List the latest conversations."),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.completion import complete_files, complete_session
+from hermes.cli.completion import complete_session
 from hermes.cli.options import find_session, session_option, source_option
 from hermes.cli.output import note, progress, put
 from hermes.cli.record import is_encrypted, opened, recover_drafts, zone
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @click.command(help=f"Write sessions to FILE (`-`: standard output).\n\nFormats: {formats.described(reading=False)}.")
-@click.argument("file", metavar="FILE", shell_complete=complete_files)
+@click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
 @source_option("Only sessions of this source.")
 @session_option("--session-id", "--session", "session", text="Only this session (id, beginning of it, title).")
 @click.option(

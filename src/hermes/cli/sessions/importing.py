@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.arrival import agents_home, settle
-from hermes.cli.completion import complete_files
 from hermes.cli.options import moment, yes_option
 from hermes.cli.output import Column, note, printed, progress, size_of
 from hermes.cli.record import configuration, index, is_encrypted, opened
@@ -115,7 +114,7 @@ class _Chosen:
     help="Import each PATH: a file, a folder with histories of other programs, or `-` for standard input. The format of a"
     f" file is detected from its content.\n\nFormats: {formats.described(reading=True)}.",
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, shell_complete=complete_files)
+@click.argument("paths", metavar="PATH...", nargs=-1, type=click.Path(allow_dash=True))
 @click.option(
     "--found", is_flag=True, help="List the histories of other programs on this machine, and ask which to import."
 )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completion import complete_files
 from hermes.cli.output import amount, note, status_line
 from hermes.cli.record import configuration, index, opened
 from hermes.errors import InvalidInput
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     "\n\nNothing is overwritten: a session that was continued on both sides becomes two branches. What was deleted goes to the"
     " other side's trash; what was shredded is shredded there, too. Interrupted, it continues with the next call."
 )
-@click.argument("dest", metavar="DEST", required=False, shell_complete=complete_files)
+@click.argument("dest", metavar="DEST", required=False, type=click.Path(allow_dash=True))
 @click.option("--hermes", "program", metavar="COMMAND", default="hermes", show_default=True,
               help="The hermes command on the other machine, for ssh://.")  # fmt: skip
 @click.option("--serve", is_flag=True, help="Answer another machine's calls on standard input and output.")
