@@ -55,8 +55,7 @@ def test_every_command_has_help_and_needs_nothing_for_it(path: list[str], hermes
 
 def test_the_overview_names_every_command(hermes_home: Path) -> None:
     done = run("--help", home=hermes_home)
-    for name, (_, text) in COMMANDS.items():
-        assert re.search(rf"^  {name} ", done.out, re.MULTILINE) and text in re.sub(r"\s+", " ", done.out)
+    assert set(COMMANDS) <= set(re.findall(r"^  ([a-z]+)  +[A-Z]", done.out, re.MULTILINE))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_debug_shows_where_an_error_came_from(how: str, hermes_home: Path) -> No
 
 def test_an_error_nobody_foresaw_is_still_one_line(hermes_home: Path) -> None:
     program = (
-        "import sys, hermes.cli.main as m; m.COMMANDS['boom'] = ('boom', 'x');"
+        "import sys, hermes.cli.main as m; m.COMMANDS['boom'] = 'boom';"
         "import types, click; b = types.ModuleType('boom'); b.command = click.Command('boom', callback=lambda: 1 / 0);"
         "sys.modules['boom'] = b; sys.exit(m.main(['boom']))"
     )

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -138,61 +138,21 @@ def _trashed(context: click.Context, partial: str) -> list[Candidate]:
     return [(str(row["id"]), _about(row)) for row in rows]
 
 
-def _jobs(context: click.Context, partial: str) -> list[Candidate]:
-    """Scheduled jobs, with their prompts."""
-    from hermes.store.coordination.cron import CronDB
-
-    with _record() as db:
-        jobs = CronDB(db).jobs() if db is not None else []
-    return [(job.id, " ".join(job.prompt.split())[:60]) for job in jobs]
-
-
-def _models(context: click.Context, partial: str) -> list[Candidate]:
-    """The configured model, those used lately, and the built-in ones."""
-    from hermes.config import load_config
-
-    names = [load_config().model.default, *(row["model"] for row in _recent()), "embedded", "extractive"]
-    return [(name, "") for name in dict.fromkeys(filter(None, names))]
-
-
 def _keys(context: click.Context, partial: str) -> list[Candidate]:
     from hermes.config.settings_schema import every_key
 
     return [(key, "") for key in every_key()]
 
 
-def _values(context: click.Context, partial: str) -> list[Candidate]:
-    """The values of a key, if only a few are allowed."""
-    from hermes.config.settings_schema import members, type_at
-
-    key = str(context.params["key"])
-    (kind, *_) = members(type_at(key.split(".")))
-    if get_origin(kind) is Literal:
-        return [(choice, "") for choice in get_args(kind)]
-    if key == "model.default" or (key.startswith("auxiliary.") and key.endswith(".model")):
-        return _models(context, partial)
-    return [("true", ""), ("false", "")] if kind is bool else []
-
-
 def _sources(context: click.Context, partial: str) -> list[Candidate]:
     return [(source, "") for source in dict.fromkeys(str(row["source"]) for row in _recent())]
-
-
-def _installable(context: click.Context, partial: str) -> list[Candidate]:
-    from hermes.agent.models.files import MODELS
-
-    return [(name, known.about) for name, known in MODELS.items()]
 
 
 complete_session = _completer(_sessions, first=True)
 complete_sessions = _completer(_sessions)
 complete_trashed = _completer(_trashed)
 complete_source = _completer(_sources)
-complete_model = _completer(_models)
-complete_job = _completer(_jobs)
-complete_installable = _completer(_installable)
 complete_key = _completer(_keys)
-complete_value = _completer(_values)
 
 # ------------------------------------------------------------------------------------------------ the record
 

@@ -20,27 +20,24 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMPLETION = "_HERMES_COMPLETE"  # the variable by which a shell's script asks for completions
-# name → (module, help text). The object in the module is called `command`, or by the command's name.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "chat": ("hermes.cli.chat", "Talk in the terminal; `hermes` alone does the same."),
-    "sessions": ("hermes.cli.sessions", "List, find, show, export and tidy conversations."),
-    "why": ("hermes.cli.why", "Show which conversation made a file or a line, and why."),
-    "search": ("hermes.cli.search", "Set up search by meaning; `hermes sessions search` searches."),
-    "insights": ("hermes.cli.insights", "Show tokens, cost and activity as bars."),
-    "gateway": ("hermes.cli.gateway", "Talk on chat platforms: Telegram, Slack, mail and more."),
-    "cron": ("hermes.cli.cron", "Schedule prompts; the gateway runs them."),
-    "batch": ("hermes.cli.batch", "Run every prompt in a file; the replies go into another file."),
-    "acp": ("hermes.cli.acp", "Run the agent inside an editor (ACP)."),
-    "mcp": ("hermes.cli.mcp", "Offer the record to other agents as tools (MCP)."),
-    "web": ("hermes.cli.web", "Open the record in a browser."),
-    "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke their approval."),
-    "config": ("hermes.cli.config", "Read and change config.yaml."),
-    "model": ("hermes.cli.model", "Choose a model; show what this machine can use."),
-    "doctor": (
-        "hermes.cli.doctor",
-        "Run checks: what is configured, what can be reached, what is wrong and how to fix it.",
-    ),
-    "completion": ("hermes.cli.completion", "Print the completion script for bash, zsh or fish."),
+# name → module. The object in the module is called `command`, or by the command's name.
+COMMANDS = {
+    "chat": "hermes.cli.chat",
+    "sessions": "hermes.cli.sessions",
+    "why": "hermes.cli.sessions.searching",
+    "search": "hermes.cli.model",
+    "insights": "hermes.cli.insights",
+    "gateway": "hermes.cli.gateway",
+    "cron": "hermes.cli.cron",
+    "batch": "hermes.cli.batch",
+    "acp": "hermes.cli.serving",
+    "mcp": "hermes.cli.serving",
+    "web": "hermes.cli.serving",
+    "pairing": "hermes.cli.gateway",
+    "config": "hermes.cli.config",
+    "model": "hermes.cli.model",
+    "doctor": "hermes.cli.doctor",
+    "completion": "hermes.cli.completion",
 }
 
 
@@ -183,21 +180,22 @@ def program() -> click.Group:
             chat = self.get_command(context, "chat") if incomplete.startswith("-") else None
             return found + (chat.shell_complete(click.Context(chat, parent=context), incomplete) if chat else [])
 
-    @click.group(
-        cls=Program,
-        table=COMMANDS,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="Talk to an agent. Every conversation is kept and can be found and continued.\n\n\b\n"
-        "  hermes                         a new conversation\n"
-        "  hermes -c                      continue the latest one\n"
-        "  hermes -r                      choose one, continue it\n"
-        '  hermes -q "why is it slow?"    one answer\n'
-        '  hermes sessions search "disk"  what was said about it\n\n'
-        "`--debug` before or after any command shows where an error came from.",
-    )
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+    @click.group(cls=Program, table=COMMANDS, context_settings=settings)
     @click.version_option(__version__, prog_name="hermes", message="%(prog)s %(version)s")
     def group(**_: Any) -> None:
-        pass
+        """Talk to an agent. Every conversation is kept and can be found and continued.
+
+        \b
+          hermes                         a new conversation
+          hermes -c                      continue the latest one
+          hermes -r                      choose one, continue it
+          hermes -q "why is it slow?"    one answer
+          hermes sessions search "disk"  what was said about it
+
+        `--debug` before or after any command shows where an error came from.
+        """
 
     return group
 

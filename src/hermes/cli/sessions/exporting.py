@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes.cli.completion import complete_session
-from hermes.cli.options import find_session, session_option, source_option
+from hermes.cli.options import find_session, flag, session_option, source_option
 from hermes.cli.output import note, progress, put
 from hermes.cli.record import is_encrypted, opened, recover_drafts, zone
 from hermes.home import has_key_file
@@ -131,17 +131,17 @@ def save(target: Path, pieces: Iterable[bytes]) -> None:
 # ------------------------------------------------------------------------------------------------ into another program
 
 
-@click.command(
-    help="Write a session where another program looks for its own, and print the command that resumes it there. Existing"
-    " files are not changed."
-)
+@click.command()
 @click.argument("session", metavar="ID", shell_complete=complete_session)
 @click.option(
     "--in", "name", metavar="PROGRAM", required=True, type=click.Choice(list(other_programs.programs())),
     help=f"One of {', '.join(other_programs.names())}.",
 )  # fmt: skip
-@click.option("--run", is_flag=True, help="Run the command instead of printing it.")
+@flag("--run", "Run the command instead of printing it.")
 def open_(session: str, name: str, run: bool) -> None:
+    """Write a session where another program looks for its own, and print the command that resumes it there. Existing
+    files are not changed.
+    """
     from hermes.commands.session_choice import continued
 
     chosen = other_programs.programs()[name]
