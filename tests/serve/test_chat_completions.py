@@ -96,6 +96,25 @@ def test_a_client_that_sends_everything_each_time_stays_in_one_session(serve: An
         assert wire.bodies[-1]["messages"][0]["content"].endswith("You are brief.")
 
 
+def test_whatever_an_answer_depends_on_tells_conversations_apart(serve: Any) -> None:
+    on = [*HELLO, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "and now?"}]
+    pirate, lawyer = ({"role": "system", "content": f"You are a {one}."} for one in ("pirate", "lawyer"))
+    weather = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+    ways: list[tuple[list[Any], dict[str, Any]]] = [
+        ([], {}), ([pirate], {}), ([lawyer], {}), ([], {"user": "u1"}), ([], {"user": "u2"}), ([], {"tools": [weather]}),
+    ]  # fmt: skip
+    with Wire([said("Hi.")] * 40) as wire:
+        client = serve(wire).client().chat.completions.with_raw_response
+
+        def session(messages: list[Any], more: dict[str, Any]) -> str:
+            return str(client.create(model="fake", messages=messages, **more).headers["x-hermes-session-id"])
+
+        begun = [session([*system, *HELLO], more) for system, more in ways]
+        assert len(set(begun)) == len(ways)
+        assert [session([*system, *on], more) for system, more in ways] == begun
+        assert sum("pirate" in str(body["messages"][0]["content"]) for body in wire.bodies) == 2
+
+
 def test_another_answer_to_an_earlier_question_is_a_branch_that_copies_nothing(serve: Any) -> None:
     with Wire([said("First."), said("Second."), said("Another.")]) as wire:
         served = serve(wire)

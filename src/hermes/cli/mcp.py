@@ -99,4 +99,4 @@ def _guarded(made: Any, host: str, token: str | None) -> ASGIApp:
     from hermes.serve.http import is_loopback
 
     app = made.streamable_http_app(host="127.0.0.1" if is_loopback(host) else host)
-    return Guard(app, {} if token is None else {None: token})
+    return Guard(app, token or "")

@@ -1,8 +1,8 @@
 """The API server: this agent for any program that speaks OpenAI's protocol.
 
 Each request is one turn. It continues the session named by the header X-Hermes-Session-Id, else the one that the
-conversation in the request belongs to (sessions.py). The token is the owner's; every other key (`api_server.keys`)
-is a separate user, who sees their own sessions and has no tools that reach into the machine.
+conversation in the request belongs to (sessions.py). Callers are the owner: they show
+the token, or are programs on this machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hermes.errors import HermesError
 from hermes.serve.api import completions, responses
 from hermes.serve.api.requests import ApiRequest
 from hermes.serve.api.turns import ServedTurn, ServedTurns
-from hermes.serve.authorization import CALLER, Guard, check_api
+from hermes.serve.authorization import Guard, check_api
 from hermes.serve.http import is_loopback
 from hermes.serve.http_messages import ApiError, AsciiJson, api_error_of, parse_json, read_body, with_pings
 from hermes.serve.models import Models
@@ -60,7 +60,7 @@ def api_app(
 
     ConfigError when others could reach it without a token. `tools` gives the agent's tools; it is called in threads.
     """
-    secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
+    secret = check_api(config.api_server.host, token, insecure=insecure)
     turns = ServedTurns(db, config, home, tools)
     api = _ApiRoutes(Models(model), turns)
 
@@ -77,7 +77,7 @@ def api_app(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
-        middleware=[Middleware(Guard, secrets=secrets, is_open=not is_loopback(config.api_server.host))],
+        middleware=[Middleware(Guard, token=secret, is_open=not is_loopback(config.api_server.host))],
         exception_handlers={ApiError: _failed, HermesError: _failed, HTTPException: _plain, Exception: _failed},
         lifespan=lifespan,
     )
@@ -136,8 +136,6 @@ class _ApiRoutes:
         answer: completions.CompletionAnswer | responses.ResponseAnswer,
         stream: bool | None,
     ) -> Response:
-        ask.caller = request.scope.get(CALLER)
-
         async def work() -> Response:
             model = await self._model_of(ask.model)
             turn = await self._turns.begin(ask, model)

@@ -23,11 +23,11 @@ from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.models.model import Model, Reply
 from hermes.agent.tool_calls import read_call
-from hermes.agent.tools.tool import FOR_EVERYONE, Tool
+from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Event, Events, Followed, StreamEvent, Text, ToolStarted, stream_turn
 from hermes.agent.turn_session import Also
 from hermes.errors import HermesError, SessionBusy
-from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, home_of, last_id, user_of
+from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, last_id
 from hermes.serve.http_messages import ApiError
 from hermes.store.coordination.leases import source_of
 
@@ -236,8 +236,6 @@ class ServedTurns:
         if self._conversations.users() >= MOST_AT_ONCE:
             raise ApiError(429, "the server is busy with many requests", code="rate_limit_exceeded", retry_after=2)
         tools = await asyncio.to_thread(self._tools)
-        if ask.caller is not None:  # not the owner: nothing that reaches into the machine
-            tools = [tool for tool in tools if tool.name in FOR_EVERYONE]
         aside = False
         while True:
             name, place = await asyncio.to_thread(self._find, ask, aside)
@@ -282,19 +280,19 @@ class ServedTurns:
         """
         if not place.continues:
             self.places.open(place, ask, model, tools, Path.cwd(), name)
-            return self._agent(name, name, model, ask.caller)
+            return self._agent(name, name, model)
         # Without an earlier try, an unanswered message belongs to a simultaneous request, in a branch.
         before, place = place, self.places.find(ask, tried=place.is_stored)
         session_id = str(place.session_id)
         if not place.continues or place.is_stored != before.is_stored or self.places.chain(session_id) != name:
             return None
-        agent = self._agent(name, session_id, model, ask.caller)
+        agent = self._agent(name, session_id, model)
         if not agent.hold() or agent.answering() is not None:
             raise SessionBusy(session_id, source_of(self._db.session_holder(session_id)), "open")
         self.places.open(place, ask, model, tools, agent.cwd, name)
         return agent
 
-    def _agent(self, name: str, session_id: str, model: Model, caller: str | None) -> ServedAgent:
+    def _agent(self, name: str, session_id: str, model: Model) -> ServedAgent:
         def make() -> ServedAgent:
             return ServedAgent(
                 self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
@@ -304,8 +302,6 @@ class ServedTurns:
         agent = self._conversations.take(name, None, make)
         agent.model = model
         agent.session_id = session_id
-        agent.context.user = user_of(caller)
-        agent.context.home = home_of(self._home, caller)
         return agent
 
     # ------------------------------------------------------------------------------------------ running
