@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hermes.agent.turn import Done, Followed, Notice, Text, ToolFinished, ToolStarted
-from hermes.chat.render import LiveDisplay, PipeDisplay, short_argument
-from hermes.chat.terminal_markdown import blocks, markdown
+from hermes.chat.render import LiveDisplay, PipeDisplay, blocks, markdown, short_argument
 
 pytestmark = pytest.mark.mechanism
 

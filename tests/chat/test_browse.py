@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from textual.widgets import Input, Static
 
-from hermes.chat.browse.list import ListLine, SessionList, matching
+from hermes.chat.browse.panes import ListLine, SessionList, matching
 from hermes.chat.browse.screen import Browser
 from hermes.errors import StoreClosed
 from hermes.store.text.index_text import fold

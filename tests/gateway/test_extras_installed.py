@@ -37,7 +37,7 @@ for name in sys.argv[1].split(","):
     module = importlib.import_module(name)
     if name.startswith("hermes") and hasattr(module, "__path__"):
         for found in pkgutil.walk_packages(module.__path__, name + "."):
-            if not found.name.startswith("hermes.serve.acp."):  # which have an extra of their own
+            if not found.name.startswith("hermes.serve.acp_"):  # which have an extra of their own
                 importlib.import_module(found.name)
 import hermes
 print(hermes.__file__)

@@ -29,7 +29,7 @@ def command(model_name: str | None) -> None:
       provider = "hermes", acp_providers = { hermes = { command = "hermes", args = { "acp" } } }
     """
     try:
-        from hermes.serve.acp.server import serve
+        from hermes.serve.acp_server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "acp":
             raise
