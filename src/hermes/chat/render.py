@@ -398,9 +398,8 @@ class LiveDisplay(TerminalDisplay):
             if self._reasoning and self._thought.strip():
                 thought = Styled(self._thought[-_TAIL:].strip(), style="dim italic", overflow="fold")
                 parts += thought.wrap(self._screen, self._screen.width)[-RUNNING_LINES:]
-            parts.append(
-                self._waiting("Thinking" if left <= 0 else f"Retrying in {math.ceil(left)} s (try {self._try})")
-            )
+            what = "Thinking" if left <= 0 else f"Retrying in {math.ceil(left)} s (try {self._try})"
+            parts.append(self._waiting(what))
         if self._typed:
             parts.append(self._input_line())
         return Group(*parts)
@@ -476,17 +475,11 @@ def code_theme() -> ANSISyntaxTheme:
             Token: Style(),
             Comment: Style(dim=True, italic=True),
             Comment.Preproc: Style(),
-            Keyword: Style(color="bright_blue"),
-            Name.Tag: Style(color="bright_blue"),
-            Name.Function: Style(bold=True),
-            Name.Class: Style(bold=True),
-            Name.Decorator: Style(bold=True),
             String: Style(color="magenta"),
-            Number: Style(color="red"),
-            Generic.Deleted: Style(color="red"),
             Generic.Inserted: Style(color="green"),
-            Generic.Heading: Style(bold=True),
-            Error: Style(color="red"),
+            **dict.fromkeys((Keyword, Name.Tag), Style(color="bright_blue")),
+            **dict.fromkeys((Name.Function, Name.Class, Name.Decorator, Generic.Heading), Style(bold=True)),
+            **dict.fromkeys((Number, Generic.Deleted, Error), Style(color="red")),
         }
     )
 

@@ -37,8 +37,8 @@ from hermes.agent.models.choice import model_of_choice
 from hermes.agent.tools.permission import Answer
 from hermes.agent.tools.tool import Toolbox
 from hermes.agent.turn import Done, Event, Notice, PermissionDecided, PermissionRequest, Stop, Turn, stream_turn
+from hermes.commands import registry
 from hermes.commands.registry import EDITOR, Command, parse, run_command, sent_text
-from hermes.commands.registry import known as known_commands
 from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
 from hermes.serve.acp_messages import Display, mcp_servers_of, prompt_content, replayed
 from hermes.serve.models import Models
@@ -126,8 +126,8 @@ class EditorAgent:
             prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),
             mcp_capabilities=schema.McpCapabilities(http=True),
             session_capabilities=schema.SessionCapabilities(
-                list=schema.SessionListCapabilities(), fork=schema.SessionForkCapabilities(),
-                resume=schema.SessionResumeCapabilities(), close=schema.SessionCloseCapabilities(),
+                list=schema.SessionListCapabilities(), resume=schema.SessionResumeCapabilities(),
+                close=schema.SessionCloseCapabilities(),
             ),
         )  # fmt: skip
         return schema.InitializeResponse(
@@ -146,7 +146,7 @@ class EditorAgent:
         """Choose the model that answers, or the mode."""
         agent = self._known(session_id).agent
         if config_id == MODEL:
-            await choose_model(agent, self._models, str(value))
+            agent.model = await self._models.choose(self._db, agent.session_id, str(value))
         elif config_id == MODE:
             await self._choose_mode(session_id, str(value))
         else:
@@ -165,9 +165,6 @@ class EditorAgent:
         chosen = await options(agent, self._models)
         update = schema.ConfigOptionUpdate(session_update="config_option_update", config_options=chosen)
         await self._send(session_id, update)
-
-    async def authenticate(self, method_id: str, **kwargs: Any) -> None:
-        return None
 
     # ------------------------------------------------------------------------------------------ sessions
 
@@ -192,16 +189,6 @@ class EditorAgent:
         """A session of the record, without its history: the editor has kept it."""
         await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
         return schema.ResumeSessionResponse(**await self._choices(session_id))
-
-    async def fork_session(
-        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
-    ) -> schema.ForkSessionResponse:
-        """A branch of a session, from its end."""
-        tip = await asyncio.to_thread(self._tip, session_id)
-        _folder(cwd)
-        branch = await asyncio.to_thread(self._db.branch_session, tip, new_session_id())
-        await asyncio.to_thread(self._open, branch, branch, cwd, mcp_servers)
-        return schema.ForkSessionResponse(session_id=branch, **await self._choices(branch))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
@@ -386,7 +373,7 @@ def offered() -> schema.AvailableCommandsUpdate:
     """The commands that work in an editor."""
     commands = [
         schema.AvailableCommand(name=one.name, description=one.help, input=_input(one))
-        for one in known_commands(EDITOR)
+        for one in registry.known(EDITOR)
     ]
     return schema.AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
 
@@ -467,7 +454,6 @@ _MODES = {
     "all": ("Ask always", "Asks before every command."),
     "never": ("Never ask", "Runs every command without asking."),
 }
-_MOST = 200  # models in the list; some endpoints have thousands
 
 
 def refusal(text: str, code: int = -32602) -> acp.RequestError:
@@ -485,12 +471,11 @@ async def options(
     agent: Agent, models: Models
 ) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
     """The options of a session, each with its current value."""
-    names = (await models.names())[:_MOST]
     return [
         schema.SessionConfigOptionSelect(
             type="select", id=MODEL, name="Model", category="model", current_value=agent.model.name,
             options=[schema.SessionConfigSelectOption(value=name, name=name)
-                     for name in dict.fromkeys([*names, agent.model.name])],
+                     for name in await models.names(agent.model.name)],
         ),
         schema.SessionConfigOptionSelect(
             type="select", id=MODE, name="Commands", category="mode", current_value=agent.config.terminal.approval,
@@ -506,17 +491,6 @@ def choose_mode(agent: Agent, mode: str) -> None:
         raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
     terminal = msgspec.structs.replace(agent.config.terminal, approval=mode)
     agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
-
-
-async def choose_model(agent: Agent, models: Models, name: str) -> None:
-    """Set the model from the next turn on; it is stored with the session, for every entry point."""
-    model = await models.find(name)
-    if model is None:
-        reason = f"no model {name!r}; the option {MODEL!r} lists those that can be chosen"
-        raise refusal(reason)
-    choice = CONFIGURED if model is models.main else name
-    await asyncio.to_thread(agent.db.choose_model, agent.session_id, choice)
-    agent.model = model
 
 
 # ------------------------------------------------------------------------------------------------ the program

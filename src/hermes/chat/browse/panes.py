@@ -53,6 +53,7 @@ class ListLine:
     folded_title: str = ""
     snippet: str = ""  # for a search hit: the text around the match, with >>>marks<<<
     message_id: int | None = None  # for a search hit: the message that matched
+    is_weak: bool = False  # for a search hit: it is only near what was asked
     more: int = 0  # for a search hit: further matches in this conversation
 
     def __post_init__(self) -> None:
@@ -122,7 +123,7 @@ def found_inside(db: SessionDB, query: str, limit: int = 200) -> tuple[list[List
             continue
         line = line_of(session)
         line.snippet, line.message_id = one_line(hit["snippet"]), hit["id"]
-        line.last_active = hit["timestamp"]
+        line.last_active, line.is_weak = hit["timestamp"], hit["confidence"] == "weak"
         lines[session_id] = line
     return list(lines.values()), len(rounds) == _ROUNDS and len(rounds[-1]) == limit
 
@@ -383,9 +384,8 @@ def _message(text: Text, message: MessageRow, hit: bool) -> None:
         text.append("  ← found here", "bold magenta")
     text.append("\n")
     content = message["content"]
-    body = (
-        harmless(content if isinstance(content, str) else plain_parts(content) if content else "").expandtabs(4).strip()
-    )
+    said = content if isinstance(content, str) else plain_parts(content) if content else ""
+    body = harmless(said).expandtabs(4).strip()
     if len(body) > CHARACTERS:
         body = body[:CHARACTERS].rstrip() + " …"
     if body:

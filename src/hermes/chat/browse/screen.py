@@ -16,7 +16,6 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.cells import cell_len
 from rich.text import Text
 from textual import events, on, work
 from textual.app import App, ComposeResult
@@ -27,6 +26,7 @@ from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, Static
 
+from hermes.agent.recall.history_text import NEAREST
 from hermes.chat.browse.panes import ListLine, Preview, SessionList, found_inside, line_of, matching, preview
 from hermes.errors import HermesError, InvalidInput
 from hermes.texts import counted, shortened
@@ -69,6 +69,17 @@ def _while_open(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitab
     return run
 
 
+def _on_line(method: Callable[[Any, ListLine], None]) -> Callable[[Any], None]:
+    """An action on the line under the cursor; without one it does nothing."""
+
+    @wraps(method)
+    def run(self: Picker) -> None:
+        if (line := self.lines.current) is not None:
+            method(self, line)
+
+    return run
+
+
 class BrowseQuery(Input, inherit_bindings=False):
     """The input line, without the keys that mean something else here."""
 
@@ -80,25 +91,6 @@ class BrowseQuery(Input, inherit_bindings=False):
         ),
         Binding("end", "end", show=False),
     ]
-
-
-class KeyBar(Footer):
-    """The keys at the bottom: as many whole ones as fit, the important ones first; F1 lists them all."""
-
-    IMPORTANT = ("resume", "keys", "back", "inside", "delete", "rename", "pin", "export", "preview")
-
-    def compose(self) -> ComposeResult:
-        made: list[Any] = list(super().compose())  # Textual does not export the class of the keys
-        room, kept = self.app.size.width, []
-        for key in sorted(made, key=lambda one: (*self.IMPORTANT, one.action).index(one.action)):
-            room -= cell_len(f"{key.key_display} {key.description} ")
-            if room < -1:  # the blank after the last one may be cut
-                break
-            kept.append(key)
-        yield from (one for one in made if one in kept)
-
-    def on_resize(self) -> None:
-        self.refresh(recompose=True)
 
 
 class Picker(Screen[None], inherit_bindings=False):
@@ -114,15 +106,16 @@ class Picker(Screen[None], inherit_bindings=False):
     #status { height: 1; padding: 0 1; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        # The footer has room for these in 60 columns; F1 lists all keys.
         Binding("enter", "resume", "Resume", key_display="↵", priority=True),
-        Binding("tab", "inside", "Inside", key_display="⇥", priority=True),
-        Binding("ctrl+r", "rename", "Rename", priority=True),
-        Binding("ctrl+x", "delete", "Delete", priority=True),
-        Binding("ctrl+p", "pin", "Pin", priority=True),
-        Binding("ctrl+e", "export", "Export", priority=True),
         Binding("f1", "keys", "Keys", priority=True),
         Binding("escape", "back", "Back", key_display="esc", priority=True),
-        Binding("ctrl+t", "preview", "Preview", priority=True),
+        Binding("tab", "inside", "Inside", key_display="⇥", priority=True),
+        Binding("ctrl+x", "delete", "Delete", priority=True),
+        Binding("ctrl+r", "rename", "Rename", priority=True),
+        Binding("ctrl+p", "pin", show=False, priority=True),
+        Binding("ctrl+e", "export", show=False, priority=True),
+        Binding("ctrl+t", "preview", show=False, priority=True),
         Binding("ctrl+c", "app.quit", show=False, priority=True),
         Binding("up", "move(-1)", show=False, priority=True),
         Binding("down", "move(1)", show=False, priority=True),
@@ -155,7 +148,7 @@ class Picker(Screen[None], inherit_bindings=False):
             with VerticalScroll(id="preview", can_focus=False):
                 yield Static("", id="conversation", markup=False)
         yield Static("", id="status", markup=False)
-        yield KeyBar(show_command_palette=False, compact=True)
+        yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#query", Input).focus()
@@ -169,7 +162,7 @@ class Picker(Screen[None], inherit_bindings=False):
         """Hide what the terminal has no room for."""
         self._room_for_preview = size.width >= PREVIEW_FROM and size.height >= PREVIEW_LINES
         self.query_one("#preview").display = self._room_for_preview and self._wants_preview
-        self.query_one(KeyBar).display = size.height >= 8
+        self.query_one(Footer).display = size.height >= 8
         self.query_one("#mode").display = size.width >= 40
 
     @property
@@ -241,6 +234,8 @@ class Picker(Screen[None], inherit_bindings=False):
         if self.is_inside:
             if self.searching or not self.query_text.strip():
                 return "Searching…" if self.searching else ""
+            if shown and all(line.is_weak for line in self.found):
+                return NEAREST
             return f"Found in {'more than ' if self._more_found else ''}{counted(shown, 'conversation')}"
         of = f"{shown:,} of " if self.query_text.strip() else ""
         return f"{of}{counted(len(self.all), 'conversation')}{'' if self.loaded else ' · loading…'}"
@@ -333,9 +328,9 @@ class Picker(Screen[None], inherit_bindings=False):
 
     # ------------------------------------------------------------------------------------------ actions
 
-    def action_resume(self) -> None:
-        if self.lines.current is not None:
-            self.app.exit(self.lines.current.id)
+    @_on_line
+    def action_resume(self, line: ListLine) -> None:
+        self.app.exit(line.id)
 
     @on(SessionList.Chosen)
     def chosen(self, event: SessionList.Chosen) -> None:
@@ -359,11 +354,8 @@ class Picker(Screen[None], inherit_bindings=False):
         """The line, and the line of the same conversation in the whole list: a search makes its own lines."""
         return [line, *(other for other in self.all if other.id == line.id)]
 
-    def action_rename(self) -> None:
-        line = self.lines.current
-        if line is None:
-            return
-
+    @_on_line
+    def action_rename(self, line: ListLine) -> None:
         def attempt(text: str) -> str:
             if not self.db.set_session_title(line.id, text):
                 raise HermesError(DELETED)
@@ -377,11 +369,8 @@ class Picker(Screen[None], inherit_bindings=False):
 
         self.app.push_screen(Ask("Title (leave empty for none)", line.title, attempt), renamed)
 
-    def action_export(self) -> None:
-        line = self.lines.current
-        if line is None:
-            return
-
+    @_on_line
+    def action_export(self, line: ListLine) -> None:
         def attempt(text: str) -> str:
             return str(export(self.db, line.id, Path(text.strip()).expanduser()))
 
@@ -389,14 +378,11 @@ class Picker(Screen[None], inherit_bindings=False):
             if path is not None:
                 self._say(f"Exported to {path}")
 
-        self.app.push_screen(
-            Ask("Export to which file? (.jsonl, .md or .html)", suggested(line.name), attempt), exported
-        )
+        question = Ask("Export to which file? (.jsonl, .md or .html)", suggested(line.name), attempt)
+        self.app.push_screen(question, exported)
 
-    def action_pin(self) -> None:
-        line = self.lines.current
-        if line is None:
-            return
+    @_on_line
+    def action_pin(self, line: ListLine) -> None:
         pinned = not line.pinned
 
         def done() -> None:
@@ -407,10 +393,8 @@ class Picker(Screen[None], inherit_bindings=False):
 
         self._change(lambda: self.db.pin_session(line.id, pinned), done)
 
-    def action_delete(self) -> None:
-        line = self.lines.current
-        if line is None:
-            return
+    @_on_line
+    def action_delete(self, line: ListLine) -> None:
         parts: list[str] = []
 
         def trash() -> bool:

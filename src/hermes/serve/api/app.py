@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -44,6 +44,8 @@ LARGEST = 50_000_000  # bytes of a request: a conversation with pictures in it
 SLOWEST = 120.0  # seconds a request may take to arrive
 SILENCE = 15.0  # seconds without a word, after which a stream says that the turn still runs
 _GONE = 499  # the client has disconnected
+Answer = completions.CompletionAnswer | responses.ResponseAnswer
+T = TypeVar("T")
 
 
 def api_app(
@@ -129,13 +131,7 @@ class _ApiRoutes:
 
     # ------------------------------------------------------------------------------------------ one turn
 
-    async def _answer(
-        self,
-        request: Request,
-        ask: ApiRequest,
-        answer: completions.CompletionAnswer | responses.ResponseAnswer,
-        stream: bool | None,
-    ) -> Response:
+    async def _answer(self, request: Request, ask: ApiRequest, answer: Answer, stream: bool | None) -> Response:
         async def work() -> Response:
             model = await self._model_of(ask.model)
             turn = await self._turns.begin(ask, model)
@@ -143,7 +139,7 @@ class _ApiRoutes:
                 if stream:
                     events = with_pings(turn.events, SILENCE)
                     first = await anext(events, "")  # an error before it is the response's
-                    return EventStream(answer.pieces(turn, _chained(first, events)), turn, _named(turn.session_id))
+                    return EventStream(_pieces(answer, turn, _chained(first, events)), turn, _named(turn.session_id))
                 async for _ in turn.events:
                     pass
                 await answer.remember(turn.outcome)
@@ -170,12 +166,23 @@ class EventStream(StreamingResponse):
             self._turn.stop()
 
 
-async def _chained(
-    first: StreamEvent | str, rest: AsyncGenerator[StreamEvent | str]
-) -> AsyncGenerator[StreamEvent | str]:
+async def _pieces(answer: Answer, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
+    """A reply as a stream, in the caller's protocol. An error in the middle ends it."""
+    yield "".join(answer.begun())
+    try:
+        async for event in events:
+            yield event if isinstance(event, str) else "".join(answer.piece(event))
+        await answer.remember(turn.outcome)
+    except Exception as error:
+        yield "".join(answer.failed(api_error_of(error)))
+    else:
+        yield "".join(answer.ended(turn.outcome))
+
+
+async def _chained(first: T, rest: AsyncIterator[T]) -> AsyncIterator[T]:
     yield first
-    async for event in rest:
-        yield event
+    async for one in rest:
+        yield one
 
 
 async def _json_of(request: Request) -> Any:

@@ -75,7 +75,6 @@ def app(
         Route("/api/trash", finding.trash),
         Route("/api/session/{session_id:path}", reading.session),
         Route("/api/messages/{session_id:path}", reading.messages),
-        Route("/api/compressed/{session_id:path}", reading.compressed),
         Route("/api/undone/{session_id:path}", reading.undone),
         Route("/api/events", watching.events),
         Route("/api/models", talking.models),
@@ -86,9 +85,8 @@ def app(
         Route("/api/answer/{turn_id}", talking.answer, methods=["POST"]),
         Route("/api/do/{action}/{session_id:path}", changing.do, methods=["POST"]),
     ]
-    made = Starlette(
-        routes=routes, exception_handlers={HermesError: _error_response, ApiError: _error_response}, lifespan=lifespan
-    )
+    handlers = dict.fromkeys((HermesError, ApiError), _error_response)
+    made = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     return VisitorsOnly(made, token, config.web, visitor, local=local, once=once)
 
 
