@@ -22,8 +22,7 @@ from hermes.cli.record import configuration, open_record, opened
 from hermes.cli.services import WEB
 from hermes.config import load_config
 from hermes.errors import ConfigError, MissingExtra
-from hermes.home import get_hermes_home, make_private
-from hermes.whole_files import write_whole
+from hermes.home import get_hermes_home, make_private, write_whole
 
 _WEB_PORT = 8646  # port of the service if web.port is not set
 host_option = click.option(

@@ -29,8 +29,8 @@ from textual.widgets import Footer, Input, Static
 from hermes.agent.history import NEAREST
 from hermes.chat.browse.panes import ListLine, Preview, SessionList, found_inside, line_of, matching, preview
 from hermes.errors import HermesError, InvalidInput
+from hermes.home import write_whole
 from hermes.texts import counted, shortened
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

@@ -39,7 +39,7 @@ _INDENT = "  "
 
 def calls(message: MessageRow) -> Iterator[str]:
     """Each tool call of a message, as `name(key=value, …)`."""
-    from hermes.interop.markdown import calls_of
+    from hermes.interop.documents import calls_of
     from hermes.store.records.codec import from_json
 
     for name, text in calls_of(message):
