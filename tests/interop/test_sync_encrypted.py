@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hermes.interop.sync import FolderPlace, sync
-from hermes.store.encryption import convert, keys
+from hermes.store import encryption, keys
 from hermes_state import SessionDB
 from tests.support import program
 from tests.support.encrypted_homes import files_with
@@ -56,7 +56,7 @@ def homes(tmp_path: Path, passphrase: Path) -> tuple[Path, Path]:
     one, other = tmp_path / "one", tmp_path / "other"
     for home in (one, other):
         filled(home, home.name)
-        convert.encrypt(home / "state.db", lambda: keys.by_passphrase("correct horse"))
+        encryption.encrypt(home / "state.db", lambda: keys.by_passphrase("correct horse"))
     return one, other
 
 
@@ -106,7 +106,7 @@ def test_a_wrong_passphrase_is_one_line_and_writes_nothing(
     wrong.write_text("battery staple\n")
     for encrypted in (False, True):
         if encrypted:
-            convert.encrypt(third / "state.db", lambda: keys.by_passphrase("battery staple"))
+            encryption.encrypt(third / "state.db", lambda: keys.by_passphrase("battery staple"))
         done = run(third, "sync", folder, passphrase=wrong)
         assert done.status == 1 and done.err.count("\n") == 1 and "this is not its passphrase" in done.err
         assert content(folder) == before

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from hermes.interop.formats import Export
 from hermes.interop.json_reading import encoded
 from hermes.store.records.attachments import Read, references
-from hermes.store.records.events import described, interleaved
+from hermes.store.records.sessions import described_event, interleaved
 from hermes.store.text.index_text import plain_content
 from hermes.texts import one_line, shortened, unfinished
 from hermes.times import clock
@@ -94,7 +94,7 @@ def _heading(session: ExportedSession, zone: tzinfo | None) -> str:
 
 def _event_text(event: SessionEvent, zone: tzinfo | None) -> str:
     when = clock(event["at"], zone, unknown="")
-    return f"\n## Event · {when}\n\n{fenced(described(event))}\n"
+    return f"\n## Event · {when}\n\n{fenced(described_event(event))}\n"
 
 
 def _message_text(message: MessageRow, zone: tzinfo | None) -> str:
@@ -172,7 +172,7 @@ def _link(session_id: str, names: Mapping[str, str]) -> str:
 
 
 def _event(event: SessionEvent, zone: tzinfo | None) -> str:
-    when, text = _safe(clock(event["at"], zone, unknown="")), _safe(described(event))
+    when, text = _safe(clock(event["at"], zone, unknown="")), _safe(described_event(event))
     return f'<article class="other"><header><b>event</b> {when}</header>\n<p dir="auto">{text}</p>\n</article>\n'
 
 

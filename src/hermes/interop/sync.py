@@ -41,8 +41,8 @@ from urllib.parse import unquote, urlsplit
 from hermes.errors import HermesError, InvalidInput, StoreLocked
 from hermes.home import key_file, sync_folder, write_whole
 from hermes.interop.json_reading import encoded
-from hermes.store.encryption import keys
-from hermes.store.exchange.sync.replica import Counts, NotYet, Replica
+from hermes.store import keys
+from hermes.store.exchange.replica import Counts, NotYet, Replica
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
