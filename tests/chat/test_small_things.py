@@ -73,8 +73,7 @@ def test_a_first_exchange_that_was_stopped_still_gets_a_title(
     screen.wait_for("The parser")
     screen.press("C-c")
     screen.wait_for("Stopped; the reply so far is kept.")
-    screen.press("C-d")
-    screen.wait_until_over()
+    screen.leave()
     (row,) = look(lambda db: db.list_sessions_rich())
     assert "parser" in str(row["title"]).lower()
 

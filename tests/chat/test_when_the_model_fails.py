@@ -51,8 +51,7 @@ def test_waits_count_down_and_every_kind_of_reply_says_what_it_is(home: Path, op
         told = " ".join(screen.history().split())
         assert "the model of auxiliary.compression (small) failed" in told and "refused" in told
         assert "is model.base_url right" not in told
-        screen.press("C-d")
-        screen.wait_until_over()
+        screen.leave()
     with SessionDB(db_path=home / "state.db", read_only=True) as db:
         (row,) = db.list_sessions_rich()
     shown = run("sessions", "show", row["id"], home=home).out
