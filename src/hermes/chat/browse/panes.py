@@ -27,8 +27,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hermes.commands.info_commands import tool_names
-from hermes.commands.session_choice import message_count
+from hermes.commands.info_commands import message_count, tool_names
 from hermes.store.text.index_text import fold, plain_parts
 from hermes.texts import counted, harmless, one_line, unfinished
 from hermes.times import ago
@@ -112,7 +111,7 @@ _ROUNDS, _HITS = (
 
 def found_inside(db: SessionDB, query: str) -> tuple[list[ListLine], bool]:
     """The conversations with a match, the best first, each with its best match; and whether there may be more."""
-    from hermes.agent.recall.excerpts import search_rounds
+    from hermes.agent.history import search_rounds
 
     rounds = list(islice(search_rounds(db, query, _HITS), _ROUNDS))
     found: dict[str, list[SearchHit]] = {}

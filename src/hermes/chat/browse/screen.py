@@ -26,11 +26,11 @@ from textual.geometry import Size
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, Static
 
-from hermes.agent.recall.history_text import NEAREST
+from hermes.agent.history import NEAREST
 from hermes.chat.browse.panes import ListLine, Preview, SessionList, found_inside, line_of, matching, preview
 from hermes.errors import HermesError, InvalidInput
+from hermes.home import write_whole
 from hermes.texts import counted, shortened
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hermes.home import make_private
+from hermes.home import make_private, write_whole
 from hermes.store.engines.base import Engine, Tx, drop_meta, meta_names, note_meta
 from hermes.store.records.codec import Blob
 from hermes.store.records.rows import AttachmentEntry
-from hermes.whole_files import write_whole
 
 PREFIX = "attachment:sha256:"
 _DATA_URL = re.compile(
