@@ -103,7 +103,7 @@ def test_the_editor_and_the_clipboard(server: ModelServer, home: Path, tmp_path:
     with Screen([*PROGRAM], env=env, width=100, height=30) as screen:
         screen.wait_for("❯")
         screen.line("/copy")
-        screen.wait_for("there is no reply to copy yet")
+        screen.wait_for("no reply to copy")
         screen.press("C-x", "C-e")
         screen.wait_for("❯ written in the editor")
         screen.press("Enter")

@@ -43,7 +43,7 @@ def test_a_question_answers_as_json_with_files_and_a_system_prompt(
     text, picture = server.requests[-1]["messages"][-1]["content"]
     assert "milk\neggs" in text["text"] and picture["image_url"]["url"].startswith("data:image/png;base64,")
     refused = run("-q", "x", "--attach", tmp_path / "prog.bin", home=home)
-    assert refused.status == 1 and "prog.bin is a binary file" in refused.err
+    assert refused.status == 1 and "prog.bin" in refused.err
     assert run("--json", home=home, input="").status == 2
 
 
