@@ -486,3 +486,37 @@ def test_one_question_on_a_terminal_is_rendered_and_says_how_to_go_on(
     assert screen.wait_until_over() == 0
     assert "It is four." in screen.text() and f"hermes -r {look(only_session)['id']}" in screen.text()
     assert "Hermes ·" not in screen.text()
+
+
+def test_the_line_that_resumes_is_whole_on_a_narrow_screen(server: ModelServer, open_screen: Open, look: Look) -> None:
+    screen = open_screen(width=32)
+    screen.line("good morning")
+    screen.wait_for("That is all")
+    screen.press("C-d")
+    assert screen.wait_until_over() == 0
+    assert f"hermes -r {look(only_session)['id']}" in screen.history()
+
+
+def test_the_recap_is_gold_for_you_green_for_the_agent_and_dim(server: ModelServer, open_screen: Open) -> None:
+    first = open_screen()
+    first.line("hello")
+    first.wait_for("That is all")
+    first.press("C-d")
+    first.wait_until_over()
+    second = open_screen("-c", until="Hermes ·")
+    styled = second.styled()
+    assert re.search(r"\x1b\[[0-9;]*2[0-9;]*38;5;220m●|\x1b\[2m\x1b\[38;5;220m●", styled), styled
+    assert re.search(r"\x1b\[[0-9;]*32m◆|\x1b\[2m\x1b\[32m◆", styled), styled
+
+
+def test_sigterm_at_a_question_ends_properly(
+    server: ModelServer, open_screen: Open, look: Look, tmp_path: Path
+) -> None:
+    (tmp_path / "precious.txt").write_text("x")
+    server.scripts = [[Call("terminal", command="rm precious.txt")]]
+    screen = open_screen(cwd=tmp_path)
+    screen.line("remove it")
+    screen.wait_for("[y/N]")
+    os.kill(screen.pid(), signal.SIGTERM)
+    assert screen.wait_until_over() == 128 + signal.SIGTERM
+    assert (tmp_path / "precious.txt").exists() and look(only_session)["end_reason"] == "user_exit"
