@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -222,15 +221,6 @@ def test_a_living_process_keeps_its_draft(db: Any) -> None:
     assert rows(db) == [("user", "hi"), ("assistant", "Hel")]
 
 
-def test_a_process_that_was_suspended_for_long_keeps_its_draft(db: Any) -> None:
-    draft = begun(db)
-    db.take_turn("s1", holder_name("cli"), 0.01)
-    draft.write("Hel")
-    time.sleep(0.05)
-    assert not db.is_live("s1")
-    assert not recover_abandoned(db, "s1")
-
-
 def test_a_reply_that_was_stored_after_all_is_not_stored_again(db: Any) -> None:
     draft = begun(db)
     draft.write("Hello")
@@ -266,24 +256,6 @@ def test_a_recap_after_a_crash_already_shows_what_had_arrived(db: Any, make_agen
         assert rows(db) == [("user", "hi"), ("assistant", "Hel")]
         events = list(agent.turn("again"))
         assert any("cut off by a crash" in event.text for event in events if isinstance(event, Notice))
-
-
-def test_a_restarted_reply_replaces_the_old_words_only_when_new_ones_come(db: Any) -> None:
-    draft = begun(db)
-    draft.write("old words")
-    draft.restart()
-    draft.close(keep=True)
-    with db.drafts.left_behind("s1") as kept:
-        assert kept is not None
-        assert kept.text == "old words"
-    again = db.drafts.begin("s1", after=1, model="fake")
-    again.write("old words")
-    again.restart()
-    again.write("new")
-    again.close(keep=True)
-    with db.drafts.left_behind("s1") as kept:
-        assert kept is not None
-        assert kept.text == "new"
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_a_turn_that_was_stopped_ends_when_another_has_answered_meanwhile(
             told = words_of(db, "s")
             assert told[-1] == "The answer."
             if not stays:
-                agent.release()
+                agent.lease.release()
             child.go_on()
             outcome = child.says()
             assert outcome.startswith("Fenced another process has taken over session s"), outcome

@@ -131,15 +131,6 @@ def test_a_server_over_http_is_asked(connected: Any, context: Context, http_serv
     assert answers(int(url.split(":")[2].split("/")[0]))  # it was not ours to end
 
 
-def test_two_servers_keep_their_tools_apart(connected: Any, context: Context, http_server: Any) -> None:
-    url, _ = http_server()
-    tools = connected(one=plain(N="1"), two=McpServer(url=url))
-    names = [each.name for each in tools.tools]
-    assert len(names) == len(set(names)) and {"one__add", "two__add"} <= set(names)
-    assert tool(tools, "one__environment").run(context, {"name": "N"}) == "1"
-    assert tool(tools, "two__environment").run(context, {"name": "N"}) == "(not set)"
-
-
 def test_schemas_names_and_descriptions_are_fit_for_an_endpoint(connected: Any) -> None:
     tools = connected(**{"my server": stdio()})
     for each in tools.tools:
@@ -250,28 +241,6 @@ def test_a_server_that_dies_is_started_again_by_the_next_call(connected: Any, co
             tool(tools, "x__die").run(context, {})
         assert tool(tools, "x__add").run(context, {"a": 1, "b": 1}) == "2"
     assert len(notes.read_text().splitlines()) == 3
-
-
-def test_a_server_that_died_between_calls_is_back_for_the_next(
-    connected: Any, context: Context, tmp_path: Path
-) -> None:
-    tools = connected(x=plain())
-    process_id = int(tool(tools, "x__process_id").run(context, {}))
-    psutil.Process(process_id).kill()
-    until(lambda: gone(process_id))
-    try:
-        said = tool(tools, "x__add").run(context, {"a": 1, "b": 1})
-    except ToolError:  # called before anyone could notice: that one is lost, and told as such
-        said = tool(tools, "x__add").run(context, {"a": 1, "b": 1})
-    assert said == "2"
-
-
-def test_a_server_that_will_not_start_again_says_so(connected: Any, context: Context, tmp_path: Path) -> None:
-    tools = connected(x=plain(MCP_NOTES=str(tmp_path / "notes"), MCP_ONLY_ONCE="1"))
-    with pytest.raises(ToolError, match="ended during the call"):
-        tool(tools, "x__die").run(context, {})
-    with pytest.raises(ToolError, match="I do not start twice"):
-        tool(tools, "x__add").run(context, {"a": 1, "b": 1})
 
 
 def test_a_web_server_that_comes_back_is_reached_again(connected: Any, context: Context, http_server: Any) -> None:

@@ -52,10 +52,6 @@ def test_entries_are_added_replaced_and_removed(context: Context) -> None:
     assert (context.home / "memories/MEMORY.md").read_text() == "- We use PostgreSQL 17\n"
 
 
-def test_nothing_is_there_at_first(context: Context) -> None:
-    assert memory_lines(context.home) == {"memory": [], "user": []}
-
-
 def test_the_same_entry_is_not_added_twice(context: Context) -> None:
     do(context, "add", "once")
     assert "already has that" in do(context, "add", "  once\n")
@@ -148,13 +144,6 @@ def test_wrong_arguments_are_explained(context: Context) -> None:
         with pytest.raises(ToolError, match=told):
             memory.run(context, arguments)
     assert memory_lines(context.home) == {"memory": [], "user": []}
-
-
-def test_a_folder_that_can_not_be_written_is_named(context: Context) -> None:
-    context.home.mkdir(parents=True, exist_ok=True)
-    (context.home / "memories").write_text("a file in its place")
-    with pytest.raises(ToolError, match="memories"):
-        do(context, "add", "x")
 
 
 @given(st.text(max_size=200))

@@ -72,20 +72,6 @@ def test_links_that_lead_out_are_not_followed(context: Context, tmp_path: Path) 
     assert (outside / "SKILL.md").read_text() == "secret"
 
 
-def test_links_within_the_folder_are_fine(context: Context) -> None:
-    do(context, "save", name="release", content=RELEASE)
-    (context.home / "skills/publish").symlink_to("release")
-    assert do(context, "view", name="publish") == RELEASE
-
-
-def test_a_whole_folder_that_is_a_link_is_fine(context: Context, tmp_path: Path) -> None:
-    (tmp_path / "dotfiles").mkdir()
-    context.home.mkdir(parents=True, exist_ok=True)
-    (context.home / "skills").symlink_to(tmp_path / "dotfiles")
-    do(context, "save", name="x", content="y")
-    assert (tmp_path / "dotfiles/x/SKILL.md").read_text() == "y\n"
-
-
 def test_an_unknown_skill_names_the_known_ones(context: Context) -> None:
     do(context, "save", name="release", content=RELEASE)
     with pytest.raises(ToolError, match="there is no skill relase; there are: release"):

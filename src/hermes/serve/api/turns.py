@@ -316,7 +316,7 @@ class ServedTurns:
         def over() -> None:
             if not agent.background_running():
                 with suppress(HermesError):  # the lease expires by itself
-                    agent.release()
+                    agent.lease.release()
             self._running.discard(turn)
             self._conversations.leave(name)
 
