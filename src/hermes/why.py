@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 from hermes.errors import InvalidInput
 from hermes.git_file import GitFile, Line, first_commits
 from hermes.store.records.codec import from_json
-from hermes.store.records.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
+from hermes.store.records.file_changes import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
 from hermes.texts import content_text, counted, one_line, shortened_line
 from hermes.times import ago
 

@@ -46,27 +46,6 @@ def texts(db: Any, session_id: str) -> list[Any]:
 # ------------------------------------------------------------------ the plan
 
 
-def rows(*roles: str) -> list[dict[str, Any]]:
-    """user/assistant/tool/system rows; "a2" is an assistant with two calls, "t" the next result."""
-    out: list[dict[str, Any]] = []
-    waiting: list[str] = []
-    for number, role in enumerate(roles):
-        row: dict[str, Any] = {
-            "id": 100 + number,
-            "role": {"u": "user", "a": "assistant", "t": "tool", "s": "system"}[role[0]],
-            "content": "x",
-        }
-        if role[0] == "a" and len(role) > 1:
-            waiting = [f"c{number}.{n}" for n in range(int(role[1:]))]
-            row["tool_calls"] = [
-                {"id": one, "type": "function", "function": {"name": "f", "arguments": "{}"}} for one in waiting
-            ]
-        if role[0] == "t":
-            row["tool_call_id"] = waiting.pop(0) if waiting else "nobody"
-        out.append(row)
-    return out
-
-
 def plan(
     messages: list[dict[str, Any]], config: Config, room: int = 50_000, **more: Any
 ) -> tuple[int | None, int | None] | None:
@@ -78,28 +57,25 @@ def plan(
     return messages[head - 1]["id"] if head else None, messages[tail]["id"] if tail < len(messages) else None
 
 
-def test_the_head_is_the_first_exchange_and_the_tail_is_widened_to_whole_turns() -> None:
-    messages = rows("u", "a1", "t", "a", "u", "a", "u", "a", "u", "a1", "t", "a", "u", "a")
-    # the last 4 begin inside the turn of message 8
-    assert plan(messages, config_of(1, 4)) == (103, 108)
+def test_there_is_no_plan_where_all_is_kept_or_was_summarised() -> None:
+    def turns(*texts: str) -> list[dict[str, Any]]:
+        return [{"id": n, "role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
 
-
-def test_a_conversation_that_is_all_head_and_tail_has_no_plan() -> None:
-    assert plan(rows("u", "a", "u", "a"), config_of(1, 2)) is None
-    assert plan(rows("u", "a"), config_of(1, 20)) is None
-    assert plan([], config_of()) is None
-
-
-def test_a_middle_that_is_only_an_earlier_summary_is_not_compressed_again() -> None:
-    messages = rows("u", "a", "u", "u", "a")
-    messages[2]["content"] = f"{SUMMARY_MARK}: 5 messages]\n\n- x"
-    assert plan(messages, config_of(1, 2)) is None
+    assert plan(turns("q", "a", "q", "a"), config_of(1, 2)) is None
+    assert plan(turns("q", "a"), config_of(1, 20)) is None
+    assert plan(turns("q", "a", f"{SUMMARY_MARK}: 5 messages]\n\n- x", "a", "q", "a"), config_of(1, 2)) is not None
+    notes = {"id": 9, "role": "user", "content": f"{SUMMARY_MARK}: 5 messages]\n\n- x"}
+    assert plan([*turns("q", "a"), notes, *turns("q", "a")], config_of(1, 2)) is None
 
 
 def test_one_endless_turn_is_cut_between_its_steps() -> None:
-    messages = rows("u", *["a1", "t"] * 30)
-    for message in messages[1:]:
-        message["content"] = "x" * 400
+    messages: list[dict[str, Any]] = [{"id": 100, "role": "user", "content": "x"}]
+    for number in range(101, 161, 2):
+        made = [{"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+        messages += [
+            {"id": number, "role": "assistant", "content": "x" * 400, "tool_calls": made},
+            {"id": number + 1, "role": "tool", "content": "x" * 400, "tool_call_id": f"c{number}"},
+        ]
     assert plan(messages, config_of(1, 6)) is None, "all of it fits"
     head_until, tail_from = plan(messages, config_of(1, 6), 2_400, shrink=True) or (None, None)
     assert head_until == 100

@@ -130,9 +130,8 @@ def test_a_file_that_is_not_whole_is_no_model(hermes_home: Path) -> None:
 
 
 def test_an_unknown_model_names_those_there_are(hermes_home: Path) -> None:
-    for words in (("install", "gpt-9"), ("remove", "gpt-9")):
-        done = run("model", *words, home=hermes_home)
-        assert done.status == 1 and "smollm2" in done.err and len(done.err.splitlines()) == 1
+    done = run("model", "install", "gpt-9", home=hermes_home)
+    assert done.status == 1 and "smollm2" in done.err and len(done.err.splitlines()) == 1
     with pytest.raises(InvalidInput):
         install("gpt-9")
 
@@ -141,7 +140,7 @@ def test_a_file_that_can_not_be_loaded_is_explained(tmp_path: Path, db: Any) -> 
     pytest.importorskip("xllamacpp")
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF" + os.urandom(1000))
-    with pytest.raises(ModelError, match="hermes model remove smollm2"):
+    with pytest.raises(ModelError, match="hermes model install smollm2"):
         list(EmbeddedModel(bad).stream([{"role": "user", "content": "hi"}], cancelled=lambda: False))
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from hermes.agent.leases import Lease, SessionLease, renewing
+from hermes.agent.turn import Text
 from hermes.errors import Fenced, SessionBusy
 from hermes.store.api.session_db import Transactions
-from hermes.store.coordination.leases import holder_name
+from hermes.store.leases import holder_name
 from hermes_state import SessionDB
 from tests.support.waiting import PATIENCE, until
-from tests.support.wire import Wire, said
+from tests.support.wire import Wire, delta, end, said, sse
 
 pytestmark = pytest.mark.mechanism
 
@@ -233,3 +234,18 @@ def test_a_session_is_released_in_the_transaction_of_the_reply(make_db: Any, mak
             assert not db.is_live("s1")
     assert all(holder is not None and holder.endswith(":cli") for holder in seen) and len(seen) == 2
     assert [row["content"] for row in db.get_messages("s1")] == ["first", "one", "second", "two"]
+
+
+def test_a_turn_that_slept_while_another_process_went_on_stores_nothing_more(make_db: Any, make_agent: Any) -> None:
+    db = make_db()
+    half = sse(delta(content="Half of "), delta(content="an answer."), end())
+    with Wire([half]) as wire, SessionDB(db_path=db.path) as elsewhere:
+        agent, other = make_agent(wire, db=db), SessionLease(elsewhere)
+        with pytest.raises(Fenced):
+            for event in agent.turn("the question"):
+                if isinstance(event, Text) and elsewhere.turn_holder("s1") and not other.held:
+                    elsewhere.release_lease(*agent.lease.fence)  # as if it had expired
+                    other.take("s1")
+                    elsewhere.append_message("s1", "assistant", "Answered there.")
+        other.release()
+    assert [row["content"] for row in db.get_messages("s1")] == ["the question", "Answered there."]

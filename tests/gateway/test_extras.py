@@ -36,10 +36,10 @@ PARTS: dict[str, list[str]] = {
     "chat": ["hermes.agent.models.endpoint", "hermes.agent.tools", "hermes.chat", "hermes.commands", "mcp"],
     "embedded": ["hermes.agent.models.offline", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
-    "acp": ["hermes.serve.acp.server", "hermes.cli.acp"],
-    "encryption": ["hermes.store.encryption.convert", "argon2", "cryptography", "keyring"],
-    "meaning": ["hermes.store.search.meaning.vectors", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
-    "multilingual": ["hermes.store.search.meaning.encoders", "numpy"],
+    "acp": ["hermes.serve.acp.server", "hermes.cli.serving"],
+    "encryption": ["hermes.store.encryption", "argon2", "cryptography", "keyring"],
+    "meaning": ["hermes.store.search.vectors", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
+    "multilingual": ["hermes.store.search.encoders", "numpy"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
     **{
         extra: [*GATEWAY, module.removesuffix(".adapter")]

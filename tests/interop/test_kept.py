@@ -304,23 +304,6 @@ def test_chatgpts_tool_calls_have_their_results_and_files_their_bytes(tmp_path: 
     assert answer["content"] == "It says 1."
 
 
-def test_a_selection_of_another_store_comes_with_its_attachments(tmp_path: Path) -> None:
-    home, other = tmp_path / "home", tmp_path / "other"
-    with SessionDB(other / "state.db") as db:
-        for name, folder in (("a", "/work/a"), ("b", "/work/b"), ("gone", "/work/a")):
-            db.create_session(name, "cli", cwd=folder)
-            db.append_message(name, "user", [{"type": "image_url", "image_url": {"url": PICTURE}}])
-        db.trash_session("gone")
-    assert "1 session with 1 message imported" in brought_in(other / "state.db", home, "--folder", "/work/a")
-    session = sessions(home)["a"]
-    assert pictures(session["messages"][0]) == 1
-    with SessionDB(home / "state.db") as db:
-        assert db.check() == []
-    assert [file.read_bytes() for file in (home / "attachments").rglob("*") if file.is_file()] == [
-        base64.b64decode(PIXEL)
-    ]
-
-
 def test_found_lists_what_lies_in_the_usual_places(tmp_path: Path) -> None:
     home, user = tmp_path / "home", tmp_path / "user"
     whole = [one for one in conversation() if not isinstance(one, str)]
@@ -328,8 +311,8 @@ def test_found_lists_what_lies_in_the_usual_places(tmp_path: Path) -> None:
     lines(user / ".codex" / "sessions" / f"rollout-2026-03-02T09-00-00-{THREAD}.jsonl", rollout())
     places = {"HOME": str(user), "CLAUDE_CONFIG_DIR": "", "CODEX_HOME": "", "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
     brought_in(file, home)
-    done = program.run("sessions", "import", "--found", "--dry-run", home=home, env=places)
-    assert done.status == 0, done
+    done = program.run("sessions", "import", "--found", home=home, env=places)
+    assert done.status == 1 and "--yes" in done.err
     head, _, *rest = done.out.splitlines()
     rows = [line.split() for line in (head, *rest)]
     assert rows[0] == ["Program", "Sessions", "Messages", "Size", "New", "messages"]

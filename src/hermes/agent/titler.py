@@ -21,7 +21,7 @@ from hermes.agent.history import EXTRACTIVE, NOTE, SUMMARY_MARK, message_text, q
 from hermes.agent.models.model import can_write, counted_for, without_thinking
 from hermes.agent.summary import DENSE_ENDINGS, DENSE_OPENINGS, DENSE_RUN, is_stop, paragraphs, sentences, words
 from hermes.errors import InvalidInput, TitleClash
-from hermes.store.coordination.leases import holder_name, title_lease
+from hermes.store.leases import holder_name, title_lease
 from hermes.store.records.titles import titled_key
 from hermes.store.text.index_text import fold
 from hermes.texts import harmless, shortened

@@ -21,8 +21,8 @@ from hermes.commands.info_commands import message_count, tool_names
 from hermes.commands.session_commands import USER_EXIT, continued, exchanges, is_summary
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
-from hermes.store.coordination.leases import is_gone, is_ours
-from hermes.store.records.events import RECALLED, described, interleaved
+from hermes.store.leases import is_gone, is_ours
+from hermes.store.records.sessions import RECALLED, described_event, interleaved
 from hermes.texts import content_text, counted, harmless, shortened_line, unfinished
 from hermes.times import ago, duration, zone_of
 
@@ -196,7 +196,7 @@ def unanswered(rows: list[MessageRow], events: Sequence[SessionEvent]) -> str | 
     """A note about a model error after the last message, if it was not answered."""
     events = [event for event in events if event["kind"] != RECALLED]
     last = [event for is_event, event in interleaved(rows, events)][-1:]
-    return described(last[0]) if last and last[0] in events else None
+    return described_event(last[0]) if last and last[0] in events else None
 
 
 def entries_of(rows: list[MessageRow]) -> list[Entry]:

@@ -20,7 +20,7 @@ from hermes.interop.formats import Export
 from hermes.interop.json_reading import encoded
 from hermes.interop.markdown import calls_of
 from hermes.store.records.attachments import Read, references
-from hermes.store.records.events import described, interleaved
+from hermes.store.records.sessions import described_event, interleaved
 from hermes.store.text.index_text import plain_content
 from hermes.texts import shortened, unfinished
 from hermes.times import clock
@@ -107,7 +107,7 @@ def _link(session_id: str, names: Mapping[str, str]) -> str:
 
 
 def _event(event: SessionEvent, zone: tzinfo | None) -> str:
-    when, text = _safe(clock(event["at"], zone, unknown="")), _safe(described(event))
+    when, text = _safe(clock(event["at"], zone, unknown="")), _safe(described_event(event))
     return f'<article class="other"><header><b>event</b> {when}</header>\n<p dir="auto">{text}</p>\n</article>\n'
 
 

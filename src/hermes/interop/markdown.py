@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hermes.interop.formats import Export
 from hermes.interop.json_reading import encoded
-from hermes.store.records.events import described, interleaved
+from hermes.store.records.sessions import described_event, interleaved
 from hermes.store.text.index_text import plain_content
 from hermes.texts import one_line, unfinished
 from hermes.times import clock
@@ -70,7 +70,7 @@ def _head(session: ExportedSession, zone: tzinfo | None) -> str:
 
 def _event(event: SessionEvent, zone: tzinfo | None) -> str:
     when = clock(event["at"], zone, unknown="")
-    return f"\n## Event · {when}\n\n{fenced(described(event))}\n"
+    return f"\n## Event · {when}\n\n{fenced(described_event(event))}\n"
 
 
 def _message(message: MessageRow, zone: tzinfo | None) -> str:

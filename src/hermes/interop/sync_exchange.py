@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from hermes.errors import InvalidInput
-from hermes.store.exchange.sync.replica import Counts, NotYet, Replica
+from hermes.store.exchange.replica import Counts, NotYet, Replica
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from hermes.errors import HermesError, InvalidInput
 from hermes.interop.sync_exchange import ExchangePlace, StorePlace
-from hermes.store.exchange.sync.replica import NotYet
+from hermes.store.exchange.replica import NotYet
 
 _VERSION = 1
 _MOST = 1 << 31  # bytes after a line

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hermes.agent.loop import Agent
     from hermes.agent.tools.permission import Answer
     from hermes.agent.turn import Event, TurnEnded
-    from hermes.store.coordination.cron import CronDB, Job
+    from hermes.store.gateway.cron import CronDB, Job
 
 NAME: Final = "delegate"
 MOST_CHARS: Final = 40_000
@@ -141,7 +141,7 @@ class _JobChange(Struct):
 
 
 def _run_cron(context: Context, arguments: _JobChange) -> str:
-    from hermes.store.coordination.cron import CronDB
+    from hermes.store.gateway.cron import CronDB
 
     action = arguments.action
     store = CronDB(context.db)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from hermes.gateway.events import Attachment, Event
 
 FETCH_SECONDS = 120.0  # for one file, retries included
-MOST_QUOTED = 1_000  # characters of a quoted message
 _log = logging.getLogger("hermes.gateway")
 
 
@@ -51,16 +50,6 @@ def content_of(services: Services, event: Event, spoken: str) -> str | list[Any]
     if services.stopping:
         return None
     return joined(spoken, notes, parts)
-
-
-def quotation(quoted: str | None, most: int | None = MOST_QUOTED) -> str:
-    """A quoted message as the model sees it: each line marked, and no more than `most` characters (None: all)."""
-    if not quoted or not quoted.strip():
-        return ""
-    words = quoted.strip()
-    if most is not None and len(words) > most:
-        words = f"{words[:most].rstrip()} …"
-    return "".join(f"> {line}\n" for line in words.splitlines()) + "\n"
 
 
 def _note_and_part(services: Services, event: Event, attachment: Attachment, room: int) -> tuple[str, Any]:

@@ -30,7 +30,7 @@ from hermes.agent.tools.permission import visible
 from hermes.agent.turn import EmptyReply, Event, Notice, Text, Thought, ToolFinished, ToolProgress, ToolStarted
 from hermes.config.settings_schema import McpServer
 from hermes.errors import InvalidInput
-from hermes.store.records.events import RECALLED
+from hermes.store.records.sessions import RECALLED
 from hermes.texts import content_text, shortened_line
 
 if TYPE_CHECKING:

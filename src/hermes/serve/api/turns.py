@@ -29,7 +29,7 @@ from hermes.agent.turn_session import Also
 from hermes.errors import HermesError, SessionBusy
 from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, home_of, last_id, user_of
 from hermes.serve.http_messages import ApiError
-from hermes.store.coordination.leases import source_of
+from hermes.store.leases import source_of
 
 if TYPE_CHECKING:
     from hermes.config import Config

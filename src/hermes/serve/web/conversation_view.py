@@ -23,7 +23,7 @@ from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
 from hermes.serve.web.talking import answering_here
 from hermes.serve.web.visitors import Visitor, visitor_of
-from hermes.store.coordination.leases import holder_name, is_gone, is_ours, session_lease, source_of
+from hermes.store.leases import holder_name, is_gone, is_ours, session_lease, source_of
 from hermes.texts import content_text, encodable, one_line
 from hermes.why import files_changed
 

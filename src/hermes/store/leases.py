@@ -209,6 +209,42 @@ def is_gone(holder: str) -> bool:
         return False
 
 
+# ---------------------------------------------------------------------------------------------- connections of gateways
+#
+# A platform's bot, mailbox or port is connected by one gateway at a time, which does all of its work. The lease
+# `job:connection:<name>` shows which one; its token fences everything that gateway stores for the connection. Each running
+# gateway also holds `job:gateway:<holder>`.
+
+_CONNECTION, _GATEWAY = "job:connection:", "job:gateway:"
+
+
+def connection_lease(name: str) -> str:
+    """The name of the lease of the gateway that is connected to a platform or to one of its accounts."""
+    return f"{_CONNECTION}{name}"
+
+
+def join_gateways(tx: Tx, holder: str, ttl: float) -> tuple[str, int] | None:
+    """Take the lease that shows that a gateway runs; its name and token."""
+    token = acquire(tx, f"{_GATEWAY}{holder}", holder, ttl)
+    return None if token is None else (f"{_GATEWAY}{holder}", token)
+
+
+def gateways(tx: Tx) -> list[str]:
+    """The holder names of the gateways that run."""
+    return sorted(holder for holder, _ in holders(tx, _GATEWAY).values())
+
+
+def connected(tx: Tx) -> dict[str, str]:
+    """The connected platforms and accounts, each with the holder name of its gateway."""
+    return {lease.removeprefix(_CONNECTION): holder for lease, (holder, _) in holders(tx, _CONNECTION).items()}
+
+
+def free_gateways(tx: Tx) -> None:
+    """Free every connection: for the only gateway of a file, which has just started."""
+    for lease in sorted((*holders(tx, _CONNECTION), *holders(tx, _GATEWAY))):
+        release(tx, lease)
+
+
 # ---------------------------------------------------------------------------------------------- handoffs
 #
 # A session is moved from one platform to another: NULL → pending → running → completed or failed. The claimer holds the

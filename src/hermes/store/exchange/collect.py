@@ -1,29 +1,169 @@
-"""Puts changes made in this store since the last synchronisation into its documents.
+"""The documents that a store keeps of its sessions, and how changes made here since the last synchronisation come into them.
+
+Each store keeps, beside its rows, what it has sent and received of every session: a document (document.py) and the names of its
+messages, in tables that are made with the first synchronisation. No text of a message is in them. A document is a whole
+session, not a log of changes: shredding removes a file, nothing has to be compacted, and a lost or repeated file does no harm.
+The price is that a changed session is written whole. A message is named by a digest of what it was when it was first sent, so
+copies of a store, restored backups and the same history imported twice give the same names.
 
 A session is compared with what it was when it was last compared; what differs was changed here, and gets a clock. So no
-write of any program has to know of synchronisation, and what another program wrote into the file counts as well.
-
-The state of a session is its fingerprint, which shows whether anything changed, and its values; values name messages as
-documents do, not by the ids they have here.
+write of any program has to know of synchronisation, and what another program wrote into the file counts as well. The state of
+a session is its fingerprint, which shows whether anything changed, and its values; values name messages as documents do, not by
+the ids they have here. replica.py puts a merged document into the rows.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Tx
-from hermes.store.exchange.sync import document as documents
-from hermes.store.exchange.sync import tables
-from hermes.store.exchange.sync.document import DELETED, LIVE, TICKS, TRASHED, Placement, digest
-from hermes.store.exchange.sync.tables import TreeState
-from hermes.store.records import codec, events, lineage, message_reading, message_values
+from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx, get_meta, note_meta, rows_among
+from hermes.store.exchange import document as documents
+from hermes.store.exchange.document import DELETED, LIVE, TICKS, TRASHED, Document, Placement, digest
+from hermes.store.records import codec, lineage, message_reading, message_values, sessions
 from hermes.store.records.lineage import StoredRow, await_again
 from hermes.store.redact import redact
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.replay import SessionState
+
+STORE = "sync_store"  # the key of state_meta with this store's permanent id
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS sync_trees (
+        tree TEXT PRIMARY KEY, state TEXT NOT NULL, version TEXT NOT NULL, fingerprint TEXT NOT NULL)""",
+    "CREATE TABLE IF NOT EXISTS sync_forks (session_id TEXT PRIMARY KEY, tree TEXT NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS sync_messages (
+        origin TEXT PRIMARY KEY, tree TEXT NOT NULL, message_id INTEGER NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS idx_sync_messages ON sync_messages(message_id)",
+    "CREATE TABLE IF NOT EXISTS sync_seen (name TEXT PRIMARY KEY)",
+)
+
+
+@dataclass(slots=True)
+class TreeState:
+    """The document of a session and its forks, and what this store had when it last compared them."""
+
+    document: Document
+    local: dict[str, Any] = field(default_factory=dict)  # by session, its values here when they were last compared
+    version: str = ""
+    fingerprint: str = ""
+    known: bool = True  # it has been saved before
+
+    @property
+    def tree(self) -> str:
+        return str(self.document["id"])
+
+
+def prepare(engine: Engine) -> str:
+    """Create the tables, if they do not exist; returns the permanent id of this store. Not inside a transaction."""
+    with engine.read() as tx:
+        there = tx.has_table("sync_seen")
+        known = get_meta(tx, STORE) if there else None
+    if known is not None:
+        return str(known)
+    engine.make_tables(TABLES)
+    with engine.write() as tx:
+        note_meta(tx, STORE, os.urandom(8).hex())
+        return str(get_meta(tx, STORE))
+
+
+def load(tx: Tx, tree: str) -> TreeState:
+    """The state of a session; an empty one when it is not known."""
+    row = tx.row("SELECT state, version, fingerprint FROM sync_trees WHERE tree = ?", (tree,))
+    if row is None:
+        return TreeState(documents.new(tree), known=False)
+    kept = codec.from_json(row[0])
+    return TreeState(kept["document"], kept["local"], row[1], row[2])
+
+
+def save(tx: Tx, state: TreeState) -> None:
+    """Store the state of a session."""
+    text = documents.canonical({"document": state.document, "local": state.local})
+    tx.run(
+        "INSERT INTO sync_trees(tree, state, version, fingerprint) VALUES(?, ?, ?, ?) ON CONFLICT(tree) DO UPDATE SET"
+        " state = excluded.state, version = excluded.version, fingerprint = excluded.fingerprint",
+        (state.tree, text, state.version, state.fingerprint),
+    )
+    for fork in state.document["sessions"].keys() - {state.tree}:
+        tx.run("INSERT INTO sync_forks(session_id, tree) VALUES(?, ?) ON CONFLICT DO NOTHING", (fork, state.tree))
+
+
+def tree_of(tx: Tx, session_id: str) -> str:
+    """The session whose document contains this one: itself, unless it is a fork."""
+    found = tx.value("SELECT tree FROM sync_forks WHERE session_id = ?", (session_id,))
+    return session_id if found is None else str(found)
+
+
+def forks_of(tx: Tx, tree: str) -> list[str]:
+    """The forks of a session."""
+    return tx.column("SELECT session_id FROM sync_forks WHERE tree = ? ORDER BY session_id", (tree,))
+
+
+def versions(tx: Tx) -> dict[str, tuple[str, str]]:
+    """By session, the version of its document here, and how it looked when it was last compared."""
+    return {row[0]: (row[1], row[2]) for row in tx.rows("SELECT tree, version, fingerprint FROM sync_trees")}
+
+
+# ------------------------------------------------------------------------------------------ names of messages
+
+
+def remember(tx: Tx, tree: str, origin: str, message_id: int) -> None:
+    """Record the name that a message has among stores."""
+    tx.run(
+        "INSERT INTO sync_messages(origin, tree, message_id) VALUES(?, ?, ?) ON CONFLICT(origin) DO UPDATE SET"
+        " message_id = excluded.message_id, tree = excluded.tree",
+        (origin, tree, message_id),
+    )
+
+
+def origins(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
+    """By id, the names of these messages, as far as they have one."""
+    return dict(rows_among(tx, "SELECT message_id, origin FROM sync_messages WHERE {these}", ids, "message_id"))
+
+
+def rows_of(tx: Tx, names: Iterable[str]) -> dict[str, StoredRow]:
+    """By name, the rows of these messages that are here."""
+    sql = "SELECT y.origin, m.id, m.session_id, m.hidden FROM sync_messages y JOIN messages m ON m.id = y.message_id"
+    rows = rows_among(tx, f"{sql} WHERE {{these}}", list(names), "y.origin")
+    return {origin: StoredRow(*row) for origin, *row in rows}
+
+
+def forget_missing(tx: Tx, tree: str) -> None:
+    """Forget the names of messages of a session that are no longer stored."""
+    sql = "DELETE FROM sync_messages WHERE tree = ? AND NOT EXISTS (SELECT 1 FROM messages m WHERE m.id = message_id)"
+    tx.run(sql, (tree,))
+
+
+# ------------------------------------------------------------------------------------------ what was seen
+
+
+def mark_merged(tx: Tx, name: str) -> None:
+    """Record that this version of a document was merged here."""
+    tx.run("INSERT INTO sync_seen(name) VALUES(?) ON CONFLICT DO NOTHING", (name,))
+
+
+def shredded(tx: Tx, session_ids: Iterable[str]) -> None:
+    """Forget everything about shredded sessions but that they were shredded."""
+    if not tx.has_table("sync_seen"):
+        return
+    for session_id in session_ids:
+        tree = tree_of(tx, session_id)
+        own = "SELECT id FROM messages WHERE session_id = ?"
+        tx.run(f"DELETE FROM sync_messages WHERE message_id IN ({own})", (session_id,))
+        state = load(tx, tree)
+        if not state.known:
+            continue
+        state.document["sessions"][session_id] = {**documents.new_session(), "shred": True}
+        state.document = documents.normal(state.document)
+        state.local.pop(session_id, None)
+        state.fingerprint = ""
+        save(tx, state)
+
+
+# ------------------------------------------------------------------------------------------ what a session looks like
 
 FIELDS = (
     "source", "user_id", "model", "model_config", "parent_session_id", "started_at", "ended_at", "end_reason",
@@ -95,8 +235,8 @@ def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
     values, state = replay.session_columns(tx, session_id), replay.session_state(tx, session_id)
     fields = {name: values[name] for name in (*FIELDS, "system_prompt")}
     fields["title"] = values["title"] if values["trashed_at"] is None else values["trashed_title"]
-    recorded = events.of_session(tx, session_id)
-    named = tables.origins(tx, [event["after"] for event in recorded])
+    recorded = sessions.events_of(tx, session_id)
+    named = origins(tx, [event["after"] for event in recorded])
     return {
         "fields": fields,
         "usage": {name: values[name] for name in USAGE if values[name]},
@@ -114,7 +254,7 @@ def view_of(tx: Tx, state: SessionState) -> dict[str, Any]:
     sql = f"SELECT id FROM messages WHERE session_id = ? AND id BETWEEN ? AND ? AND coalesce(hidden, 0) <> {REPLACED}"
     ranges = [tx.column(f"{sql} ORDER BY id", ref[1:4]) for ref in state["refs"]]
     ids = [one for one, _ in hidden] + [cut for _, cut in state["rewinds"]] + [ref[4] for ref in state["refs"]]
-    named = tables.origins(tx, [*ids, *(one for some in ranges for one in some)])
+    named = origins(tx, [*ids, *(one for some in ranges for one in some)])
     refs = [
         [named.get(after, "" if after == 0 else "?"), [named[one] for one in some if one in named], rewound, born]
         for (*_, after, rewound, born), some in zip(state["refs"], ranges, strict=True)
@@ -155,28 +295,19 @@ def body_of(row: tuple[Any, ...], attached: Any) -> dict[str, Any]:
 
 def changed_trees(tx: Tx) -> list[str]:
     """The sessions that may differ from their documents, the oldest first."""
-    prints, forks, noted = fingerprints(tx), tables.forks(tx), tables.versions(tx)
-    members: dict[str, list[str]] = {tree: [tree] for tree in noted}
-    for session_id in (one for one in prints if not one.startswith(KEPT_OF)):
-        members.setdefault(forks.get(session_id, session_id), []).append(session_id)
-    for fork, tree in forks.items():
-        members.setdefault(tree, []).append(fork)
-    for tree in _deleted_unknown(tx, members.keys() | prints.keys() | forks.keys()):
-        members[tree] = [tree]
-    changed = {tree for tree, ids in members.items() if noted.get(tree, ("", ""))[1] != combined(prints, set(ids))}
+    prints, noted = fingerprints(tx), versions(tx)
+    forks: dict[str, str] = {row[0]: row[1] for row in tx.rows("SELECT session_id, tree FROM sync_forks")}
+    # Sessions that were deleted before any synchronisation count as well: another store may have them from elsewhere.
+    deleted = tx.column("SELECT DISTINCT session_id FROM audit WHERE action = 'delete' AND session_id IS NOT NULL")
+    members: defaultdict[str, set[str]] = defaultdict(set)
+    for tree in {*noted, *deleted}.difference(forks):
+        members[tree].add(tree)
+    for one in (*prints, *forks):
+        if not one.startswith(KEPT_OF):
+            members[forks.get(one, one)].add(one)
+    changed = {tree for tree, ids in members.items() if noted.get(tree, ("", ""))[1] != combined(prints, ids)}
     order = tx.column("SELECT id FROM sessions ORDER BY started_at, id")
     return [tree for tree in order if tree in changed] + sorted(changed.difference(order))
-
-
-def _deleted_unknown(tx: Tx, known: Iterable[str]) -> list[str]:
-    """Sessions that were deleted before any synchronisation: another store may have them from elsewhere."""
-    deleted = tx.column("SELECT DISTINCT session_id FROM audit WHERE action = 'delete' AND session_id IS NOT NULL")
-    known = set(known)
-    return [one for one in deleted if one not in known]
-
-
-def _was_deleted(tx: Tx, session_id: str) -> bool:
-    return tx.row("SELECT 1 FROM audit WHERE action = 'delete' AND session_id = ? LIMIT 1", (session_id,)) is not None
 
 
 # ------------------------------------------------------------------------------------------ one session
@@ -184,13 +315,14 @@ def _was_deleted(tx: Tx, session_id: str) -> bool:
 
 def bring_up_to_date(tx: Tx, tree: str, store: str) -> TreeState:
     """Put into a session's document what was changed here."""
-    state = tables.load(tx, tree)
-    ids = [tree, *tables.forks_of(tx, tree)]
+    state = load(tx, tree)
+    ids = [tree, *forks_of(tx, tree)]
     prints = fingerprints(tx, ids)
     now = combined(prints, ids)
     if state.known and state.fingerprint == now:
         return state
-    if not state.known and not prints and not _was_deleted(tx, tree):
+    deleted = "SELECT 1 FROM audit WHERE action = 'delete' AND session_id = ? LIMIT 1"
+    if not state.known and not prints and tx.row(deleted, (tree,)) is None:
         return state
     here = [one for one in ids if one in prints]
     _owners_first(tx, tree, here, store)
@@ -206,13 +338,13 @@ def settle(tx: Tx, state: TreeState) -> None:
         if session_id not in state.local and entry.get("life", [[LIVE]])[0][0] == DELETED:
             state.document["sessions"][session_id] = {**documents.new_session(), "life": entry["life"]}
     state.version = version_of(tx, state)
-    tables.save(tx, state)
+    save(tx, state)
 
 
 def version_of(tx: Tx, state: TreeState) -> str:
     """The name of this document's content, and of what of it is here as text."""
     document = state.document
-    rows = tables.rows_of(tx, [origin for origin, record in document["messages"].items() if "b" in record])
+    rows = rows_of(tx, [origin for origin, record in document["messages"].items() if "b" in record])
     lacking = documents.absent(document, rows)
     carried = [row_origin for row_origin, _ in carried_without_owner(tx, document)]
     whole = "full" if not lacking else digest(lacking, 12)
@@ -233,7 +365,7 @@ def carried(document: documents.Document, session_ids: Iterable[str]) -> set[str
 def carried_without_owner(tx: Tx, document: documents.Document) -> list[tuple[str, StoredRow]]:
     """Messages that the sessions of a document show and whose owner is in the trash or deleted: where the owner was deleted,
     they can't be taken from its document."""
-    rows = tables.rows_of(tx, carried(document, document["sessions"]))
+    rows = rows_of(tx, carried(document, document["sessions"]))
     live = "SELECT 1 FROM sessions WHERE id = ? AND trashed_at IS NULL AND purged IS NULL"
     gone = {owner for owner in {row.owner for row in rows.values()} if tx.row(live, (owner,)) is None}
     return [(origin, row) for origin, row in sorted(rows.items()) if row.owner in gone or row.hidden == KEPT]
@@ -246,7 +378,7 @@ def _owners_first(tx: Tx, tree: str, here: Iterable[str], store: str) -> None:
             "SELECT from_session, first_id, last_id FROM session_refs WHERE session_id = ? ORDER BY ord", (session_id,)
         )
         for owner, first, last in refs:
-            other = tables.tree_of(tx, owner)
+            other = tree_of(tx, owner)
             unnamed = tx.row(
                 "SELECT 1 FROM messages m WHERE m.session_id = ? AND m.id BETWEEN ? AND ? AND coalesce(m.hidden, 0) <> ?"
                 " AND NOT EXISTS (SELECT 1 FROM sync_messages y WHERE y.message_id = m.id) LIMIT 1",
@@ -263,7 +395,7 @@ def _name_kept_messages(tx: Tx, owner: str, store: str) -> None:
     """Name the messages that are only there for others, of a session that was deleted before its first synchronisation, in a
     document of their own."""
     tree = KEPT_OF + owner
-    state = tables.load(tx, tree)
+    state = load(tx, tree)
     _Comparison(tx, state, store).messages_of(owner, named=tree)
     state.document["sessions"][tree] = {**documents.new_session(), "life": [[DELETED, 0.0], 0, ""]}
     state.fingerprint = combined(fingerprints(tx, [tree]), [tree])
@@ -320,17 +452,17 @@ class _Comparison:
             f" AND coalesce(m.hidden, 0) <> {REPLACED} ORDER BY m.id",
             (session_id,),
         )
-        origins = tables.origins(self.tx, [row[0] for row in rows])
+        names = origins(self.tx, [row[0] for row in rows])
         attached = message_reading.attached(self.tx, session_id) if rows else {}
         stored = [(row[0], row[-1], body_of(row[:-1], attached)) for row in rows]
         first_versions = self._first_versions(session_id, stored, attached)
         for number, hidden, body in stored:
-            origin = origins.get(number)
+            origin = names.get(number)
             if (hidden == KEPT and named is None) or (named is not None and origin is not None and origin not in known):
                 continue
             if origin is None or origin not in known:
                 origin = self._name(session_id, first_versions.get((body["timestamp"], body["role"]), body), present)
-                tables.remember(self.tx, self.state.tree, origin, number)
+                remember(self.tx, self.state.tree, origin, number)
                 if origin not in known:
                     stamp = min(_ticks(body["timestamp"]), self.now)
                     known[origin] = {"p": tail, "c": stamp, "by": self.store, "b": [digest(body), 0, ""]}
@@ -351,7 +483,7 @@ class _Comparison:
 
     def _compare_kept(self) -> None:
         """Note redactions and edits of messages that are there only for others."""
-        for origin, row in tables.rows_of(self.tx, self.document["messages"]).items():
+        for origin, row in rows_of(self.tx, self.document["messages"]).items():
             record = self.document["messages"][origin]
             if row.hidden not in (KEPT, REDACTED) or "b" not in record or record.get("red"):
                 continue
@@ -456,7 +588,7 @@ class _Comparison:
             " ORDER BY id DESC LIMIT 2",
             (session_id,),
         )
-        tables.forget_missing(self.tx, self.state.tree)
+        forget_missing(self.tx, self.state.tree)
         if actions and actions[0][1] == "delete" and str(actions[0][2] or "").startswith("shredded"):
             entry["shred"] = True
             return

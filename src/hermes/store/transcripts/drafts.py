@@ -5,8 +5,8 @@ that a process killed in the middle of a reply loses at most the last word that 
 holds the session for its turn (leases.py): a draft of a session that no process answers in was left behind. Of an encrypted
 store the text is in the table `drafts`.
 
-Secrets are masked in it as well. A secret may arrive in several pieces, so the text is masked again with each of them, and its
-last word waits as long as it may be the beginning of a secret: `ghp_abc`, or what follows `password: `.
+Secrets are masked in it as well. A secret may arrive in several pieces, so the whole text is masked again with each of them, and
+a last word that is long enough to be the beginning of a token waits for its end.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from pathlib import Path
 
 from hermes.errors import StoreError
 from hermes.home import companion, make_private
-from hermes.store.coordination.leases import OPEN, is_gone, session_lease
 from hermes.store.engines.base import Engine
+from hermes.store.leases import OPEN, is_gone, session_lease
 from hermes.store.records.codec import Blob
 
 _REACH = 500  # characters before the end of a text in which the name of a secret is searched
-_ENDING = "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2w3X4y5Z6a1B2c3D4e5F6g7H8i9J0"
-_ENDINGS = (_ENDING, f"{_ENDING}'", f'{_ENDING}"')  # with them behind its beginning, masking recognises a secret
 _LONG_WORD = re.compile(r"[!-~]{8,}$")  # unless it is a plain word, it may become a token
 
 
@@ -82,45 +80,34 @@ class Drafts:
             holder = tx.value(sql, (session_lease(session_id), OPEN))
         return holder is None or is_gone(str(holder))
 
-    def _read(self, session_id: str) -> bytes | None:
-        path = self.path(session_id)
-        if self.inside:
-            with self._engine.read() as tx:
-                data = tx.value("SELECT data FROM drafts WHERE name = ?", (path.name,))
-            return None if data is None else bytes(data)
-        try:
-            return path.read_bytes()
-        except OSError:
-            return None
-
-    def forget(self, session_id: str, head: bytes = b"") -> None:
-        """Remove the draft of a session, if it begins with this: another process may have begun one meanwhile."""
-        path, data = self.path(session_id), self._read(session_id)
-        if data is None or not data.startswith(head):
-            return
-        if self.inside:
-            with contextlib.suppress(StoreError), self._engine.write(exclusive=False) as tx:
-                tx.run("DELETE FROM drafts WHERE name = ?", (path.name,))
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-
     def sessions(self) -> list[str]:
         """The sessions with a draft, of a running process or of one that is gone."""
         found = []
-        for data in self._all():
-            with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged
-                found.append(str(json.loads(data.partition(b"\n")[0])["session"]))
+        for name in self._names():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged, or removed meanwhile
+                found.append(str(json.loads((self._read_file(name) or b"").partition(b"\n")[0])["session"]))
         return found
 
-    def _all(self) -> Iterator[bytes]:
+    # ------------------------------------------------------------------------------------------ rows or files
+
+    def _names(self) -> list[str]:
         if self.inside:
             with self._engine.read() as tx:
-                yield from map(bytes, tx.column("SELECT data FROM drafts ORDER BY name"))
-            return
-        with contextlib.suppress(OSError):
-            for path in sorted(self.folder.iterdir()):
-                with contextlib.suppress(OSError):  # removed meanwhile
-                    yield path.read_bytes()
+                return tx.column("SELECT name FROM drafts ORDER BY name")
+        return sorted(path.name for path in self.folder.glob("*"))
+
+    def _read(self, session_id: str) -> bytes | None:
+        return self._read_file(self.path(session_id).name)
+
+    def _read_file(self, name: str) -> bytes | None:
+        if self.inside:
+            with self._engine.read() as tx:
+                data = tx.value("SELECT data FROM drafts WHERE name = ?", (name,))
+            return None if data is None else bytes(data)
+        try:
+            return (self.folder / name).read_bytes()
+        except OSError:
+            return None
 
     def save(self, session_id: str, data: bytes) -> None:
         """Replace a session's draft; it survives the death of the process."""
@@ -132,11 +119,20 @@ class Drafts:
             return
         make_private(self.folder)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        try:  # in place: a process killed here leaves no other file with the text
             os.ftruncate(handle, len(data))
             os.pwrite(handle, data, 0)
         finally:
             os.close(handle)
+
+    def forget(self, session_id: str) -> None:
+        """Remove the draft of a session."""
+        path = self.path(session_id)
+        if self.inside and self.exists(session_id):
+            with contextlib.suppress(StoreError), self._engine.write(exclusive=False) as tx:
+                tx.run("DELETE FROM drafts WHERE name = ?", (path.name,))
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 class Draft:
@@ -150,18 +146,27 @@ class Draft:
 
     def write(self, text: str) -> None:
         """Add a piece; once this returns, it survives the death of the process."""
-        if self._useless or not text:
+        if not text:
             return
-        if self._stale:
-            self._text, self._stale = "", False
-        self._text += text
-        self._save(_certain(self._mask, self._text))
+        self._text = text if self._stale else self._text + text
+        self._stale = False
+        word = _LONG_WORD.search(self._text)
+        self._save(self._text if word is None or word[0].isalpha() else self._text[: word.start()])
 
-    def _save(self, masked: str) -> None:
+    def _save(self, text: str) -> None:
+        if self._useless:
+            return
         try:
-            self._drafts.save(self._session_id, self._head + masked.encode(errors="replace"))
+            self._drafts.save(self._session_id, self._head + self._masked(text).encode(errors="replace"))
         except (OSError, StoreError):  # a full disk must not stop the reply; the message itself is what matters
             self._useless = True
+
+    def _masked(self, text: str) -> str:
+        masked = self._mask(text)
+        before, end = masked[:-_REACH], masked[-_REACH:]
+        for quote in "'\"":  # a value in quotes is known as a secret when they are closed
+            end = self._mask(end + quote).removesuffix(quote)
+        return before + end
 
     def restart(self) -> None:
         """The reply starts over: the old text stays until the first new piece replaces it."""
@@ -169,23 +174,11 @@ class Draft:
 
     def close(self, *, keep: bool) -> None:
         """The reply is stored, or there is none: the draft is no longer needed. `keep` leaves it for `left_behind`."""
-        if self._text and keep and not self._useless:
-            self._save(self._mask(self._text))  # nothing more comes: the last word need not wait
-        elif self._text and not keep:
+        if self._text and keep:
+            self._save(self._text)  # nothing more comes: the last word need not wait
+        elif self._text:
             with contextlib.suppress(StoreError):
-                self._drafts.forget(self._session_id, self._head)
-
-
-def _certain(mask: Callable[[str], str], text: str) -> str:
-    """An unfinished text, masked, without what may become a secret at its end."""
-    word = _LONG_WORD.search(text)
-    masked = mask(text if word is None or word[0].isalpha() else text[: word.start()])
-    tail = masked[-_REACH:]
-    for ending in _ENDINGS:
-        longer = mask(tail + ending)
-        if not longer.endswith(ending):  # the ending became part of a secret, and so would what is there of it
-            return masked[: len(masked) - len(tail)] + longer[: longer.rindex("[masked:")]
-    return masked
+                self._drafts.forget(self._session_id)
 
 
 def _parsed(content: bytes, session_id: str) -> LeftBehind | None:
@@ -196,5 +189,5 @@ def _parsed(content: bytes, session_id: str) -> LeftBehind | None:
         if known["session"] == session_id and text:
             return LeftBehind(text, int(known["after"]), known["model"])
     except (ValueError, KeyError, TypeError):
-        pass  # killed before its first line was whole
+        pass  # damaged
     return None
