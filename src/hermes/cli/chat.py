@@ -91,7 +91,7 @@ def command(
     if resumed == _CHOOSE:
         _needs_terminal()
     if (words := resumed or continued or "").startswith("@"):
-        from hermes.interop.other_programs import named
+        from hermes.interop.programs import named
 
         named(words[1:])
     piped = piped_text()
@@ -158,7 +158,7 @@ def _session_to_open(db: SessionDB, continued: str | None, resumed: str | None, 
     if words is None:
         return None
     if words.startswith("@"):
-        from hermes.interop.other_programs import newest
+        from hermes.interop.programs import newest
 
         return end_of_chain(db, newest(db, words[1:], Path.cwd()))
     if words != _LATEST:

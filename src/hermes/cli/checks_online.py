@@ -20,7 +20,7 @@ from hermes.cli.doctor import Found, remark, well, wrong
 from hermes.config import Config, environment, suggestion
 from hermes.errors import HermesError, PlatformUnreachable
 from hermes.home import get_hermes_home
-from hermes.texts import counted, one_line
+from hermes.texts import one_line
 
 if TYPE_CHECKING:
     import httpx
@@ -247,10 +247,8 @@ def api_server(config: Config) -> Found:
         return
     check_api_server(config)
     where = f"{settings.host}:{settings.port}"
-    if settings.token or settings.keys:
-        owner = "with" if settings.token else "without"
-        users = f", {counted(len(settings.keys), 'key')}" if settings.keys else ""
-        yield well(f"{where}, {owner} a token of the owner's{users}")
+    if settings.token:
+        yield well(f"{where}, with a token")
     else:
         text = f"every user of this machine may use it as the owner ({where}, no token)"
         yield remark(text, "set api_server.token")

@@ -25,9 +25,8 @@ from hermes.cli.options import json_option
 from hermes.cli.output import colourful, message_lines, print_json, screen_width, size_of
 from hermes.config import Config, config_path, load_config
 from hermes.config.loading import read_text
-from hermes.errors import HermesError, MissingExtra, StoreLocked
+from hermes.errors import HermesError, MissingExtra, StoreLocked, install_line
 from hermes.home import default_database, get_hermes_home
-from hermes.install_line import install_line
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:

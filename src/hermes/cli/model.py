@@ -27,9 +27,8 @@ from hermes.cli.output import Column, message, note, printed, progress
 from hermes.cli.record import opened
 from hermes.config import config_path, load_config
 from hermes.config.editing import put_value
-from hermes.errors import ConfigError, ModelError
+from hermes.errors import ConfigError, ModelError, install_line
 from hermes.home import get_hermes_home
-from hermes.install_line import install_line
 from hermes.texts import counted
 
 

@@ -39,7 +39,7 @@ _INDENT = "  "
 
 def calls(message: MessageRow) -> Iterator[str]:
     """Each tool call of a message, as `name(key=value, …)`."""
-    from hermes.interop.markdown import calls_of
+    from hermes.interop.documents import calls_of
     from hermes.store.records.codec import from_json
 
     for name, text in calls_of(message):
@@ -123,8 +123,7 @@ class TextRenderer:
 
 def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
     """The lines of a reply, as the chat shows it."""
-    from hermes.chat.render import console
-    from hermes.chat.terminal_markdown import blocks, markdown
+    from hermes.chat.render import blocks, console, markdown
 
     for number, block in enumerate(one for one in blocks(text + "\n") if one.strip()):
         page = StringIO()

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.errors import StoreCorrupt, StoreError
-from hermes.install_line import install_line
+from hermes.errors import StoreCorrupt, StoreError, install_line
 from hermes.store import leases
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx, get_meta, note_meta, rows_among
 from hermes.store.records import codec

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
+from hermes.home import write_whole
 from hermes.store import leases
 from hermes.store.api.open import OpenStore
 from hermes.store.engines.base import Tx, drop_meta, get_meta, meta_names, set_meta
@@ -31,7 +32,6 @@ from hermes.store.records import codec, lineage
 from hermes.store.records.rows import ShredResult
 from hermes.store.transcripts.replay import file_name
 from hermes.store.upkeep import retention
-from hermes.whole_files import write_whole
 
 
 def forget_texts(path: Path, texts: Collection[str]) -> None:
