@@ -374,7 +374,7 @@ def test_while_another_process_answers_nothing_is_compressed(make_db) -> None:
     lease = SessionLease(two, source="telegram")
     lease.take("s")
     before = everything(one)
-    with pytest.raises(SessionBusy, match=r"another process \(telegram\) is answering in session s"):
+    with pytest.raises(SessionBusy, match="telegram"):
         compress(one, "s", Canned(AssertionError("was asked")), config_of())
     assert everything(one) == before
     lease.end_turn()  # it is open there

@@ -173,7 +173,7 @@ def test_a_call_is_interrupted_and_the_server_stays_usable(shared: McpTools, con
 
 def test_a_call_has_a_time_limit(connected: Any, context: Context) -> None:
     tools = connected({"call_seconds": 0.5}, x=plain())
-    with pytest.raises(ToolError, match=r"(did not answer within 0.5 s|timed out)"):
+    with pytest.raises(ToolError, match=r"0\.5 s|timed out"):
         tool(tools, "x__slow").run(context, {"seconds": 500})
 
 
@@ -224,7 +224,7 @@ def test_a_server_that_never_answers_is_given_up(connected: Any) -> None:
     mute = McpServer(command=sys.executable, args=["-c", "import time; time.sleep(6000)"])
     for seconds in (1, 2, 4, 8, 16, 32, 64):  # until it is enough for a good one on this machine
         tools = connected({"start_seconds": float(seconds)}, mute=mute, good=plain())
-        assert f"MCP server mute: it did not answer within {seconds} s" in tools.problems
+        assert any("mute" in one and f" {seconds} s" in one for one in tools.problems)
         if len(tools.problems) == 1:
             break
         tools.close()

@@ -23,8 +23,8 @@ def do(context: Context, action: str, **more: Any) -> str:
 
 
 def test_a_skill_is_saved_listed_and_viewed(context: Context) -> None:
-    assert do(context, "list") == "There are no skills yet."
-    assert do(context, "save", name="release", content=RELEASE) == "Saved the skill release: How we publish a version"
+    assert "no skills" in do(context, "list")
+    assert do(context, "save", name="release", content=RELEASE).endswith(": How we publish a version")
     assert do(context, "list") == "release: How we publish a version"
     assert do(context, "view", name="release") == RELEASE
     assert (context.home / "skills/release/SKILL.md").read_text() == RELEASE
@@ -74,7 +74,7 @@ def test_links_that_lead_out_are_not_followed(context: Context, tmp_path: Path) 
 
 def test_an_unknown_skill_names_the_known_ones(context: Context) -> None:
     do(context, "save", name="release", content=RELEASE)
-    with pytest.raises(ToolError, match="there is no skill relase; there are: release"):
+    with pytest.raises(ToolError, match="relase.*: release"):
         do(context, "view", name="relase")
 
 
