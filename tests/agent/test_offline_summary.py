@@ -87,7 +87,7 @@ def test_a_focus_brings_its_sentences_first() -> None:
 
 def test_a_long_conversation_stays_within_the_bound_and_keeps_what_was_decided_first_and_last() -> None:
     messages = [user("We decided to call the project Bluebird, the code lives in src/bluebird/main.py.")]
-    for number in range(size(700, 2000)):
+    for number in range(size(250, 2000)):
         messages += [
             user(f"Look at src/part_{number}/module_{number}.py, it takes {number} ms."),
             assistant("Seen. " * 50),

@@ -354,7 +354,7 @@ def test_a_text_around_points_never_takes_more_than_its_room(text, points, room)
 
 def test_an_answer_keeps_to_its_budget_with_thousands_of_hits(db) -> None:
     for n in range(25):
-        talk(db, f"s{n}", *[f'walrus "{n}" \\ \n\t {m} ' + "lorem " * 200 for m in range(size(10, 80))])
+        talk(db, f"s{n}", *[f'walrus "{n}" \\ \n\t {m} ' + "lorem " * 200 for m in range(size(4, 80))])
     for max_chars in (300, 1000, 12_000):
         for model in (None, Canned('walrus "quoted" \\ summary\n' * 3000)):
             answer = look(db, model, config_of(max_chars=max_chars), query="walrus", limit=20)

@@ -121,7 +121,7 @@ def content_of(text: str, pictures: int) -> Any:
     return [{"type": "text", "text": text}, *parts] if pictures else text
 
 
-@settings(max_examples=size(10, 300), deadline=None)
+@settings(max_examples=size(6, 300), deadline=None)
 @given(lives())
 def test_a_turn_always_goes_through_or_the_error_names_what_is_too_long(life: dict[str, Any]) -> None:
     window = Window(life["window"], life["characters"], life["calls"])

@@ -243,6 +243,7 @@ def test_a_server_that_dies_is_started_again_by_the_next_call(connected: Any, co
     assert len(notes.read_text().splitlines()) == 3
 
 
+@pytest.mark.thorough  # over stdio, where a server starts at once, the next call is tested in every run
 def test_a_web_server_that_comes_back_is_reached_again(connected: Any, context: Context, http_server: Any) -> None:
     url, process = http_server()
     tools = connected(web=McpServer(url=url))
