@@ -159,6 +159,30 @@ JAPANESE = Transcript(
     title_words=["月次レポート", "自動生成"],
 )
 
+SPANISH = Transcript(
+    "spanish, a trip on a budget",
+    [
+        user(
+            "¿Puedes ayudarme a organizar un viaje a Oaxaca para cuatro personas? Tenemos 1.800 € y siete días en marzo."
+        ),
+        assistant(
+            "Claro. El vuelo desde Madrid ronda los 620 € por persona, así que el presupuesto queda justo. ¿Podéis ir en abril?"
+        ),
+        user(
+            "No, en marzo. Decidimos volar desde Lisboa (410 € cada uno) y nos quedamos con el hotel Azul, reserva HX-88213."
+        ),
+        assistant(
+            "Perfecto. He guardado el itinerario en viajes/oaxaca.md. El autobús ADO tarda 6 horas y cuesta 950 pesos."
+        ),
+        user("Falta comprar el seguro. ¿Quién recoge el coche en el aeropuerto?"),
+    ],
+    anywhere=["1.800 €", "siete días", "620 €", "410 €", "HX-88213", "6 horas", "950 pesos"],
+    decisions=["Decidimos volar desde Lisboa", "nos quedamos con el hotel Azul"],
+    open_work=["Falta comprar el seguro", "¿Quién recoge el coche en el aeropuerto?"],
+    files=["viajes/oaxaca.md"],
+    title_words=["viaje", "Oaxaca"],
+)
+
 RUSSIAN = Transcript(
     "russian, a database migration",
     [
@@ -191,4 +215,24 @@ KOREAN = Transcript(
     title_words=["모바일", "로그인"],
 )
 
-ALL = [PARSER, OUTAGE, GERMAN, CHINESE, JAPANESE, RUSSIAN, KOREAN]
+FRENCH = Transcript(
+    "french, a lease",
+    [
+        user(
+            "Bonjour, pouvez-vous relire le bail de l'appartement rue des Lilas ? Le loyer est de 1 150 € charges comprises."
+        ),
+        assistant(
+            "Le dépôt de garantie de 2 300 € dépasse le plafond d'un mois hors charges. Le fichier bail_lilas.pdf cite l'article 22."
+        ),
+        user("On a décidé de demander la correction avant de signer. On garde la clause sur le vélo."),
+        assistant("J'ai préparé le courrier dans courriers/bailleur.odt. La visite a lieu le 14/12/2026 à 18h30."),
+        user("Il reste à envoyer le dossier au garant. Faut-il une assurance avant l'état des lieux ?"),
+    ],
+    anywhere=["1 150 €", "2 300 €", "article 22", "14/12/2026", "18h30"],
+    decisions=["On a décidé de demander la correction", "On garde la clause sur le vélo"],
+    open_work=["Il reste à envoyer le dossier au garant", "Faut-il une assurance"],
+    files=["bail_lilas.pdf", "courriers/bailleur.odt"],
+    title_words=["bail", "appartement", "Lilas"],
+)
+
+ALL = [PARSER, OUTAGE, GERMAN, CHINESE, JAPANESE, SPANISH, RUSSIAN, KOREAN, FRENCH]
