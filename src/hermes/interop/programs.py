@@ -70,9 +70,12 @@ class HistoryWatcher:
     """Imports what other programs write below some folders (the usual places, if none are named)."""
 
     def __init__(
-        self, db: SessionDB, folders: Iterable[Path] = (), report: Report | None = None,
+        self,
+        db: SessionDB,
+        folders: Iterable[Path] = (),
+        report: Report | None = None,
         trouble: Callable[[Problem], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`report` is called for each file with new messages, `trouble` once for each problem with a file."""
         self._db, self._report, self._trouble = db, report, trouble
         self._folders = [folder.resolve() for folder in folders]
