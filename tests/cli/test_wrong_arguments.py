@@ -126,13 +126,6 @@ def test_a_role_of_another_program_is_still_found(home: Path) -> None:
     assert "instructions" in run("sessions", "search", "style", "--role", "developer", home=home).out
 
 
-def test_an_export_by_another_name_of_json_lines_or_without_an_ending_is_written(home: Path, tmp_path: Path) -> None:
-    for name in ("a.jsonl", "a.json", "a.ndjson", "backup", "backup.2026-01-31"):
-        assert run("sessions", "export", tmp_path / name, home=home).status == 0
-        assert (tmp_path / name).read_text().count("\n") == 2
-    assert run("sessions", "export", tmp_path / "a.txt", "--format", "jsonl", home=home).status == 0
-
-
 def test_the_advice_for_a_damaged_file_can_be_pasted(home: Path, tmp_path: Path) -> None:
     path = home / "state.db"
     data = bytearray(path.read_bytes())

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.config import Config, load_config, parse_config
@@ -372,11 +372,6 @@ def test_a_file_nobody_may_read_is_told(hermes_home: Path) -> None:
     assert "ConfigError" in done.stderr and "config.yaml can't be read (Permission denied)" in done.stderr
 
 
-def test_a_byte_order_mark_is_no_mistake(hermes_home: Path) -> None:
-    written(hermes_home, b"\xef\xbb\xbfmodel: {default: x}\n")
-    assert load_config().model.default == "x"
-
-
 # ── any text ──
 
 _words = st.sampled_from(
@@ -394,17 +389,6 @@ def _read(text: str) -> Config | None:
         return None
     assert isinstance(config, Config)
     return config
-
-
-@given(st.text())
-@example("\ud800")
-def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
-    _read(text)
-
-
-@given(st.lists(_words, max_size=30).map("".join))
-def test_any_yaml_like_text_is_a_configuration_or_a_config_error(text: str) -> None:
-    _read(text)
 
 
 _trees = st.recursive(

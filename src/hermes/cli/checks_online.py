@@ -20,7 +20,7 @@ from hermes.cli.doctor import Found, remark, well, wrong
 from hermes.config import Config, environment, suggestion
 from hermes.errors import HermesError, PlatformUnreachable
 from hermes.home import get_hermes_home
-from hermes.texts import counted, one_line
+from hermes.texts import one_line
 
 if TYPE_CHECKING:
     import httpx
@@ -228,29 +228,20 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
         yield remark("it has no home chat, so it gets no handoffs", "send /sethome in a chat with it")
 
 
-def webhooks(config: Config) -> Found:
-    """Check the addresses that other programs call."""
-    from hermes.gateway.startup import webhook
+def servers(config: Config) -> Found:
+    """Check the addresses that other programs call: whether they can be served, and who may use them."""
+    from hermes.gateway.startup import check_api_server, webhook
 
     if config.webhooks.routes:
         adapter, _ = webhook(config, get_hermes_home(), insecure=False)
         adapter.validate()
-        yield well(asyncio.run(_identity(adapter)))
-
-
-def api_server(config: Config) -> Found:
-    """Check the HTTP server: whether it can run, and who may use it."""
-    from hermes.gateway.startup import check_api_server
-
+        yield well(asyncio.run(_identity(adapter)), name="webhooks")
     settings = config.api_server
-    if not settings.enabled:
-        return
-    check_api_server(config)
-    where = f"{settings.host}:{settings.port}"
-    if settings.token or settings.keys:
-        owner = "with" if settings.token else "without"
-        users = f", {counted(len(settings.keys), 'key')}" if settings.keys else ""
-        yield well(f"{where}, {owner} a token of the owner's{users}")
-    else:
-        text = f"every user of this machine may use it as the owner ({where}, no token)"
-        yield remark(text, "set api_server.token")
+    if settings.enabled:
+        check_api_server(config)
+        where = f"{settings.host}:{settings.port}"
+        if settings.token or settings.keys:
+            yield well(f"{where}, with a token", name="API server")
+        else:
+            text = f"every user of this machine may use it as the owner ({where}, no token)"
+            yield remark(text, "set api_server.token", "API server")

@@ -10,7 +10,6 @@ is not valid before.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from typing import Any
 import click
 
 from hermes.cli.options import flag
+from hermes.cli.output import note
 from hermes.errors import HermesError, InvalidInput, MissingExtra
 from hermes.home import get_hermes_home
 from hermes.whole_files import write_whole
@@ -282,8 +282,7 @@ def state(program: Program) -> str:
 @click.command()
 @click.argument("program", nargs=-1, required=True, type=click.Choice(list(PROGRAMS)))
 @flag("--remove", "Take the entry out.")
-@flag("--print", "Show what would change in the file; write nothing.", "is_dry")
-def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
+def install(program: tuple[str, ...], remove: bool) -> int:
     """Connect other programs to the record: put `hermes mcp` into their settings.
 
     `hermes doctor` shows which of them are here, and whether they are connected.
@@ -291,14 +290,14 @@ def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
     status = 0
     for name in program:
         try:
-            click.echo(_change(PROGRAMS[name], remove, is_dry))
+            click.echo(_change(PROGRAMS[name], remove))
         except HermesError as error:
-            click.echo(f"hermes: {error}", err=True)
+            note(str(error))
             status = 1
     return status
 
 
-def _change(program: Program, remove: bool, is_dry: bool) -> str:
+def _change(program: Program, remove: bool) -> str:
     """Add, update or remove the entry; returns the message for the user."""
     file = program.file()
     there = file.entry
@@ -310,10 +309,6 @@ def _change(program: Program, remove: bool, is_dry: bool) -> str:
     wanted = None if remove else program.entry(there or {})
     if wanted == there:
         return f"{program.title}: nothing to do, {file.path} has {'no' if remove else 'this'} entry {NAME}."
-    text = file.text_with(wanted)
-    if is_dry:
-        name = str(file.path)
-        return "\n".join(difflib.unified_diff(file.text.splitlines(), text.splitlines(), name, name, lineterm=""))
-    file.write(text)
+    file.write(file.text_with(wanted))
     does = "removed from" if wanted is None else "added to" if there is None else "brought up to date in"
     return f"{program.title}: {does} {file.path}. This counts from the program's next start."
