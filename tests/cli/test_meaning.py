@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hermes.agent.models.files import LIBRARIES, models_folder, place_of
-from hermes.store.search.meaning import encoders
+from hermes.store.search import encoders
 from hermes_state import SessionDB
 from tests.support.program import environment, run
 

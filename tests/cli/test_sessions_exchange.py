@@ -19,9 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.interop.html import reply_html, typed_html
+from hermes.interop.documents import fenced, reply_html, typed_html
 from hermes.interop.json_reading import decoded, encoded
-from hermes.interop.markdown import fenced
 from hermes_state import SessionDB
 from tests.support import seeds
 from tests.support.program import PROGRAM, environment, in_terminal, run

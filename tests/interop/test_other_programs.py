@@ -201,16 +201,6 @@ def test_a_session_of_one_program_goes_on_in_another(person: Person) -> None:
     assert list(sessions(person.home)) == [session] and sessions(person.home)[session]["ended_at"] > 2_000_000_000
 
 
-def test_one_that_was_not_continued_here_is_resumed_as_it_is(person: Person) -> None:
-    path = claude(person, "first", "second")
-    person.come_back()
-    (session,) = sessions(person.home)
-    assert person.opened(session, "claude-code") == path.stem and len(list(path.parent.parent.rglob("*.jsonl"))) == 1
-    assert "One of claude, codex, pi." in " ".join(person.run("sessions", "open", "--help").out.split())
-    refused = person.run("sessions", "open", session, "--in", "gemini")
-    assert refused.status == 1 and "codex" in refused.err
-
-
 def test_a_copy_from_another_record_is_a_session_of_its_own(person: Person, s1: str, tmp_path: Path) -> None:
     path = written(person, person.opened(s1, "codex"))
     say(path, "one")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hermes.store.api.session_db import SessionDB
-from hermes.store.coordination.cron import CronDB
+from hermes.store.gateway.cron import CronDB
 from tests.chat.server import Call
 from tests.jobs.conftest import AnsweringServer
 from tests.support.echo import Echo

@@ -91,7 +91,7 @@ def command(
     if resumed == _CHOOSE:
         _needs_terminal()
     if (words := resumed or continued or "").startswith("@"):
-        from hermes.interop.other_programs import named
+        from hermes.interop.programs import named
 
         named(words[1:])
     piped = piped_text()
@@ -152,13 +152,13 @@ def unsaved() -> SessionDB:
 def _session_to_open(db: SessionDB, continued: str | None, resumed: str | None, here: bool, once: bool) -> str | None:
     """The session to continue; None for a new one."""
     from hermes.chat.resume import latest
-    from hermes.commands.session_choice import continued as end_of_chain
+    from hermes.commands.session_commands import continued as end_of_chain
 
     words = resumed if resumed is not None else continued
     if words is None:
         return None
     if words.startswith("@"):
-        from hermes.interop.other_programs import newest
+        from hermes.interop.programs import newest
 
         return end_of_chain(db, newest(db, words[1:], Path.cwd()))
     if words != _LATEST:

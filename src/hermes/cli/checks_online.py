@@ -240,7 +240,7 @@ def servers(config: Config) -> Found:
     if settings.enabled:
         check_api_server(config)
         where = f"{settings.host}:{settings.port}"
-        if settings.token or settings.keys:
+        if settings.token:
             yield well(f"{where}, with a token", name="API server")
         else:
             text = f"every user of this machine may use it as the owner ({where}, no token)"

@@ -118,7 +118,7 @@ def _completer(offer: Callable[[click.Context, str], list[Candidate]], *, first:
 def _sessions(context: click.Context, partial: str) -> list[Candidate]:
     """Ids if the word begins like one; programs after @; else titles, and ids of sessions without a title."""
     if partial.startswith("@"):
-        from hermes.interop.other_programs import names
+        from hermes.interop.programs import names
 
         return [(f"@{name}", "") for name in names()]
     if re.match(r"\d", partial):

@@ -13,12 +13,12 @@ from hermes.cli.options import ROWS, CommandGroup, json_option, limit_option, mo
 from hermes.cli.output import Column, note, print_rows
 from hermes.cli.record import configuration, opened, zone
 from hermes.config import load_config, suggestion
-from hermes.store.coordination.cron import CronDB
+from hermes.store.gateway.cron import CronDB
 from hermes.times import clock, next_time, own_timezone, zone_of
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.coordination.cron import Job
+    from hermes.store.gateway.cron import Job
 
 
 @click.group(cls=CommandGroup)

@@ -25,9 +25,8 @@ from hermes.cli.options import json_option
 from hermes.cli.output import colourful, message_lines, print_json, screen_width, size_of
 from hermes.config import Config, config_path, load_config
 from hermes.config.loading import read_text
-from hermes.errors import HermesError, MissingExtra, StoreLocked
+from hermes.errors import HermesError, MissingExtra, StoreLocked, install_line
 from hermes.home import default_database, get_hermes_home
-from hermes.install_line import install_line
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -311,7 +310,7 @@ def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | 
 
 def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
     """Report the state of search by meaning: not set up, or how many messages each model has read."""
-    from hermes.store.search.meaning.encoders import installed
+    from hermes.store.search.encoders import installed
 
     here = [encoder.name for encoder in installed()]
     if vectors is None:

@@ -23,8 +23,7 @@ from hermes.config.settings_schema import ACCOUNTS, ANSWERS_ONLY, DEFAULT_ACCOUN
 from hermes.errors import HermesError
 from hermes.gateway.platforms import adapter_class, known_platforms
 from hermes.gateway.settings import PEOPLE, check_accounts, listening, setting_value, variable_ending
-from hermes.home import get_hermes_home, make_private
-from hermes.whole_files import write_whole
+from hermes.home import get_hermes_home, make_private, write_whole
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter, Setting

@@ -27,8 +27,7 @@ import click
 from hermes.cli.options import flag
 from hermes.cli.output import note
 from hermes.errors import HermesError, InvalidInput, MissingExtra
-from hermes.home import get_hermes_home
-from hermes.whole_files import write_whole
+from hermes.home import get_hermes_home, write_whole
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _COMMENT = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?\*/", re.S)

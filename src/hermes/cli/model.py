@@ -27,9 +27,8 @@ from hermes.cli.output import Column, message, note, printed, progress
 from hermes.cli.record import opened
 from hermes.config import config_path, load_config
 from hermes.config.editing import put_value
-from hermes.errors import ConfigError, ModelError
+from hermes.errors import ConfigError, ModelError, install_line
 from hermes.home import get_hermes_home
-from hermes.install_line import install_line
 from hermes.texts import counted
 
 
@@ -200,7 +199,7 @@ def setup(multilingual: bool, yes: bool) -> int:
     What is fetched is listed first, with sizes and licences. Ctrl-C while messages are indexed leaves the rest to the
     background: programs that store messages go on with it, and so does this command.
     """
-    from hermes.store.search.meaning.encoders import Multilingual, installed
+    from hermes.store.search.encoders import Multilingual, installed
 
     if not installed() or (multilingual and not Multilingual.is_installed()):
         _fetch(multilingual, yes)

@@ -22,8 +22,7 @@ from hermes.cli.record import configuration, open_record, opened
 from hermes.cli.services import WEB
 from hermes.config import load_config
 from hermes.errors import ConfigError, MissingExtra
-from hermes.home import get_hermes_home, make_private
-from hermes.whole_files import write_whole
+from hermes.home import get_hermes_home, make_private, write_whole
 
 _WEB_PORT = 8646  # port of the service if web.port is not set
 host_option = click.option(
@@ -66,7 +65,7 @@ def acp(model_name: str | None) -> None:
     import logging
 
     with _library("hermes acp", "acp", "acp"):
-        from hermes.serve.acp.server import serve
+        from hermes.serve.acp_server import serve
     from hermes.agent.models.choice import choose_model
 
     for stream, name in ((sys.stdin, "input"), (sys.stdout, "output")):
@@ -130,7 +129,7 @@ def mcp(
         # on this machine alone, it also refuses requests from web pages of other hosts
         app = made.streamable_http_app(host="127.0.0.1" if is_loopback(host) else host)
         click.echo(f"{_address(host, listening)}/mcp ({hint})", err=True)
-        _serve_http(Guard(app, {} if token is None else {None: token}), listening)
+        _serve_http(Guard(app, token or ""), listening)
 
 
 mcp.add_command(install)

@@ -20,7 +20,7 @@ from hermes.store.engines import file_of, same_server, without_password
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
-    from hermes.interop.sync_exchange import Progress, SyncResult
+    from hermes.interop.sync import Progress, SyncResult
     from hermes.store.api.session_db import SessionDB
 
 
@@ -43,18 +43,17 @@ def sync(dest: str | None, program: str, serve: bool, plain: bool) -> int:
     to the other side's trash; what was shredded is shredded there, too. Interrupted, it continues with the next
     call.
     """
-    from hermes.interop.sync_exchange import StorePlace
+    from hermes.interop.sync import StorePlace
+    from hermes.interop.sync import serve as answer
 
     if serve == (dest is not None):
         raise click.UsageError("--serve takes no DEST" if serve else "name a DEST: a folder, ssh://HOST or a store")
     grace = configuration().sessions.trash_days
     with opened(writing=True) as db:
         if dest is None:
-            from hermes.interop import sync_ssh
-
             answers = sys.stdout.buffer
             sys.stdout = sys.stderr  # standard output carries the protocol only
-            sync_ssh.serve(StorePlace(db, grace), sys.stdin.buffer, answers)
+            answer(StorePlace(db, grace), sys.stdin.buffer, answers)
             return 0
         with status_line() as show:
 
@@ -71,10 +70,10 @@ def _synchronised(
     db: SessionDB, dest: str, program: str, grace: float, step: Progress, plain: bool
 ) -> tuple[SyncResult, tuple[int, int] | None]:
     """Synchronise with DEST; returns what was received and, if DEST is a store, how many sessions and messages it received."""
-    from hermes.interop.sync_exchange import StorePlace, sync
+    from hermes.interop.sync import StorePlace, sync
 
     if dest.startswith("ssh://"):
-        from hermes.interop.sync_ssh import RemotePlace
+        from hermes.interop.sync import RemotePlace
 
         with RemotePlace(dest, program) as remote:
             result = sync(db, remote, grace=grace, progress=step)
@@ -198,7 +197,7 @@ def _filled_in(url: str) -> str:
 
 def _keep_encrypted(source: SessionDB, url: str) -> None:
     """Have the copy of an encrypted store encrypted with the same key; InvalidInput where it can't be."""
-    from hermes.store.encryption import keys
+    from hermes.store import keys
 
     if source.is_shared or keys.vault_of(source.path) is None:
         return

@@ -26,7 +26,7 @@ from hermes.cli.options import flag, yes_option
 from hermes.cli.output import Column, note, printed, progress, size_of
 from hermes.cli.record import agents_home, configuration, index, is_encrypted, opened, settle
 from hermes.errors import HermesError, InvalidInput
-from hermes.interop import formats, scratch
+from hermes.interop import arrivals, formats
 from hermes.interop.arrivals import alone, arriving, new_messages
 from hermes.interop.formats import Format, Found, Problem
 from hermes.interop.windows import Windows
@@ -134,7 +134,7 @@ def _sources(file: str, beside: Path) -> list[Source]:
         return found
     if file == "-" or not stat.S_ISREG(path.stat().st_mode):
         with sys.stdin.buffer if file == "-" else path.open("rb") as stream:
-            path = scratch.copied(stream, beside, encrypted=is_encrypted())
+            path = arrivals.copied(stream, beside, encrypted=is_encrypted())
     reader = formats.reader_for(path)
     if reader is None:
         kind = f"in no format that can be imported (looked for: {formats.looked_for()})"
@@ -246,7 +246,7 @@ def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool)
     """Follow the histories of other programs and import what they write, until Ctrl-C. Without FOLDER: the usual
     places of this machine.
     """
-    from hermes.interop.history_watch import HistoryWatcher
+    from hermes.interop.programs import HistoryWatcher
     from hermes.jobs.following import follow
 
     if once + install + uninstall > 1 or (uninstall and folders):
@@ -271,7 +271,7 @@ def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool)
 
 def _tell_expiring(db: SessionDB) -> None:
     """Print the programs that are about to delete sessions of theirs that are kept here."""
-    from hermes.interop.history_watch import expiring
+    from hermes.interop.programs import expiring
 
     for program, number in expiring(db):
         kept = "it is" if number == 1 else "they are"

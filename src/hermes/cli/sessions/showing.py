@@ -23,7 +23,7 @@ from hermes.cli.options import find_session, flag, json_option
 from hermes.cli.output import BOLD, CYAN, DIM, GOLD, GREEN, colourful, cut, print_json, put, screen_width, styled, wrap
 from hermes.cli.record import opened, recover_drafts, zone
 from hermes.interop.json_reading import encoded
-from hermes.store.records.events import described, interleaved
+from hermes.store.records.sessions import described_event, interleaved
 from hermes.texts import content_text, counted, harmless, one_line, unfinished
 from hermes.times import clock
 
@@ -39,7 +39,7 @@ _INDENT = "  "
 
 def calls(message: MessageRow) -> Iterator[str]:
     """Each tool call of a message, as `name(key=value, …)`."""
-    from hermes.interop.markdown import calls_of
+    from hermes.interop.documents import calls_of
     from hermes.store.records.codec import from_json
 
     for name, text in calls_of(message):
@@ -123,8 +123,7 @@ class TextRenderer:
 
 def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
     """The lines of a reply, as the chat shows it."""
-    from hermes.chat.render import console
-    from hermes.chat.terminal_markdown import blocks, markdown
+    from hermes.chat.render import blocks, console, markdown
 
     for number, block in enumerate(one for one in blocks(text + "\n") if one.strip()):
         page = StringIO()
@@ -223,7 +222,7 @@ class _View:
         self.seen |= {message["id"] for message in fresh}
         for is_event, item in interleaved(fresh, happened):
             if is_event:
-                self._remark(described(item))
+                self._remark(described_event(item))
             else:
                 self._add(item)
         if session["ended_at"] != self.ended:
