@@ -91,7 +91,7 @@ def test_a_server_for_programs_says_so_in_a_terminal(home: Path, command: str) -
 
 
 ONE_LINE: list[tuple[tuple[str, ...], int, str]] = [
-    (("sessions", "search", "about", "--role", "robot"), 2, "there is no role 'robot': user, assistant, tool, system"),
+    (("sessions", "search", "about", "--role", "robot"), 1, "no messages match"),
     (("sessions", "export", "out.pdf"), 2, "no format has the ending .pdf"),
     (("sessions", "import", "notes.md"), 1, "notes.md is in no format that can be imported"),
     (("sessions", "untag", "first", "nothere"), 1, "has the tag nothere; nothing was changed"),

@@ -43,7 +43,7 @@ thread_sessions_per_user: false
 session_reset: {mode: none, idle_minutes: 1440, at_hour: 4, notify: true, by_platform: {}, by_type: {}}
 gateway: {listen: {host: 127.0.0.1, port: 8644, public_url: null}, streaming: {enabled: true, edit_interval: 1.0, buffer_threshold: 40, cursor: " ▉"}, media: {vision_model: null, stt_model: null, max_mb: 20}, brake: {per_minute: 30}}
 platforms: {}
-api_server: {enabled: false, host: 127.0.0.1, port: 8642, token: null, keys: {}}
+api_server: {enabled: false, host: 127.0.0.1, port: 8642, token: null}
 web: {host: 127.0.0.1, port: 0, password: null, url: null, user_header: null, proxy_secret: null, users: {}}
 mcp: {token: null}
 webhooks: {host: 127.0.0.1, port: 8644, routes: {}}

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 # The innermost pair: text may hold a `>>>` of its own.
 _MATCH = re.compile(">>>((?:(?!>>>).)*?)<<<", re.DOTALL)
-_ROLES = ("user", "assistant", "tool", "system")
 _CLOSEST = "no message has all of these words; these come closest"
 
 
@@ -77,9 +76,6 @@ def search(
             words, source_filter=source or None, role_filter=role or None, limit=limit, since=since, until=until,
             session_ids=within, model=model_name, title=title, tag=tag, tool=tool, user_id=user,
         )  # fmt: skip
-    strange = [one for one in role if one not in _ROLES]  # other programs may have stored more; then they are found
-    if strange and not hits:
-        raise click.UsageError(f"there is no role {strange[0]!r}: {', '.join(_ROLES)}", click.get_current_context())
     if as_json:
         print_json(hits)
     elif hits:
