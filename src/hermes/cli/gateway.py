@@ -82,13 +82,12 @@ def stop() -> None:
         if not here:
             where = " and ".join(f"on {one.host} (process {one.process})" for one in found)
             raise click.ClickException(f"the gateway runs {where}; stop it there")
-        for one in here:
-            with suppress(ProcessLookupError):  # it ended at this very moment
-                try:
+        try:
+            for one in here:
+                with suppress(ProcessLookupError):  # it ended at this very moment
                     os.kill(one.process, signal.SIGTERM)
-                except PermissionError:
-                    who = f"process {one.process} belongs to another user"
-                    raise click.ClickException(f"{who}; stop it as that user") from None
+        except PermissionError:
+            raise click.ClickException("the gateway belongs to another user; stop it as that user") from None
         deadline = time.monotonic() + 20
         while left := [one for one in running(db) if one in here]:
             if time.monotonic() > deadline:

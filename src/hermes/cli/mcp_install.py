@@ -63,10 +63,8 @@ class SettingsFile:
             found = self._parsed(text)
         except ValueError:
             found = {}
-        if {self._section: {}, **found} != {
-            **self._data,
-            self._section: entries,
-        }:  # a table without entries may be left out
+        wanted = {**self._data, self._section: entries}
+        if {self._section: {}, **found} != wanted:  # a table without entries may be left out
             problem = f"{self.path}: {self._section} is written in a way that can't be changed here; edit it by hand"
             raise InvalidInput(problem)
         return text

@@ -159,9 +159,8 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
     where, kept_for = zone(), configuration().sessions.trash_days * DAY
     with opened(writing=empty) as db:
         trashed = db.list_trash()
-        rows = [
-            row for row in trashed if db.get_compression_chain(row["id"])[-1] == row["id"]
-        ]  # each conversation once
+        # each conversation once
+        rows = [row for row in trashed if db.get_compression_chain(row["id"])[-1] == row["id"]]
         if as_json and not empty:
             print_json(trashed)
         elif not rows:
