@@ -32,8 +32,7 @@ def test_a_long_paste_is_folded_when_it_is_pasted_and_when_it_comes_back(
     screen.wait_for(f"❯ look: [pasted text 1: {folded}", times=2)
     screen.press("Enter")
     screen.wait_for("That is all", times=2)
-    screen.press("C-d")
-    screen.wait_until_over()
+    screen.leave()
     again = open_screen("-c", width=100)
     again.press("Up")
     again.wait_for(f"❯ [earlier text 1: 200 lines, {len(text) + 6:,} characters]")
@@ -58,8 +57,7 @@ def test_the_edge_of_the_prompt_tells_how_full_the_window_is(server: ModelServer
     assert not [one for one in screen.text().splitlines() if "more" in one and "tokens" in one]
     edge = re.compile(r"([\d,]+k?) of [\d.,]+[kM]? tokens")
     used = edge.findall(screen.wait_for("tokens"))[-1]
-    screen.press("C-d")
-    screen.wait_until_over()
+    screen.leave()
     again = open_screen("-c", width=100, until="")
     assert edge.findall(again.wait_for("tokens"))[-1] == used, "the tools count before the first turn, too"
 
@@ -105,7 +103,7 @@ def test_the_editor_and_the_clipboard(server: ModelServer, home: Path, tmp_path:
     with Screen([*PROGRAM], env=env, width=100, height=30) as screen:
         screen.wait_for("❯")
         screen.line("/copy")
-        screen.wait_for("there is no reply to copy yet")
+        screen.wait_for("no reply to copy")
         screen.press("C-x", "C-e")
         screen.wait_for("❯ written in the editor")
         screen.press("Enter")
