@@ -303,7 +303,7 @@ class EditorAgent:
             raise
         finally:
             known.stop = None
-            await asyncio.to_thread(agent.release)
+            await asyncio.to_thread(agent.lease.release)
 
     async def _show(self, known: EditorSession, turn: Turn) -> None:
         """Show a turn to the editor."""

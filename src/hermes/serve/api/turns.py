@@ -307,7 +307,7 @@ class ServedTurns:
         def over() -> None:
             with suppress(HermesError):  # the lease expires by itself
                 if not agent.background_running():
-                    agent.release()
+                    agent.lease.release()
             self._running.discard(turn)
             self._conversations.leave(name)
 
