@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes.store.exchange.copy import move
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 
 from . import found, say, shown

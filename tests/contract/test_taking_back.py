@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hermes.errors import InvalidInput
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 
 from . import contents, found, shown, talk

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hermes.store.transcripts.rebuild import rebuild_store
 from hermes.store.transcripts.writer import TranscriptWriter
+from hermes.store.upkeep.check import rebuild_store
 
 from . import (
     Acks,

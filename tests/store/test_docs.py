@@ -480,7 +480,7 @@ def test_every_line_type_a_store_writes_has_a_sample_in_the_format(tmp_path: Pat
 
 
 def test_the_sample_lines_can_be_rebuilt(tmp_path: Path) -> None:
-    from hermes.store.transcripts.rebuild import rebuild_store
+    from hermes.store.upkeep.check import rebuild_store
 
     folder = tmp_path / "sessions"
     folder.mkdir()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.transcripts.rebuild import rebuild_store
+from hermes.store.upkeep.check import rebuild_store
 from hermes_state import SessionDB
 from tests.support.old_files import build
 from tests.support.program import run
