@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from hermes.errors import Fenced
@@ -209,27 +208,6 @@ def test_what_another_process_has_queued_is_sent_by_the_one_who_is_connected(
         for number in range(5):
             GatewayDB(db).post("plain", place, f"n{number}", f"nonce-{number}")
         until(lambda: lab.shown_in("c0") == [f"n{number}" for number in range(5)])
-
-
-def test_a_reset_happens_once(lab: PlainLab, model: Echo, tmp_path: Path, url: str) -> None:
-    said: dict[str, list[str]] = defaultdict(list)
-    reset = {"mode": "idle", "idle_minutes": 60, "notify": True}
-    with Pair(tmp_path, [lab], model.base_url, url, session_reset=reset):
-        for number in range(6):
-            say(lab, said, f"c{number}", f"n{number}")
-        all_answered(lab, said)
-        with psycopg.connect(url, autocommit=True) as connection:  # two hours go by
-            connection.execute("UPDATE gateway_routes SET last_user_at = last_user_at - 7200")
-        for number in range(6):
-            lab.say("again", chat={"chat_id": f"c{number}", "type": "dm"})
-        for number in range(6):
-            until(lambda number=number: "echo: again" in lab.shown_in(f"c{number}"))
-            told = [text for text in lab.shown_in(f"c{number}") if "/resume" in text]
-            assert len(told) == 1, told
-    with SessionDB(url=url) as db:
-        ended = [one for one in db.list_sessions_rich(limit=100) if one["end_reason"] == "idle"]
-        assert len(ended) == 6
-        assert db.check() == []
 
 
 # ---------------------------------------------------------------------------------------------- in trouble

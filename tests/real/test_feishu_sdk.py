@@ -17,7 +17,7 @@ import pytest
 
 from hermes.gateway.events import DM, GROUP, Chat, Choice, OutgoingFile
 from hermes.gateway.platforms.feishu.adapter import Feishu, card
-from hermes.gateway.platforms.feishu.protobuf_frames import decode, encode
+from hermes.gateway.platforms.feishu.client import decode, encode
 from tests.support.labs.base import until
 from tests.support.labs.feishu import APP_ID, APP_SECRET, BOT, Lab
 from tests.support.labs.recording import connected

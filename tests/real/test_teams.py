@@ -19,8 +19,7 @@ pytest.importorskip("uvicorn")
 
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import DM, Chat, OutgoingFile
-from hermes.gateway.platforms.teams.adapter import Teams
-from hermes.gateway.platforms.teams.incoming import conversation_of
+from hermes.gateway.platforms.teams.adapter import Teams, conversation_of
 from tests.support.labs import teams as stub
 from tests.support.labs.recording import Recorder, connected
 from tests.support.node import npm_folder, run_script

@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from hermes.agent.models.extractive import ExtractiveModel
+from hermes.agent.models.offline import ExtractiveModel
 from hermes.config import Config
 from hermes.errors import ConfigError, SessionBusy
 from hermes.serve import http_messages

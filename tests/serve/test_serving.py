@@ -160,7 +160,7 @@ def test_a_server_that_lists_nothing_still_has_its_own_model(serve: Any) -> None
 
 
 def test_without_any_model_the_history_answers(serve: Any, make_db: Any) -> None:
-    from hermes.agent.models.extractive import ExtractiveModel
+    from hermes.agent.models.offline import ExtractiveModel
 
     db = make_db()
     db.create_session("old", "cli")

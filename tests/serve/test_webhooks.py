@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.recall.history_text import CLOSE, OPEN
+from hermes.agent.history import CLOSE, OPEN
 from hermes.config import parse_config
 from hermes.errors import ConfigError, PlatformUnreachable
 from hermes.gateway.events import Chat, as_json

@@ -371,17 +371,6 @@ def test_the_sql_of_the_format_runs_and_finds_something(unindexed: Path) -> None
     connection.close()
 
 
-def test_the_sql_of_the_format_runs_in_the_sqlite_shell(unindexed: Path) -> None:
-    shell = shutil.which("sqlite3")
-    if shell is None:
-        pytest.skip("there is no sqlite3 command here")
-    for line, sql in blocks(FORMAT, "sql"):
-        command = [shell, "-readonly", str(unindexed)]
-        done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, ""), f"format.md:{line}"
-        assert done.stdout.strip(), f"format.md:{line}"
-
-
 def test_the_python_of_the_format_reads_a_store(lived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ((line, source),) = blocks(FORMAT, "python")
     monkeypatch.chdir(lived)

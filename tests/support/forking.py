@@ -37,7 +37,7 @@ from typing import Any
 # what the commands load, the libraries of a turn included
 _LOADED = (
     "aiohttp", "anyio.streams.tls", "click", "genai_prices.data", "h2.connection", "hermes.agent.models.endpoint",
-    "hermes.agent.loop", "hermes.agent.models.choice", "hermes.agent.language", "hermes.agent.recall.session_search",
+    "hermes.agent.loop", "hermes.agent.models.choice", "hermes.agent.summary", "hermes.agent.session_search",
     "hermes.agent.titler", "hermes.chat.oneshot", "hermes.chat.repl", "hermes.cli.chat", "hermes.cli.sessions", "hermes.cli.streams",
     "hermes.cli.sessions.listing", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway.gateway_db",
     "hermes.store.api.configured", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it",

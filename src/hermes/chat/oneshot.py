@@ -20,7 +20,7 @@ from hermes.chat.keyboard import Terminated, quiet_keyboard, shells_keyboard
 from hermes.chat.render import TerminalDisplay, console, display_for
 from hermes.chat.resume import resume_line
 from hermes.chat.terminal_conversation import ChatOptions, TerminalConversation
-from hermes.commands.session_choice import ONESHOT
+from hermes.commands.info_commands import ONESHOT
 from hermes.errors import ModelError, kind_of
 from hermes.store.api import configured
 from hermes.texts import harmless, shortened_line

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.chat.file_mentions import without_files
-from hermes.commands.info_commands import tool_names
-from hermes.commands.session_choice import continued, message_count
-from hermes.commands.session_commands import USER_EXIT, exchanges, is_summary
+from hermes.commands.info_commands import message_count, tool_names
+from hermes.commands.session_commands import USER_EXIT, continued, exchanges, is_summary
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
 from hermes.store.leases import is_gone, is_ours

@@ -154,7 +154,7 @@ def unsaved() -> SessionDB:
 def _session_to_open(db: SessionDB, continued: str | None, resumed: str | None, here: bool, once: bool) -> str | None:
     """The session to continue; None for a new one."""
     from hermes.chat.resume import latest
-    from hermes.commands.session_choice import continued as end_of_chain
+    from hermes.commands.session_commands import continued as end_of_chain
 
     words = resumed if resumed is not None else continued
     if words is None:

@@ -93,7 +93,7 @@ class Ambiguous(click.ClickException):
 
 def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
     """The session with this exact id, else this title, else the only one with this id prefix."""
-    from hermes.commands.session_choice import find
+    from hermes.commands.session_commands import find
 
     found = find(db, words, resuming=resuming)
     if found.session_id is not None:

@@ -199,7 +199,7 @@ def announced(db: SessionDB) -> Iterator[None]:
 
     On a store that several gateways share, each shows itself when it is ready to take connections.
     """
-    from hermes.gateway.standby import patience
+    from hermes.gateway.connection import patience
 
     if db.is_shared:
         yield

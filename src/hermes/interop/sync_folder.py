@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput, StoreLocked
 from hermes.home import key_file
-from hermes.store.encryption import keys
+from hermes.store import keys
 from hermes.store.exchange.replica import Replica
 from hermes.whole_files import sync_folder, write_whole
 

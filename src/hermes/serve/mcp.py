@@ -26,18 +26,19 @@ from mcp.types import INVALID_PARAMS, ToolAnnotations
 from pydantic import Field, ValidationError
 
 from hermes import __version__
-from hermes.agent.recall.excerpts import OWN_SPEAKER, hits_by_session
-from hermes.agent.recall.history_text import (
+from hermes.agent.history import (
     NEAREST,
     NOTE,
+    OWN_SPEAKER,
     PER_MESSAGE,
     as_json,
     fitted,
+    hits_by_session,
     message_entry,
     quoted,
     when,
 )
-from hermes.commands.session_choice import find
+from hermes.commands.session_commands import find
 from hermes.config import suggestion
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
 from hermes.texts import encodable, shortened, shortened_line, text_tokens
@@ -185,7 +186,7 @@ class Record:
 
     def recall(self, message: Annotated[str, Field(description="The user's message, as it was written.")]) -> str:
         """What earlier conversations say about a message: the closest passages of at most three. Call it first for a task."""
-        from hermes.agent.recall import recall
+        from hermes.agent import recall
 
         found = recall.recall(self._db, message, current=None, visible_to=self._user)
         text = recall.recalled_text(found.passages) if found is not None else ""

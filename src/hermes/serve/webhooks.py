@@ -37,7 +37,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route as HttpRoute
 
-from hermes.agent.recall.history_text import CLOSE, OPEN, between_marks, defused
+from hermes.agent.history import CLOSE, OPEN, between_marks, defused
 from hermes.errors import ConfigError
 from hermes.serve.authorization import check_reach, from_elsewhere
 from hermes.serve.http_messages import ApiError, parse_json, read_body, unforeseen

@@ -103,7 +103,7 @@ _ROUNDS = 5  # searches for one list: a conversation with very many matches hide
 
 def found_inside(db: SessionDB, query: str, limit: int = 200) -> tuple[list[ListLine], bool]:
     """The conversations with a match, the best first, each with its best match; and whether there may be more."""
-    from hermes.agent.recall.excerpts import search_rounds
+    from hermes.agent.history import search_rounds
 
     lines: dict[str, ListLine] = {}
     rounds = list(islice(search_rounds(db, query, limit), _ROUNDS))

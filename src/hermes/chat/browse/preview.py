@@ -13,8 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hermes.chat.browse.list import ListLine
-from hermes.commands.info_commands import tool_names
-from hermes.commands.session_choice import message_count
+from hermes.commands.info_commands import message_count, tool_names
 from hermes.store.text.index_text import plain_parts
 from hermes.texts import counted, harmless, one_line, unfinished
 from hermes.times import ago

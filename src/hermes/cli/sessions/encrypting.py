@@ -12,11 +12,11 @@ import click
 from hermes.cli.output import note, put
 from hermes.cli.record import configuration, opened
 from hermes.home import has_key_file
-from hermes.store.encryption import convert, keys
+from hermes.store import encryption, keys
 from hermes.store.records.attachments import PREFIX
 
 if TYPE_CHECKING:
-    from hermes.store.encryption.keys import Way
+    from hermes.store.keys import Way
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -52,7 +52,7 @@ def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Pa
     database = _database()
     way = _way(database, keyring, key_file, ask, passphrase_file)
     had_key = has_key_file(database)
-    left = convert.encrypt(database, way)
+    left = encryption.encrypt(database, way)
     print(f"encrypted {database}")
     if left:
         note(f"readable copies and other files remain; remove them by hand: {', '.join(map(str, left))}")
@@ -73,7 +73,7 @@ def decrypt(digest: str | None) -> None:
                 raise click.ClickException(f"the record has no attachment {digest}") from None
         return
     database = _database()
-    convert.decrypt(database, configuration().sessions.transcripts)
+    encryption.decrypt(database, configuration().sessions.transcripts)
     print(f"decrypted {database}")
 
 
@@ -84,7 +84,7 @@ def decrypt(digest: str | None) -> None:
 @_ways
 def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
     database = _database()
-    convert.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
+    encryption.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
     print(f"{database} has a new key; earlier backups still open with the old one")
 
 

@@ -142,7 +142,7 @@ def save(target: Path, pieces: Iterable[bytes]) -> None:
 )  # fmt: skip
 @click.option("--run", is_flag=True, help="Run the command instead of printing it.")
 def open_(session: str, name: str, run: bool) -> None:
-    from hermes.commands.session_choice import continued
+    from hermes.commands.session_commands import continued
 
     chosen = other_programs.programs()[name]
     with opened() as db:

@@ -13,7 +13,7 @@ import click
 from hermes.cli.options import ROWS, file_option, json_option, limit_option, sessions_of_file, source_option
 from hermes.cli.output import DIM, GAP, Column, cells, colourful, message, print_json, printed, screen_width, styled
 from hermes.cli.record import EVERY, opened, zone
-from hermes.commands.session_choice import is_oneshot, message_counts
+from hermes.commands.info_commands import is_oneshot, message_counts
 from hermes.home import project_folder
 from hermes.texts import counted, one_line
 from hermes.times import ago

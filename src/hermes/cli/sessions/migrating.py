@@ -130,7 +130,7 @@ def _source(url: str) -> Iterator[tuple[SessionDB, bool]]:
 
 def _keep_encrypted(source: SessionDB, url: str) -> None:
     """Have the copy of an encrypted store encrypted with the same key; InvalidInput where it can't be."""
-    from hermes.store.encryption import keys
+    from hermes.store import keys
 
     if source.is_shared or keys.vault_of(source.path) is None:
         return

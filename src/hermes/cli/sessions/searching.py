@@ -78,7 +78,7 @@ def search(
         print_json(hits)
     elif hits:
         if all(hit["confidence"] == "weak" for hit in hits):
-            from hermes.agent.recall.history_text import NEAREST
+            from hermes.agent.history import NEAREST
 
             note(NEAREST)
         elif all(hit["relaxed"] for hit in hits):

@@ -21,11 +21,11 @@ import acp
 from acp import schema
 
 from hermes.agent.attached_files import image_type
-from hermes.agent.recall.history_text import message_text
-from hermes.agent.recall.recall import Recalled, recalled_by
+from hermes.agent.history import message_text
+from hermes.agent.recall import Recalled, recalled_by
 from hermes.agent.tool_calls import read_call, succeeded
-from hermes.agent.tools import file_access
-from hermes.agent.tools.file_tools import texts_of_call
+from hermes.agent.tools import files
+from hermes.agent.tools.files import texts_of_call
 from hermes.agent.tools.permission import visible
 from hermes.agent.turn import EmptyReply, Event, Notice, Text, Thought, ToolFinished, ToolProgress, ToolStarted
 from hermes.config.settings_schema import McpServer
@@ -141,7 +141,7 @@ class Display:
         call = self._running.pop(event.call_id, None)
         if event.name == "terminal" and (moved := _MOVED.search(event.text)):
             self._cwd = Path(moved[1])
-        content, at = _text(file_access.without_note(event.text)), None
+        content, at = _text(files.without_note(event.text)), None
         row = {"role": "tool", "tool_name": event.name, "content": event.text}
         found = texts_of_call(self._db, event.name, call.arguments, row) if call is not None and event.ok else None
         if found is not None:

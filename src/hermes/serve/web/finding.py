@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hermes.agent.recall.history_text import NEAREST
-from hermes.commands.session_choice import message_counts
+from hermes.agent.history import NEAREST
+from hermes.commands.info_commands import message_counts
 from hermes.serve.http_messages import ApiError, AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.visitors import visitor_of

@@ -23,9 +23,8 @@ from hermes.store.engines.base import REDACTED, Engine, Progress, Tx, drop_meta,
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.check import copy_name
-from hermes.store.engines.sqlite.connection import Connection, code, codes, holder_of
+from hermes.store.engines.sqlite.connection import Connection, SqliteTx, code, codes, holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
-from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.exchange.ingest import Ingest, as_row
 from hermes.store.records import codec, events, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, absent_hashes
@@ -324,7 +323,7 @@ def mend_orphans(tx: Tx) -> list[str]:
 
 def rebuild_store(path: Path, folder: Path) -> list[str]:
     """Make a database again from its readable rows and its transcripts; what was done. The old file is kept as a copy."""
-    from hermes.store.encryption import keys
+    from hermes.store import keys
     from hermes.store.engines.sqlite.check import Later, copy_rows, set_aside, store_rest, write_lock
     from hermes.store.engines.sqlite.engine import SqliteEngine
     from hermes.store.engines.sqlite.foreign import is_database

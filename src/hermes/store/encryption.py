@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hermes.errors import InvalidInput, StoreBusy, StoreCorrupt, StoreReadOnly
 from hermes.home import companion, make_private, settled
-from hermes.store.encryption import keys
+from hermes.store import keys
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import schema
 from hermes.store.engines.sqlite.connection import Connection, as_ours, holder_of, is_busy

@@ -14,8 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from hermes import times
-from hermes.agent.recall.excerpts import Excerpt, excerpts
-from hermes.agent.recall.history_text import NOTE, defused, message_text, quoted, when
+from hermes.agent.history import NOTE, Excerpt, defused, excerpts, message_text, quoted, when
 from hermes.agent.turn import Notice
 from hermes.store.records.events import RECALLED
 from hermes.store.search import periods
