@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 from tests.contract.test_export_import import *  # noqa: F403
-from tests.contract.test_replaying import *  # noqa: F403
+from tests.contract.test_parts import *  # noqa: F403
 from tests.contract.test_trash import *  # noqa: F403
