@@ -31,7 +31,6 @@ from hermes.store.records import codec, lineage
 from hermes.store.records.rows import ShredResult
 from hermes.store.transcripts.replay import file_name
 from hermes.store.upkeep import retention
-from hermes.whole_files import write_whole
 
 
 def forget_texts(path: Path, texts: Collection[str]) -> None:
@@ -257,22 +256,13 @@ def _remove_files(db: OpenStore, plan: Plan) -> list[str]:
             path.unlink(missing_ok=True)  # of a process that was killed while it wrote it
     left = [path(part) for part in gone for path in (transcripts.files.path, drafts.path)]
     lines = [f"{path} can't be removed; remove it" for path in (*left, *map(attachments.path, hashes)) if path.exists()]
-    index = transcripts.files.folder / "sessions.json"
+    index = transcripts.files.folder / "sessions.json"  # it tells titles, and a gateway makes it again
     try:
-        _forget_titles(index, gone)
+        if index.exists() and any(json.dumps(part, ensure_ascii=False) in index.read_text() for part in gone):
+            index.unlink()
     except (OSError, ValueError) as error:
-        lines.append(f"{index} can't be rewritten ({error}); remove it, a gateway makes it again")
+        lines.append(f"{index} can't be removed ({error}); remove it")
     return lines
-
-
-def _forget_titles(index: Path, session_ids: Sequence[str]) -> None:
-    """The file of chats tells the title of the session in each."""
-    entries = json.loads(index.read_bytes()) if index.is_file() else {}
-    titled = [one for one in entries.values() if one.get("session_id") in session_ids and one.get("title") is not None]
-    for one in titled:
-        one["title"] = None
-    if titled:
-        write_whole(index, json.dumps(entries, ensure_ascii=False, indent=1) + "\n")
 
 
 def _column(tx: Tx, sql: str, keys: Iterable[str]) -> list[str]:
