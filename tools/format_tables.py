@@ -18,7 +18,7 @@ from pathlib import Path
 from hermes.store.engines.sqlite import schema
 from hermes.store.exchange import collect
 from hermes.store.gateway import cron, routes
-from hermes.store.search.meaning import vectors
+from hermes.store.search import vectors
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "format.md"
 STATEMENTS = {  # by the module that declares them
@@ -28,7 +28,7 @@ STATEMENTS = {  # by the module that declares them
     "gateway/routes.py": routes.STATEMENTS,
     "gateway/cron.py": cron.TABLES,
     "exchange/collect.py": collect.TABLES,
-    "search/meaning/vectors.py": vectors.TABLES,
+    "search/vectors.py": vectors.TABLES,
 }  # fmt: skip
 _BLOCK = re.compile(
     r"(<!-- (columns of (?P<table>\w+)|(?:public|internal) tables|indexes) -->\n).*?(<!-- end -->)", re.DOTALL

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from zstandard import ZstdDecompressor
 
-from hermes.interop.sync_exchange import StorePlace, SyncResult, sync
+from hermes.interop.sync import StorePlace, SyncResult, sync
 from hermes.interop.sync_folder import FolderPlace
 
 from . import DAY, shown, talk

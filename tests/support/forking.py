@@ -46,7 +46,7 @@ _LOADED = (
 )  # fmt: skip
 # what some commands load besides; kept from the first run of such a command
 _LOADED_FOR = {
-    ("acp",): ("hermes.serve.acp.server",),
+    ("acp",): ("hermes.serve.acp_server",),
     ("mcp",): ("hermes.serve.mcp",),
     ("web",): ("uvicorn", "hermes.serve.web.app"),
     ("sessions", "browse"): ("hermes.chat.browse.screen",),

@@ -55,7 +55,7 @@ from hermes.errors import (
     StoreError,
 )
 from hermes.home import get_hermes_home
-from hermes.store.records.events import MODEL_ERROR, RECALLED
+from hermes.store.records.sessions import MODEL_ERROR, RECALLED
 from hermes.store.transcripts.drafts import Draft
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hermes import times
 from hermes.agent.history import NOTE, Excerpt, defused, excerpts, message_text, quoted, when
 from hermes.agent.turn import Notice
-from hermes.store.records.events import RECALLED
+from hermes.store.records.sessions import RECALLED
 from hermes.store.search import periods
 from hermes.store.search.answers import LOOKED_AT, capitalized, is_addressed, tells_names
 from hermes.store.text.index_text import UNSPACED, fold, pieces

@@ -14,7 +14,7 @@ from hermes.times import ago, clock, zone_of
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
     from hermes.store.records.rows import MessageRow, SessionRow
-    from hermes.store.records.usage import SideUsage
+    from hermes.store.records.sessions import SideUsage
 
 LISTED = 10
 _CUT = 200

@@ -78,7 +78,7 @@ def _arrived(host: Host, session_id: str) -> str:
 
 def _named(host: Host, words: str) -> str | None:
     if words.startswith("@") and host.where == TERMINAL:
-        from hermes.interop.other_programs import newest
+        from hermes.interop.programs import newest
 
         return continued(host.db, newest(host.db, words[1:], host.agent.cwd))
     found = find(host.db, words, visible_to=host.user, resuming=True)

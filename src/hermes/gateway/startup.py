@@ -112,7 +112,7 @@ def check_api_server(config: Config, *, insecure: bool = False) -> None:
         from hermes.serve.authorization import check_api
     except ImportError as error:
         raise MissingExtra("the API server", "serve") from error
-    check_api(config.api_server.host, config.api_server.token, config.api_server.keys, insecure=insecure)
+    check_api(config.api_server.host, config.api_server.token, insecure=insecure)
 
 
 def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, PlatformSettings]:

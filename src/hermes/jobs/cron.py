@@ -19,11 +19,11 @@ from hermes.agent.leases import Lease, renewing
 from hermes.agent.loop import Agent
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
+from hermes.home import write_whole
 from hermes.store.gateway.cron import DONE, FAILED, Job, Run, lease_of
 from hermes.store.leases import holder_name
 from hermes.texts import shortened_line
 from hermes.times import next_time
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Model

@@ -35,9 +35,9 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from hermes.agent.tools.permission import Question, free_folder, has_rule, permit, rule_folder, visible
 from hermes.agent.tools.tool import Context, Reported, read_arguments, tool
 from hermes.errors import HermesError, ToolDeclined, ToolError
+from hermes.home import LOCK_SECONDS, locked, write_whole
 from hermes.store.records.attachments import PREFIX
 from hermes.texts import content_text, counted, text_of_bytes, without_middle
-from hermes.whole_files import LOCK_SECONDS, locked, write_whole
 
 if TYPE_CHECKING:
     from hermes.agent.tools.tool import Context

@@ -24,7 +24,7 @@ from typing import Any
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx, get_meta, note_meta, rows_among
 from hermes.store.exchange import document as documents
 from hermes.store.exchange.document import DELETED, LIVE, TICKS, TRASHED, Document, Placement, digest
-from hermes.store.records import codec, events, lineage, message_reading, message_values
+from hermes.store.records import codec, lineage, message_reading, message_values, sessions
 from hermes.store.records.lineage import StoredRow, await_again
 from hermes.store.redact import redact
 from hermes.store.transcripts import replay
@@ -235,7 +235,7 @@ def snapshot(tx: Tx, session_id: str) -> dict[str, Any]:
     values, state = replay.session_columns(tx, session_id), replay.session_state(tx, session_id)
     fields = {name: values[name] for name in (*FIELDS, "system_prompt")}
     fields["title"] = values["title"] if values["trashed_at"] is None else values["trashed_title"]
-    recorded = events.of_session(tx, session_id)
+    recorded = sessions.events_of(tx, session_id)
     named = origins(tx, [event["after"] for event in recorded])
     return {
         "fields": fields,

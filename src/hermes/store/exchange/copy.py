@@ -24,7 +24,7 @@ from hermes.store.exchange.ingest import OWN_KEYS
 from hermes.store.gateway import cron, routes
 from hermes.store.records import codec
 from hermes.store.records.codec import Blob
-from hermes.store.search.meaning import vectors
+from hermes.store.search import vectors
 
 ROUNDS = 5
 _NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")

@@ -22,7 +22,7 @@ from hermes.store.exchange import document as documents
 from hermes.store.exchange.collect import TreeState
 from hermes.store.exchange.document import DELETED, LIVE, SHREDDED, TRASHED, Document, Placement
 from hermes.store.exchange.ingest import Ingest
-from hermes.store.records import events, file_changes, lineage, messages, sessions, titles
+from hermes.store.records import file_changes, lineage, messages, sessions, titles
 from hermes.store.records.attachments import note_absent
 from hermes.store.records.lineage import Moved, StoredRow
 from hermes.store.transcripts import replay
@@ -291,7 +291,7 @@ class _Work:
         if entry["events"]:
             ids = {one: row.id for one, row in self.rows.items()}
             entries = [{**event, "after": ids.get(event["after"], 0)} for _, event in sorted(entry["events"].items())]
-            events.add_missing(self.tx, session_id, entries, {})
+            sessions.add_missing_events(self.tx, session_id, entries, {})
 
     def _title(self, session_id: str, title: str | None) -> None:
         """Set a title; of two sessions with the same, the one that got it later gets the next number."""

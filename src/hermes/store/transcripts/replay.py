@@ -22,7 +22,7 @@ from msgspec.json import encode
 
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
-from hermes.store.records import codec, events, message_reading, titles
+from hermes.store.records import codec, message_reading, sessions, titles
 from hermes.store.records.rows import MessageRow, SessionEvent
 from hermes.store.records.sessions import PROMPT, free_id, keep_prompt, tidy
 
@@ -182,7 +182,7 @@ def lines(tx: Tx, session_id: str) -> Iterator[Entry]:
     head = {"type": "session", "format": FORMAT, "version": VERSION, "complete_to": tx.last_number("messages")}
     yield {**head, "session": columns}
     yield from with_attachments(tx, session_id, own_messages(tx, session_id))
-    yield from map(events.line_of, events.of_session(tx, session_id))
+    yield from map(sessions.line_of_event, sessions.events_of(tx, session_id))
     state = {**session_state(tx, session_id), **successors(tx, session_id, columns.get("end_reason"))}
     if any(state.values()):
         yield event("state", **state)
@@ -242,7 +242,7 @@ class ReplayedSession:
             self.is_begun = True
             self.complete_to = int(entry.get("complete_to") or 0)
         elif kind == "event":
-            if (happened := events.from_entry(entry)) is not None:
+            if (happened := sessions.event_of_line(entry)) is not None:
                 self.events.append(happened)
             self.columns.update(entry.get("set") or {})
             self.state.update({key: list(entry[key]) for key in self.state if key in entry})

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from hermes.errors import StoreClosed, StoreError, StoreUnreachable
-from hermes.home import make_private
+from hermes.home import lock_within, make_private
 from hermes.store.engines.base import Engine, Tx, get_meta, note_meta
 from hermes.store.records import codec, message_reading
 from hermes.store.records.attachments import Attachments, listed
 from hermes.store.records.message_values import EncodedMessage
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.replay import Entry, event, file_name, line
-from hermes.whole_files import lock_within
 
 LOST = "newest_lost"  # key of state_meta: transcripts have messages that this database lost
 NOT_GATEWAY = ("cli", "acp", "batch", "cron", "web")

@@ -26,11 +26,11 @@ from hermes.store.engines.sqlite.check import copy_name
 from hermes.store.engines.sqlite.connection import Connection, SqliteTx, code, codes, holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
 from hermes.store.exchange.ingest import Ingest, as_row
-from hermes.store.records import codec, events, file_changes, message_reading, message_values, messages, sessions
+from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, absent_hashes
 from hermes.store.records.lineage import StoredRow, references_kept
 from hermes.store.records.rows import Finding
-from hermes.store.search.meaning import vectors
+from hermes.store.search import vectors
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.replay import Entry, ReplayedSession, file_name
 from hermes.store.transcripts.writer import LOST, TranscriptFolder, TranscriptWriter, highest_id, tail
@@ -452,7 +452,7 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         ids = {one: into.add(session_id, as_row(session.messages[one]), one) for one in sorted(lacking)}
     loose = [into.add(session_id, as_row(one)) for one in session.loose if _identity(one) not in there]
     if session.events:
-        events.add_missing(tx, session_id, session.events, ids)
+        sessions.add_missing_events(tx, session_id, session.events, ids)
     return _Merged(session, ids, len(lacking) + len(loose), is_new, counts)
 
 

@@ -3,6 +3,11 @@
 The editor starts `hermes acp` and talks with it over standard input and output. A session that began in the terminal or on
 the phone can be loaded (its whole history is replayed), and `hermes -r` continues one that began in the editor. What a
 tool would do that could cause harm, the editor asks its user about.
+
+Sessions are opened, left and deleted by the editor's own means, so commands for that are not offered there. The output of a
+command is shown like a reply and is no part of the record. Model and mode are configuration options; the mode is also offered
+as a mode, for editors that know only modes. The model is stored with the session, as /model does; the mode is for one session
+of the editor and ends with the process. `config.yaml` has the defaults.
 """
 
 from __future__ import annotations
@@ -11,7 +16,8 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,18 +37,19 @@ from hermes.agent.models.choice import model_of_choice
 from hermes.agent.tools.permission import Answer
 from hermes.agent.tools.tool import Toolbox
 from hermes.agent.turn import Done, Event, Notice, PermissionDecided, PermissionRequest, Stop, Turn, stream_turn
-from hermes.commands.registry import parse, run_command, sent_text
+from hermes.commands import registry
+from hermes.commands.registry import EDITOR, Command, parse, run_command, sent_text
 from hermes.errors import Fenced, HermesError, InvalidInput, SessionNotFound
-from hermes.serve.acp import commands
-from hermes.serve.acp.commands import EditorSession, offered, refusal
-from hermes.serve.acp.messages import Display, mcp_servers_of, prompt_content, replayed
+from hermes.serve.acp_messages import Display, mcp_servers_of, prompt_content, replayed
 from hermes.serve.models import Models
+from hermes.store.records.sessions import CONFIGURED
 from hermes.texts import encodable
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Model
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
 
 SOURCE = "acp"
 _PAGE = 50
@@ -119,8 +126,8 @@ class EditorAgent:
             prompt_capabilities=schema.PromptCapabilities(image=True, embedded_context=True),
             mcp_capabilities=schema.McpCapabilities(http=True),
             session_capabilities=schema.SessionCapabilities(
-                list=schema.SessionListCapabilities(), fork=schema.SessionForkCapabilities(),
-                resume=schema.SessionResumeCapabilities(), close=schema.SessionCloseCapabilities(),
+                list=schema.SessionListCapabilities(), resume=schema.SessionResumeCapabilities(),
+                close=schema.SessionCloseCapabilities(),
             ),
         )  # fmt: skip
         return schema.InitializeResponse(
@@ -138,29 +145,26 @@ class EditorAgent:
     ) -> schema.SetSessionConfigOptionResponse:
         """Choose the model that answers, or the mode."""
         agent = self._known(session_id).agent
-        if config_id == commands.MODEL:
-            await commands.choose_model(agent, self._models, str(value))
-        elif config_id == commands.MODE:
+        if config_id == MODEL:
+            agent.model = await self._models.choose(self._db, agent.session_id, str(value))
+        elif config_id == MODE:
             await self._choose_mode(session_id, str(value))
         else:
             raise refusal(f"no option {config_id!r}; there are model and mode")
-        return schema.SetSessionConfigOptionResponse(config_options=await commands.options(agent, self._models))
+        return schema.SetSessionConfigOptionResponse(config_options=await options(agent, self._models))
 
     async def _choose_mode(self, session_id: str, mode: str) -> None:
         """An editor may show the mode, the option of the same meaning, or both: each is updated."""
         agent = self._known(session_id).agent
-        commands.choose_mode(agent, mode)
+        choose_mode(agent, mode)
         update = schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode)
         await self._send(session_id, update)
         await self._send_options(session_id, agent)
 
     async def _send_options(self, session_id: str, agent: Agent) -> None:
-        options = await commands.options(agent, self._models)
-        update = schema.ConfigOptionUpdate(session_update="config_option_update", config_options=options)
+        chosen = await options(agent, self._models)
+        update = schema.ConfigOptionUpdate(session_update="config_option_update", config_options=chosen)
         await self._send(session_id, update)
-
-    async def authenticate(self, method_id: str, **kwargs: Any) -> None:
-        return None
 
     # ------------------------------------------------------------------------------------------ sessions
 
@@ -185,16 +189,6 @@ class EditorAgent:
         """A session of the record, without its history: the editor has kept it."""
         await asyncio.to_thread(self._reopen, session_id, cwd, mcp_servers)
         return schema.ResumeSessionResponse(**await self._choices(session_id))
-
-    async def fork_session(
-        self, session_id: str, cwd: str, mcp_servers: Any = None, **kwargs: Any
-    ) -> schema.ForkSessionResponse:
-        """A branch of a session, from its end."""
-        tip = await asyncio.to_thread(self._tip, session_id)
-        _folder(cwd)
-        branch = await asyncio.to_thread(self._db.branch_session, tip, new_session_id())
-        await asyncio.to_thread(self._open, branch, branch, cwd, mcp_servers)
-        return schema.ForkSessionResponse(session_id=branch, **await self._choices(branch))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **kwargs: Any
@@ -233,10 +227,10 @@ class EditorAgent:
 
     async def _choices(self, session_id: str) -> dict[str, Any]:
         known = self._sessions[session_id]
-        chosen = await commands.options(known.agent, self._models)
+        chosen = await options(known.agent, self._models)
         # sent after the answer, which tells the editor the session's id
         known.announcing = asyncio.create_task(self._send(session_id, offered()))
-        return {"modes": commands.modes(known.agent), "config_options": chosen}
+        return {"modes": modes(known.agent), "config_options": chosen}
 
     def _tip(self, session_id: str) -> str:
         found = self._db.resolve_session_id(session_id)
@@ -372,6 +366,136 @@ class EditorAgent:
         return Answer(outcome.option_id in (_ALLOW, _ALWAYS), reason=reason)
 
 
+# ------------------------------------------------------------------------------------------------ commands and choices
+
+
+def offered() -> schema.AvailableCommandsUpdate:
+    """The commands that work in an editor."""
+    commands = [
+        schema.AvailableCommand(name=one.name, description=one.help, input=_input(one))
+        for one in registry.known(EDITOR)
+    ]
+    return schema.AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
+
+
+def _input(command: Command) -> schema.AvailableCommandInput | None:
+    hint = schema.UnstructuredCommandInput(hint=command.arguments)
+    return schema.AvailableCommandInput(hint) if command.arguments else None
+
+
+@dataclass(slots=True)
+class EditorSession:
+    """A session of the editor, also as a slash command sees it in its thread (see commands.registry.Host)."""
+
+    name: str  # its id in the editor, which stays when it is compressed
+    agent: Agent
+    toolbox: Toolbox
+    display: Display
+    db: SessionDB
+    config: Config
+    default_model: Model
+    say: Callable[[str], None]
+    ask: Callable[[str], bool]
+    show: Callable[[Turn], None]
+    announcing: asyncio.Task[None] | None = None
+    allowed: set[str] = field(default_factory=set)  # questions that the user answered with "always"
+    stop: Stop | None = None  # of the prompt that is worked on
+    pending_title: str | None = None
+    user: User | None = None
+    where = platform = EDITOR
+    place = None
+    is_owner = True
+    stopped = False
+
+    @property
+    def model(self) -> Model:
+        return self.agent.model
+
+    @property
+    def session_id(self) -> str:
+        return self.agent.session_id
+
+    def choose_model(self, name: str | None) -> None:
+        self.db.choose_model(self.session_id, name or CONFIGURED)
+
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
+        return None
+
+    def switch(self, session_id: str | None, *, ending: str | None) -> None:
+        raise NotImplementedError("commands that switch to another session are not offered in editors")
+
+    def follow(self, session_id: str) -> None:
+        self.agent.session_id = session_id
+
+    def clear(self) -> None:
+        """Do nothing: the editor shows the conversation."""
+
+    def leave(self, *, ending: bool = True) -> None:
+        """Do nothing: the editor closes its sessions."""
+
+    def close(self) -> None:
+        """End the agent and its tools."""
+        self.agent.close()
+        self.toolbox.close()
+
+    def name_it(self) -> None:
+        """Give the session the title that was chosen before it existed."""
+        if self.pending_title is not None and self.db.get_session(self.session_id) is not None:
+            from hermes.agent.titler import set_chosen_title
+
+            wanted, self.pending_title = self.pending_title, None
+            set_chosen_title(self.db, self.session_id, wanted, None)
+
+
+MODEL, MODE = "model", "mode"
+# The values of terminal.approval.
+_MODES = {
+    "ask": ("Ask", "Asks before every command that is not known to only read."),
+    "all": ("Ask always", "Asks before every command."),
+    "never": ("Never ask", "Runs every command without asking."),
+}
+
+
+def refusal(text: str, code: int = -32602) -> acp.RequestError:
+    """An error whose message an editor shows as it is; without another code, the request's own fault."""
+    return acp.RequestError(code, text)
+
+
+def modes(agent: Agent) -> schema.SessionModeState:
+    """The modes, and the current one."""
+    known = [schema.SessionMode(id=one, name=name, description=text) for one, (name, text) in _MODES.items()]
+    return schema.SessionModeState(current_mode_id=agent.config.terminal.approval, available_modes=known)
+
+
+async def options(
+    agent: Agent, models: Models
+) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
+    """The options of a session, each with its current value."""
+    return [
+        schema.SessionConfigOptionSelect(
+            type="select", id=MODEL, name="Model", category="model", current_value=agent.model.name,
+            options=[schema.SessionConfigSelectOption(value=name, name=name)
+                     for name in await models.names(agent.model.name)],
+        ),
+        schema.SessionConfigOptionSelect(
+            type="select", id=MODE, name="Commands", category="mode", current_value=agent.config.terminal.approval,
+            options=[schema.SessionConfigSelectOption(value=one, name=name, description=text)
+                     for one, (name, text) in _MODES.items()],
+        ),
+    ]  # fmt: skip
+
+
+def choose_mode(agent: Agent, mode: str) -> None:
+    """Set the mode from the next command on, also in a turn that runs."""
+    if mode not in _MODES:
+        raise refusal(f"no mode {mode!r}; there are {', '.join(_MODES)}")
+    terminal = msgspec.structs.replace(agent.config.terminal, approval=mode)
+    agent.config = agent.context.config = msgspec.structs.replace(agent.config, terminal=terminal)
+
+
+# ------------------------------------------------------------------------------------------------ the program
+
+
 def _folder(cwd: str) -> Path:
     if not Path(cwd).is_absolute():
         raise refusal(f"cwd must be an absolute path, not {cwd!r}")
@@ -394,6 +518,3 @@ async def serve(db: SessionDB, config: Config, model: Model, *, keep_model: bool
         await agent.listen(reader, writer)
     finally:
         agent.close()
-
-
-__all__ = ["EditorAgent", "serve"]

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.errors import StoreCorrupt, StoreError
-from hermes.install_line import install_line
+from hermes.errors import StoreCorrupt, StoreError, install_line
 from hermes.store import leases
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx, get_meta, note_meta, rows_among
 from hermes.store.records import codec
-from hermes.store.search.meaning.encoders import CHARACTERS, Encoder
+from hermes.store.search.encoders import CHARACTERS, Encoder
 from hermes.store.text.index_text import plain, plain_parts
 
 if TYPE_CHECKING:
@@ -225,7 +224,7 @@ class VectorIndexer:
             self._thread.join()
 
     def _work(self) -> None:
-        from hermes.store.search.meaning import encoders
+        from hermes.store.search import encoders
 
         found = encoders.installed()
         if not found:

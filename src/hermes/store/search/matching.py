@@ -1,11 +1,15 @@
-"""Query trees during a search: whether a text matches one, and a tree with other words in place of those typed."""
+"""Whether the text of a message matches a query, where the index alone cannot decide; and trees with other words in place of
+those typed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-from hermes.store.engines.base import phrase_words
-from hermes.store.text.index_text import ASCII_WORD, UNSPACED, fold, has_no_word_border, index_words
+from hermes.store.engines.base import Tx, phrase_words, rows_among
+from hermes.store.records import codec
+from hermes.store.text import index_text
+from hermes.store.text.index_text import ASCII_WORD, UNSPACED, fold, index_words, lacks_one
 from hermes.store.text.query import And, Leaf, Node, Not, Or, Query, parse, positive
 from hermes.store.text.stems import STOP_WORDS
 
@@ -47,11 +51,6 @@ def runs(text: str) -> list[str]:
     return "".join(c if c.isalnum() or not c.isascii() else " " for c in text).split()
 
 
-def is_name(text: str) -> bool:
-    """Whether a text is (a part of) a name made of several words, like a_b_c."""
-    return "_" in text.strip("_") and text.replace("_", "a").isalnum() and not has_no_word_border(text)
-
-
 def looks_like_a_name(leaf: Leaf) -> bool:
     """Whether a word is no word of a language but a name in a program: UserById, user_id, a1b2c3d."""
     text = leaf.text
@@ -83,17 +82,6 @@ class Check:
     def __init__(self, tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> None:
         self._tree, self._literal, self._inside = tree, literal, inside
         self.required = [*required(tree, literal)]
-        self._is_name = isinstance(tree, Leaf) and tree.text in literal and is_name(tree.text) and tree.text.isascii()
-
-    def is_certain(self, source: str) -> bool:
-        """Whether a text, perhaps JSON, passes whatever its escapes stand for: a name stands in it, and not after an escape."""
-        if not self._is_name or "\\u" in source:
-            return False
-        (name,), lowered = self.required, source.lower()
-        at = lowered.find(name)
-        while at > 0 and lowered[at - 1] == "\\":
-            at = lowered.find(name, at + 1)
-        return at >= 0
 
     def __call__(self, text: str) -> bool:
         return holds(self._tree, text, self._literal, inside=self._inside)
@@ -147,3 +135,47 @@ def _is_in(tree: Node, text: str, inside: bool) -> bool:
     if isinstance(tree, Not):
         return _is_in(tree.keep, text, inside) and not _is_in(tree.drop, text, inside)
     return (all if isinstance(tree, And) else any)(_is_in(child, text, inside) for child in tree.children)
+
+
+# ---------------------------------------------------------------------------------------------- texts of messages
+
+_TEXTS = "SELECT id, content, content_rest, content_format, tool_calls FROM messages WHERE {these}"
+
+
+def texts_of(whole: str | None, form: Any, calls: Any) -> list[str]:
+    """The readable text of a message: its content, its tool calls and the ids of these, without JSON's syntax."""
+    texts = []
+    if whole:
+        value = codec.content_value(whole, form)
+        texts.append(index_text.plain(value) if isinstance(value, str) else index_text.plain_parts(value))
+    if calls is not None:
+        value = codec.from_json(calls)
+        texts += [index_text.plain_calls(value), *index_text.call_ids(value)]
+    return texts
+
+
+def passing(tx: Tx, check: Check, ids: Sequence[int]) -> set[int]:
+    """The messages whose folded text passes. One whose source lacks a part that is required is not parsed: most of them are
+    skipped so."""
+    passed = set()
+    for message_id, content, rest, form, calls in rows_among(tx, _TEXTS, ids):
+        whole = codec.joined(content, rest)
+        if check.required and lacks_one(_source(whole, calls), check.required):
+            continue
+        if check(fold("\n".join(texts_of(whole, form, calls)))):
+            passed.add(message_id)
+    return passed
+
+
+def with_source(tx: Tx, ids: Sequence[int], part: str) -> set[int]:
+    """The messages whose stored text contains this part, ignoring case: an escape of JSON as two characters."""
+    wanted = part.lower()
+    return {
+        message_id
+        for message_id, content, rest, _, calls in rows_among(tx, _TEXTS, ids)
+        if wanted in _source(codec.joined(content, rest), calls).lower()
+    }
+
+
+def _source(whole: str | None, calls: Any) -> str:
+    return whole or "" if calls is None else f"{whole or ''}\n{codec.restored(calls)}"

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import acp
 from acp import schema
 
-from hermes.agent.attached_files import image_type
+from hermes.agent.attached_files import image_type, picture_part
 from hermes.agent.history import message_text
 from hermes.agent.recall import Recalled, recalled_by
 from hermes.agent.tool_calls import read_call, succeeded
@@ -30,7 +31,7 @@ from hermes.agent.tools.permission import visible
 from hermes.agent.turn import EmptyReply, Event, Notice, Text, Thought, ToolFinished, ToolProgress, ToolStarted
 from hermes.config.settings_schema import McpServer
 from hermes.errors import InvalidInput
-from hermes.store.records.events import RECALLED
+from hermes.store.records.sessions import RECALLED
 from hermes.texts import content_text, shortened_line
 
 if TYPE_CHECKING:
@@ -53,12 +54,8 @@ _KINDS = {
     }.items()
     for name in names.split()
 }
-_PLANS = {
-    "todowrite": "todos",
-    "todo_write": "todos",
-    "write_todos": "todos",
-    "update_plan": "plan",
-}  # the argument with the steps
+# The argument with the steps.
+_PLANS = {"todowrite": "todos", "todo_write": "todos", "write_todos": "todos", "update_plan": "plan"}
 _GIST = ("command", "query", "path", "file_path", "pattern", "task", "name", "action")  # what a title says of a call
 _MOVED = re.compile(r"; now in (/[^\]\n]*)\]\Z")  # the end of a terminal's result
 
@@ -245,13 +242,16 @@ def _picture_part(data: bytes, name: str) -> dict[str, Any]:
         raise InvalidInput(f"{name} can't be read; send it as PNG, JPEG, GIF or WebP")
     if len(data) > _LARGEST_PICTURE:
         raise InvalidInput(f"{name} has {len(data):,} bytes, more than {_LARGEST_PICTURE:,}; send a smaller one")
-    return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{base64.b64encode(data).decode()}"}}
+    return picture_part(mime, data)
 
 
 def _linked(uri: str, cwd: Path) -> dict[str, Any]:
     """A file that the editor refers to: its text, the picture it is, or its name when it is neither or can't be read."""
-    path = _local_path(uri)
-    data = _read(cwd / path, _LARGEST_PICTURE) if path else None
+    path, data = _local_path(uri), None
+    with suppress(OSError, ValueError):
+        if path and (cwd / path).is_file():  # a pipe would wait for ever
+            with open(cwd / path, "rb") as file:
+                data = file.read(_LARGEST_PICTURE + 1)  # one byte more shows that it is too large
     if data is not None and image_type(data):
         return _picture_part(data, path)
     text = None if data is None or b"\0" in data[:8000] else data.decode("utf-8", "replace")
@@ -265,17 +265,6 @@ def _local_path(uri: str) -> str:
     except ValueError:
         return ""
     return unquote(parts.path) if parts.scheme in ("file", "") else ""
-
-
-def _read(path: Path, most: int) -> bytes | None:
-    """The beginning of a file (one byte more than `most` shows that there is more); None when it can't be read."""
-    try:
-        if not path.is_file():  # a pipe would wait for ever
-            return None
-        with open(path, "rb") as file:
-            return file.read(most + 1)
-    except (OSError, ValueError):
-        return None
 
 
 def _file(uri: str, text: str | None) -> str:

@@ -1,7 +1,10 @@
-"""The session browser's list: the lines, the filter and the search that select them, and the widget that shows them.
+"""The session browser's two panes: the list, with the filter and the search that select its lines, and the preview.
 
 Only visible lines are drawn, however many there are: textual's own lists take 10 to 20 times as long to fill
 with 10,000 conversations, and a filter fills the list again at each key.
+
+The preview has participants and times, then the conversation in plain text, shortened to a glance: of a long one the first
+message and the end or, after a search, the messages around the match.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from hermes.store.text.index_text import fold
-from hermes.texts import one_line
+from hermes.commands.info_commands import message_count, tool_names
+from hermes.store.text.index_text import fold, plain_parts
+from hermes.texts import counted, harmless, one_line, unfinished
 from hermes.times import ago
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.rows import SessionRow
+    from hermes.store.records.rows import MessageRow, SessionRow
 
 
 @dataclass(slots=True)
@@ -48,6 +52,7 @@ class ListLine:
     folded_title: str = ""
     snippet: str = ""  # for a search hit: the text around the match, with >>>marks<<<
     message_id: int | None = None  # for a search hit: the message that matched
+    is_weak: bool = False  # for a search hit: it is only near what was asked
     more: int = 0  # for a search hit: further matches in this conversation
 
     def __post_init__(self) -> None:
@@ -117,7 +122,7 @@ def found_inside(db: SessionDB, query: str, limit: int = 200) -> tuple[list[List
             continue
         line = line_of(session)
         line.snippet, line.message_id = one_line(hit["snippet"]), hit["id"]
-        line.last_active = hit["timestamp"]
+        line.last_active, line.is_weak = hit["timestamp"], hit["confidence"] == "weak"
         lines[session_id] = line
     return list(lines.values()), len(rounds) == _ROUNDS and len(rounds[-1]) == limit
 
@@ -290,3 +295,102 @@ def fitted(pieces: Sequence[Piece], width: int, base: Style, console: Console) -
         text.append(*piece)
     text.truncate(width, overflow="ellipsis", pad=True)
     return list(text.render(console))
+
+
+# ------------------------------------------------------------------------------------------------ the preview
+
+SHOWN = 30  # messages at the end, or around a match
+CHARACTERS = 600  # characters of one message
+_WHO = {"user": ("● you", "bold yellow"), "assistant": ("◆ assistant", "bold green")}
+
+
+@dataclass(slots=True)
+class Preview:
+    """The text of the pane, and the position of the match in it, if there is one."""
+
+    text: Text
+    match: int | None = None
+
+    def top(self, width: int) -> int:
+        """The line the pane should begin with."""
+        if self.match is None or width < 1:
+            return 0
+        before = self.text.plain[: self.match].split("\n")
+        return max(0, sum(max(1, -(-cell_len(line) // width)) for line in before) - 2)
+
+
+def preview(db: SessionDB, line: ListLine, zone: tzinfo | None) -> Preview:
+    """The conversation behind a line."""
+    session = db.get_session(line.id)
+    if session is None:
+        return Preview(Text("This conversation was deleted."))
+    messages = [message for message in db.get_messages(line.id) if _is_shown(message)]
+    text = _head(db, session, zone)
+    start, end = _window(messages, line.message_id)
+    match = None
+    if start > 0 and line.message_id is None:  # the first message
+        opening = next((n for n, message in enumerate(messages[:start]) if message["role"] == "user"), None)
+        if opening is not None:
+            _message(text, messages[opening], False)
+            start = max(start, opening + 1)
+    if start > 0:
+        text.append(f"… {counted(start, 'earlier message')} …\n\n", "dim")
+    for message in messages[start:end]:
+        hit = message["id"] == line.message_id
+        if hit:
+            match = len(text)
+        _message(text, message, hit)
+    if end < len(messages):
+        text.append(f"… {counted(len(messages) - end, 'later message')} …\n", "dim")
+    if not messages:
+        text.append("No messages yet.", "dim")
+    text.rstrip()
+    return Preview(text, match)
+
+
+def _is_shown(message: MessageRow) -> bool:
+    """Whether the preview shows a message: those of people and models, and tool calls."""
+    return message["role"] in _WHO and bool(message["content"] or message["tool_calls"])
+
+
+def _window(messages: list[MessageRow], match: int | None) -> tuple[int, int]:
+    if match is not None:
+        at = next((n for n, message in enumerate(messages) if message["id"] >= match), len(messages) - 1)
+        return max(0, at - SHOWN // 3), min(len(messages), at + SHOWN)
+    return max(0, len(messages) - SHOWN), len(messages)
+
+
+def _head(db: SessionDB, session: SessionRow, zone: tzinfo | None) -> Text:
+    text = Text()
+    text.append((one_line(session["title"]) or one_line(session["preview"]) or "No title") + "\n", "bold")
+    facts = [one_line(session["source"]), ago(session["last_active"] or session["started_at"], zone)]
+    if session["model"]:
+        facts.append(one_line(session["model"]))
+    facts.append(counted(message_count(db, session), "message"))
+    tags = db.get_tags(session["id"])
+    text.append(" · ".join(facts) + "\n", "dim")
+    text.append(session["id"] + "\n", "dim")
+    if tags:
+        text.append(" ".join(f"#{one_line(tag)}" for tag in tags) + "\n", "cyan")
+    text.append("\n")
+    return text
+
+
+def _message(text: Text, message: MessageRow, hit: bool) -> None:
+    name, style = _WHO[message["role"]]
+    text.append(name, style)
+    if hit:
+        text.append("  ← found here", "bold magenta")
+    text.append("\n")
+    content = message["content"]
+    said = content if isinstance(content, str) else plain_parts(content) if content else ""
+    body = harmless(said).expandtabs(4).strip()
+    if len(body) > CHARACTERS:
+        body = body[:CHARACTERS].rstrip() + " …"
+    if body:
+        text.append(body + "\n")
+    if cut_off := unfinished(message):
+        text.append(f"✂ {cut_off}\n", "dim")
+    if calls := tool_names(message["tool_calls"]):
+        text.append(f"[{counted(len(calls), 'tool call')}: {one_line(', '.join(dict.fromkeys(calls)))}]\n", "dim")
+    text.append("\n")
