@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from glob import escape
@@ -36,30 +36,22 @@ from hermes.store.upkeep import retention
 def forget_texts(path: Path, texts: Collection[str]) -> None:
     """Remove the entries that are one of these texts, whatever spaces surround it; OSError when that is not possible."""
     wanted = {text.strip() for text in texts}
-
-    def without(whole: str) -> str:
-        kept = (lines for lines, text in _entries(whole.split("\n")) if text is None or text.strip() not in wanted)
-        return "\n".join(line for lines in kept for line in lines)
-
-    rewrite_history(path, without)
-
-
-def rewrite_history(path: Path, change: Callable[[str], str]) -> None:
-    """Change the text of the file, if there is one; OSError when that is not possible."""
-    if not path.exists() or change(text := _read(path)) == text:
+    if not path.exists() or _without(path, wanted) == path.read_bytes():
         return
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.fchmod(file.fileno(), 0o600)
-        changed = change(_read(path)).encode("utf-8", "surrogateescape")  # terminals may have added to it
-        file.write(changed)
+        file.write(_without(path, wanted))  # terminals may have added to it
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
 
 
-def _read(path: Path) -> str:
-    return path.read_bytes().decode("utf-8", "surrogateescape")
+def _without(path: Path, wanted: Collection[str]) -> bytes:
+    """The file without the entries that are one of these texts."""
+    lines = path.read_bytes().decode("utf-8", "surrogateescape").split("\n")
+    kept = (group for group, text in _entries(lines) if text is None or text.strip() not in wanted)
+    return "\n".join(line for group in kept for line in group).encode("utf-8", "surrogateescape")
 
 
 def load_history(path: Path) -> list[str]:
