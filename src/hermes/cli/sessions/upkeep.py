@@ -124,7 +124,7 @@ def rebuild(path: Path | None) -> int:
 
 def _rebuilt(file: Path | None) -> int:
     from hermes.store.api.configured import store_file
-    from hermes.store.transcripts.rebuild import rebuild_store
+    from hermes.store.upkeep.check import rebuild_store
 
     path = settled(file) if file else store_file(configuration())
     if path is None or path.is_dir():
