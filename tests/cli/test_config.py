@@ -564,3 +564,12 @@ def test_the_guide_names_every_key_with_its_default() -> None:
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         assert yaml.safe_load(rows[key]) == value, key
+
+
+@pytest.mark.parametrize("visual", ["/nowhere/editor", "false", "'unbalanced", " "])
+def test_an_editor_that_fails_changes_nothing(hermes_home: Path, config_file: Path, visual: str) -> None:
+    done = run("config", "edit", home=hermes_home, env={"VISUAL": visual})
+    assert done.status == 1
+    assert "editor" in done.err and "Traceback" not in done.err
+    assert "kept in" not in done.err  # nothing was written that could be lost
+    assert config_file.read_text() == WITH_COMMENTS

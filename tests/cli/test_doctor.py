@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -404,3 +407,32 @@ def test_agents_and_editors_that_are_found_get_their_line(home: Path, tmp_path: 
     ]  # fmt: skip
     _, found = doctor(home, PATH="/nothing", HOME=str(tmp_path))
     assert "Claude Code" in about(found, "mcp")[0][1] and "Zed" in about(found, "mcp")[0][1]
+
+
+def test_a_home_that_cant_be_written() -> None:
+    root = Path(tempfile.mkdtemp(prefix="hermes-doctor-"))  # tmp_path lies below a folder only root can enter
+    home, other = root / "home", root / "other"
+    home.mkdir(mode=0o555)
+    root.chmod(0o755)
+    program = f"""
+import io, os, sys
+from contextlib import redirect_stdout
+from hermes.cli.main import main
+os.environ["HERMES_HOME"] = {str(other)!r}
+with redirect_stdout(io.StringIO()):
+    main(["doctor", "--json"])   # loads all it needs, while it can be read
+os.environ["HERMES_HOME"] = {str(home)!r}
+if os.geteuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+sys.exit(main(["doctor", "--json"]))
+"""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment(home, QUIET), capture_output=True, text=True, check=False
+        )
+    finally:
+        home.chmod(0o700)
+        shutil.rmtree(root)
+    assert done.returncode == 1, done.stderr
+    (line,) = about(json.loads(done.stdout)["checks"], "home")
+    assert line[:2] == ("wrong", f"{home} can't be written")

@@ -335,3 +335,25 @@ def test_a_login_together_with_the_owner_gives_the_settings_that_are_not_asked_f
     assert 'ACME_TOKEN="t-from-login"' in (home / ".env").read_text()
     section = yaml.safe_load((home / "config.yaml").read_text())["platforms"]["acme"]
     assert section == {"token": "${ACME_TOKEN}", "device": "phone", "enabled": True}
+
+
+def test_setup_of_email_asks_for_the_name_that_proves_senders_and_takes_none(home: Path, lab: Lab) -> None:
+    for answer, written in (("mx.example.org", "mx.example.org"), ("", None)):
+        with screen(home, lab, "email", "--no-check") as shown:
+            for question, said in (
+                ("the agent's own address", "hermes@example.org"),
+                ("its password", "a-secret-word"),
+                ("the server for incoming mail", "imap.example.org"),
+                ("the server for outgoing mail", "smtp.example.org"),
+                ("without it no sender is proven", answer),
+                ("Your own user id", ""),
+                ("Other user ids", ""),
+            ):
+                shown.wait_for(question)
+                shown.line(said)
+            shown.wait_for("Written.")
+            assert shown.wait_until_over() == 0
+        section = yaml.safe_load((home / "config.yaml").read_text())["platforms"]["email"]
+        assert section.get("authserv_id") == written
+        (home / "config.yaml").write_text(BEFORE)
+        (home / ".env").unlink()

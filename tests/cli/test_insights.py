@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,17 @@ def test_colour_only_on_a_terminal_that_wants_it(hermes_home):
         found = db.insights(30, now=NOW, timezone="UTC")
     plain, painted = (draw(found, width=80, colour=colour) for colour in (False, True))
     assert "\x1b[" in painted and re.sub(r"\x1b\[\d+m", "", painted).split() == plain.split()
+
+
+def test_it_loads_no_heavy_library(hermes_home):
+    script = (
+        "import sys; from hermes.cli.main import main; main(['insights']);"
+        "print([n for n in ('rich', 'textual', 'openai', 'httpx', 'prompt_toolkit') if n in sys.modules])"
+    )
+    env = {
+        **os.environ,
+        "HERMES_HOME": str(store_in(hermes_home)),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

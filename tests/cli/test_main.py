@@ -275,3 +275,19 @@ def test_a_terminal_without_some_letters_gets_question_marks(hermes_home: Path, 
         db.append_message("s", "user", "京都 – “hello” 👍🏽 \ud800")
     done = run(*words, home=hermes_home, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "HERMES_NO_LOCAL": "1"})
     assert "internal error" not in done.err and "Traceback" not in done.err and done.out
+
+
+def test_a_store_that_is_no_database_is_one_line(hermes_home: Path) -> None:
+    hermes_home.mkdir()
+    (hermes_home / "state.db").write_bytes(b"rubbish" * 200)
+    for words in (["sessions", "list"], ["sessions", "stats"], ["insights"]):
+        done = run(*words, home=hermes_home)
+        assert done.status == 1
+        assert len(done.err.splitlines()) == 1 and "is not a database" in done.err
+
+
+def test_a_file_where_the_home_should_be_is_one_line(hermes_home: Path) -> None:
+    hermes_home.write_text("x")
+    done = run("sessions", "list", home=hermes_home)
+    assert done.status == 1
+    assert len(done.err.splitlines()) == 1 and "Traceback" not in done.err

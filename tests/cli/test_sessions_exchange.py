@@ -490,3 +490,13 @@ def test_any_bytes_are_json_or_a_value_error(data: bytes) -> None:
 
 def test_exports_name_no_place_of_this_machine(home: Path) -> None:
     assert os.fspath(home) not in run("sessions", "export", "-", home=home).out
+
+
+def test_one_object_a_line_on_standard_output_and_back_through_standard_input(home: Path, tmp_path: Path) -> None:
+    done = run("sessions", "export", "-", home=home)
+    assert done.status == 0 and done.err == ""
+    lines = done.out.splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [session["id"] for session in exported(home)]
+    back = run("sessions", "import", "-", home=tmp_path / "other", input=done.out)
+    assert back.status == 0
+    assert exported(tmp_path / "other") == exported(home)

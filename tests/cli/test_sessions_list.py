@@ -13,7 +13,7 @@ import pytest
 from hermes.cli.output import cells
 from hermes_state import SessionDB
 from tests.support import golden, seeds
-from tests.support.program import environment, run
+from tests.support.program import PROGRAM, environment, run
 
 NOW = {"HERMES_NOW": str(seeds.NOW)}
 
@@ -186,3 +186,18 @@ def test_a_single_question_is_marked_from_120_columns_on(hermes_home: Path) -> N
         db.set_session_title("20260101_080000_aaaaaa", "The old parser is slow on very large files at night")
         db.end_session("20260101_080000_aaaaaa", "oneshot")
     assert "one-shot" in run("sessions", "list", "--all", home=hermes_home, width=120).out
+
+
+def test_a_closed_pipe_is_quiet(hermes_home: Path) -> None:
+    seeds.fill(hermes_home, *(seeds.session(f"s{n}", n * 60.0, ("user", "word " * 30)) for n in range(2000)))
+    command = " ".join([*PROGRAM, "sessions", "list", "--limit", "2000"]) + " | head -1"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"],
+        env=environment(hermes_home),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""

@@ -138,3 +138,8 @@ def test_on_a_terminal_the_match_is_coloured_and_no_color_is_honoured(home: Path
     assert "\x1b[1;33mparser\x1b[0m" in seen and "**" not in seen and ">>>" not in seen
     status, seen = in_terminal("sessions", "search", "parser", "slow", home=home, env={**NOW, "NO_COLOR": "1"})
     assert status == 0 and "\x1b[" not in seen and "**parser**" in seen
+
+
+def test_an_unknown_session_is_status_1_with_a_suggestion(home: Path) -> None:
+    done = run("sessions", "search", "x", "--session", "Parser rewrit", home=home)
+    assert done.status == 1 and 'did you mean "Parser rewrite"' in done.err

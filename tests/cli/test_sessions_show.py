@@ -166,3 +166,13 @@ def test_follow_as_json_is_one_message_a_line(home: Path) -> None:
     told = json.loads(followed.wait_for("more"))
     assert (told["id"], told["content"]) == (message_id, "more\nlines")
     assert followed.stop() == (0, "")
+
+
+def test_unknown_and_ambiguous_names(home: Path) -> None:
+    unknown = run("sessions", "show", "nobody", home=home)
+    assert unknown.status == 1 and unknown.out == ""
+    with SessionDB(home / "state.db") as db:
+        db.create_session("20250608_203000_91f0aa3c", "telegram")  # two characters longer
+    several = run("sessions", "show", "202506", home=home)
+    assert several.status == 2
+    assert {f"  {PARSER}    Parser rewrite", "  20250608_203000_91f0aa3c  —"} <= set(several.err.splitlines())

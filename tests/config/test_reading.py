@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hermes.config import Config, load_config, parse_config
@@ -458,3 +458,9 @@ def test_yaml_is_loaded_only_when_there_is_a_file(hermes_home: Path, with_file: 
 def test_problems_are_all_listed_in_order_of_their_lines() -> None:
     _, problems = check_text("sessions: {retention_days: soon}\nmodle: x\nstore: {durability: f}\n", HERE)
     assert [problem.line for problem in problems] == [1, 2, 3]
+
+
+@given(st.text())
+@example("\ud800")
+def test_any_text_is_a_configuration_or_a_config_error(text: str) -> None:
+    _read(text)

@@ -312,3 +312,11 @@ def test_the_cost_of_all_runs_is_told(server: AnsweringServer, home: Path, tmp_p
     done = batch(file, home, env=env)
     assert done.status == 0 and rows(file)[0]["cost_usd"] == pytest.approx(one)
     assert f"${one * 3:.4f}" in done.out and f"${one * 3:.4f}" in batch(file, home, "--resume", env=env).out
+
+
+def test_lines_may_be_added_and_moved_before_resuming(server: AnsweringServer, home: Path, prompts: Path) -> None:
+    batch(prompts, home)
+    written(prompts.parent, '"new"', *reversed(prompts.read_text().splitlines()))
+    assert batch(prompts, home, "--resume").status == 0
+    assert server.asked() == ["new", *(f"question {n}" for n in range(6))]
+    assert len(rows(prompts)) == 7

@@ -231,3 +231,12 @@ def test_a_killed_gateway_s_run_is_taken_up_and_said_once(lab: PlainLab, hermes_
         assert lab.shown("group") == ["re: what is new?"]
     assert sessions(hermes_home) == [[("user", "what is new?"), ("assistant", "re: what is new?")]]
     assert log(hermes_home) == [("done", None)]
+
+
+def test_a_platform_without_a_home_is_a_failure_in_the_log(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    job(hermes_home)
+    with running(lab, model):
+        until(lambda: ended(hermes_home), "nothing happened")
+    ((status, why),) = log(hermes_home)
+    assert status == "failed" and "has no home chat" in str(why)
+    assert len(sessions(hermes_home)[0]) == 2  # the reply is in the record

@@ -123,12 +123,13 @@ def _run(words: list[str]) -> int:
         print("Cancelled; nothing was changed.", file=sys.stderr)
         return 1
     except click.UsageError as error:
-        text = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":  # `hermes gateway` alone; click 8.1 does not raise it
-            print(text)
+            print(error.format_message())
             return 0
+        from hermes.cli.options import usage_text
+
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
-        streams.complain(f"{' '.join(text.split()).rstrip('.')}{hint}")
+        streams.complain(f"{usage_text(error)}{hint}")
         return 2
     except click.ClickException as error:
         streams.complain(error.format_message())

@@ -3,6 +3,7 @@ finding sessions by name or filter."""
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,29 @@ class CommandGroup(click.Group):
             hint = suggestion(words[0], known)
             context.fail(f"unknown command `{context.command_path} {words[0]}`{hint}")
         return super().resolve_command(context, words)
+
+
+def usage_text(error: click.UsageError) -> str:
+    """One line about wrong usage, in this program's words; the wrong value stands in click's text alone."""
+    if isinstance(error, click.NoSuchOption):
+        hint = " or ".join(sorted(error.possibilities or ()))
+        return f"unknown option {error.option_name}" + (f"; did you mean {hint}?" if hint else "")
+    if not isinstance(error, click.BadParameter) or (parameter := error.param) is None:
+        return " ".join(error.format_message().split()).rstrip(".")
+    is_option = isinstance(parameter, click.Option)
+    name = max(parameter.opts, key=len) if is_option else parameter.human_readable_name.rstrip(".…")
+    if isinstance(error, click.MissingParameter):
+        return f"{name} is missing"
+    wrong = re.match(r"(?s)'?(.+?)'? is not (?:a valid|in the range|one of)", error.message)
+    if wrong is None:
+        return f"{name}: {error.message}"
+    kind = parameter.type
+    expected = "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
+    if isinstance(kind, click.Choice):
+        expected = f"one of {', '.join(map(str, kind.choices))}"
+    elif isinstance(kind, click.IntRange | click.FloatRange) and kind.min is not None:
+        expected += f" of {kind.min} or more" if kind.max is None else f" from {kind.min} to {kind.max}"
+    return f"{name}: expected {expected}, got {wrong[1]!r}"
 
 
 class LazyGroup(CommandGroup):

@@ -90,7 +90,8 @@ def search(
             shown[-1] += styled(f"; there may be more: --limit {limit * 5}", DIM, on=colourful())
         print("\n".join(shown))
     if not hits:
-        note(f"no messages match {one_line(words)!r}")
+        where = f" in messages of role {' or '.join(role)} (roles: user, assistant, tool, system)" if role else ""
+        note(f"no messages match {one_line(words)!r}{where}")
     return 0 if hits else 1
 
 
