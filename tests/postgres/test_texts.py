@@ -111,21 +111,6 @@ def test_the_words_are_those_of_the_sqlite_index(fts5: sqlite3.Connection, text:
     assert list(index_words(text)) == [row[0] for row in fts5.execute("SELECT term FROM v ORDER BY offset")]
 
 
-@given(st.lists(st.text(st.sampled_from("ab_ 部署🙂é"), max_size=30), min_size=1, max_size=3))
-def test_every_word_has_its_place_and_columns_do_not_touch(columns: list[str]) -> None:
-    ((_, _, whole, size, written),) = lexemes.entries(7, columns)
-    assert whole
-    places = {
-        int(place): word for word, numbers in re.findall(r"'([^']+)':([\d,]+)", written) for place in numbers.split(",")
-    }
-    expected: list[str] = []
-    for column in filter(None, columns):
-        expected += [""] if expected else []
-        expected += index_words(column)
-    assert [places.get(number, "") for number in range(1, len(expected) + 1)] == expected
-    assert size == sum(map(bool, expected))
-
-
 @pytest.mark.parametrize(
     "text", ["x " * 200_000, "x y " * 50_000, " ".join(f"w{n}" for n in range(40_000)), "z" * 500_000]
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.store.text.query import And, Leaf, Node, Not, Or, Query, leaves, parse, positive
+from hermes.store.text.query import And, Leaf, Node, Not, Or, Query, leaves, parse
 from tests.support.sizes import size
 
 pytestmark = pytest.mark.mechanism
@@ -169,19 +169,7 @@ def test_quotes_operators_and_stars_make_a_query_not_plain(text: str) -> None:
     assert not parse(text).plain
 
 
-def test_positive_leaves_out_what_is_dropped_and_leaves_does_not() -> None:
-    tree = parse("a (b NOT c) OR d NOT (e a)").tree
-    assert [leaf.text for leaf in leaves(tree)] == ["a", "b", "c", "d", "e", "a"]
-    assert [leaf.text for leaf in positive(tree)] == ["a", "b", "d"]
-    assert list(leaves(None)) == list(positive(None)) == []
-
-
 # --- bounds -------------------------------------------------------------------------------------------------
-
-
-def test_the_first_64_distinct_leaves_win() -> None:
-    query = parse(" ".join(f"w{number} w0" for number in range(100)))
-    assert query.words == tuple(f"w{number}" for number in range(64))
 
 
 def test_a_phrase_is_cut_after_64_words_and_is_then_no_prefix() -> None:
@@ -281,13 +269,6 @@ def test_any_text_gives_the_same_sound_tree_every_time(text: str) -> None:
             assert not isinstance(node.keep, Not)
     if query.plain:
         assert all(isinstance(node, And | Leaf) for node in (every(query.tree) if query.tree else ()))
-
-
-@given(any_text)
-def test_no_word_of_the_text_is_lost(text: str) -> None:
-    together = "\n".join(parse(text).words).lower()
-    for each in re.findall("[a-z]+", text):
-        assert each in together
 
 
 # Trees in the form that parse() promises: flat, without repetition, no Not in Not.keep.
