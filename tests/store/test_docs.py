@@ -120,16 +120,6 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
             assert (document.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_headings_that_are_linked_to_exist(document: Path) -> None:
-    text = document.read_text()
-    anchors = {
-        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    }
-    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
-
-
 ARCHITECTURE = ROOT / "docs/architecture.md"
 
 
@@ -349,12 +339,6 @@ def test_the_sql_of_the_format_runs_and_finds_something(unindexed: Path) -> None
     for line, sql in found:
         assert connection.execute(sql).fetchall(), f"format.md:{line} finds nothing"
     connection.close()
-
-
-def test_the_python_of_the_format_reads_a_store(lived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ((line, source),) = blocks(FORMAT, "python")
-    monkeypatch.chdir(lived)
-    assert run_block(f"{source.rstrip()}\n# → (…,)\n", line, FORMAT, {}) == []
 
 
 def _reading(session_id: str) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from hermes.store.transcripts.rebuild import rebuild_store
 from hermes_state import SessionDB
 from support import digest, plain_sql
 
@@ -148,17 +147,6 @@ def test_an_import_keeps_what_is_undone_compacted_and_archived(tmp_path):
         assert third.get_meta("theme") == "light"
         third.set_meta("theme", "dark")
         assert_meaning(third)
-
-
-def test_what_is_compacted_survives_a_rebuild_from_transcripts(tmp_path):
-    with imported("schema-22", tmp_path) as db:
-        folder = db.sessions_dir
-    rebuild_store(tmp_path / "again.db", folder)
-    with SessionDB(db_path=tmp_path / "again.db", transcripts="off") as again:
-        assert texts(again, "compacted") == ["SUMMARY of the notes", "after it"]
-        assert len(again.search_messages("marsh")) == 4
-        assert [m["platform_message_id"] for m in again.get_messages("compacted")] == [None, "tg-9"]
-        assert again.search_messages("withdrawn") == []
 
 
 # ── a file of ours that the other program has opened ──
