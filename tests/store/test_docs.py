@@ -145,19 +145,6 @@ def test_the_tree_of_the_architecture_is_the_tree() -> None:
     assert packages - named == set()
 
 
-@pytest.mark.parametrize("document", [ARCHITECTURE, ROOT / "docs/platform-authors.md"], ids=lambda path: path.name)
-def test_every_name_in_the_pages_for_contributors_exists(document: Path) -> None:
-    """Modules, and what is named as `code`."""
-    text = document.read_text()
-    sources = [path for folder in ("src", "tests", "tools") for path in (ROOT / folder).rglob("*.py")]
-    assert set(re.findall(r"\b(\w+\.py)\b", text)) <= {"acme.py", *(path.name for path in sources)}
-    code = "\n".join(path.read_text() for path in sources if path != Path(__file__))
-    spoken = [one.partition("(")[0] for one in re.findall(r"`([^`\n]+)`", text)]
-    names = {name for one in spoken if re.fullmatch(r"[A-Za-z_.]+", one) for name in one.split(".") if len(name) > 3}
-    assert len(names) > 60
-    assert {name for name in names if not re.search(rf"\b{re.escape(name)}", code)} <= {"acme"}
-
-
 def test_a_walk_of_the_architecture_enters_twelve_modules_at_most() -> None:
     text = ARCHITECTURE.read_text()
     walks = re.findall(r"^## Walk \d.*?(?=^## )", text, re.MULTILINE | re.DOTALL)

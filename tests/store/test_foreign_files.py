@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,7 +28,6 @@ from support import (
     found,
     listing,
     plain_sql,
-    start_python,
     tip_of,
 )
 from support.old_files import ROOT, TIP, build, build_foreign, not_a_database, schema, truncated
@@ -185,38 +183,18 @@ def test_importing_what_is_no_database_is_a_typed_error_and_brings_nothing(kind,
 # ── another program writes into our file ──
 
 
-OLD_PROGRAM = """
-import json, sqlite3, sys
-
-db = sqlite3.connect(sys.argv[1], timeout=20, isolation_level=None)
-db.execute("PRAGMA foreign_keys = ON")
-print("ready", flush=True)
-for line in sys.stdin:
-    db.execute("BEGIN IMMEDIATE")
-    numbers = [db.execute(statement, values).lastrowid for statement, values in json.loads(line)]
-    db.execute("COMMIT")
-    print(json.dumps(numbers), flush=True)
-"""
-
-
 class OldProgram:
-    """A schema 11 program in its own process: Python's sqlite3 and the statements such a program runs."""
+    """What a schema 11 program does with a file: Python's sqlite3 and the statements such a program runs."""
 
     def __init__(self, path: Path) -> None:
-        self.process: subprocess.Popen[str] = start_python(OLD_PROGRAM, path)
-        self._answer()
+        self.db = sqlite3.connect(path, timeout=20, isolation_level=None)
+        self.db.execute("PRAGMA foreign_keys = ON")
 
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the other program failed: {self.process.communicate()[1]}"
-        return line
-
-    def run(self, *statements: tuple[str, list[Any]]) -> list[int]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(statements) + "\n")
-        self.process.stdin.flush()
-        return list(json.loads(self._answer()))
+    def run(self, *statements: tuple[str, list[Any]]) -> list[int | None]:
+        self.db.execute("BEGIN IMMEDIATE")
+        numbers = [self.db.execute(statement, values).lastrowid for statement, values in statements]
+        self.db.execute("COMMIT")
+        return numbers
 
     def start(self) -> None:
         """Start as that program does: make every missing table, index and trigger."""
@@ -231,7 +209,7 @@ class OldProgram:
         if title:
             self.run(("UPDATE sessions SET title = ? WHERE id = ?", [title, session_id]))
 
-    def say(self, session_id: str, role: str, text: str | None, at: float, **more: Any) -> int:
+    def say(self, session_id: str, role: str, text: str | None, at: float, **more: Any) -> Any:
         names = ["session_id", "role", "content", "timestamp", *more]
         values = [session_id, role, text, at, *more.values()]
         count = len(json.loads(more.get("tool_calls", "[]")))
@@ -241,10 +219,6 @@ class OldProgram:
         )
         return self.run((added, values), (counted, [count, session_id]))[0]
 
-    def delete(self, session_id: str) -> None:
-        statements = ("DELETE FROM messages WHERE session_id = ?", "DELETE FROM sessions WHERE id = ?")
-        self.run(*((statement, [session_id]) for statement in statements))
-
 
 @contextlib.contextmanager
 def old_program(path: Path) -> Iterator[OldProgram]:
@@ -252,7 +226,7 @@ def old_program(path: Path) -> Iterator[OldProgram]:
     try:
         yield program
     finally:
-        program.process.communicate()  # it ends with its input
+        program.db.close()
 
 
 LATER = 4_000_000_000.0  # after anything our own clock says
