@@ -309,6 +309,26 @@ def test_the_schema_that_the_format_is_made_from_is_that_of_a_store(lived: Path)
     assert made <= tables.columns.keys()
 
 
+def test_the_numbers_of_the_format_are_those_of_the_code(lived: Path) -> None:
+    from hermes.store.engines.sqlite import schema
+    from hermes.store.records import codec
+    from hermes.store.transcripts import replay as transcript
+
+    text = " ".join(FORMAT.read_text().split())
+    assert f"| table `schema_version` | `{schema.SCHEMA_VERSION}` |" in text
+    with sqlite3.connect(lived / "state.db") as connection:
+        for pragma, value in (
+            ("application_id", schema.APPLICATION_ID),
+            ("user_version", schema.FORMAT_VERSION),
+        ):
+            assert connection.execute(f"PRAGMA {pragma}").fetchone()[0] == value
+            assert re.search(rf"`PRAGMA {pragma}` \| `{value}`", text), pragma
+        assert connection.execute("SELECT version FROM schema_version").fetchall() == [(11,)]
+    assert f"first {codec.HEAD} characters" in text
+    assert f"{codec.COMPRESS_OVER} bytes" in text
+    assert f'"format":"{transcript.FORMAT}","version":{transcript.VERSION}' in text
+
+
 @pytest.fixture(scope="module")
 def unindexed(lived: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of that store in which messages wait to be indexed; the file."""

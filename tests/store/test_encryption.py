@@ -13,7 +13,7 @@ import pytest
 
 from hermes.errors import InvalidInput, StoreLocked
 from hermes.gateway.events import Chat, Event, Sender
-from hermes.gateway.flow.spool import Spool
+from hermes.gateway.platforms._shared.receipt import Spool
 from hermes.home import key_file
 from hermes.store import encryption, keys
 from hermes.store.transcripts.rebuild import rebuild_store

@@ -68,21 +68,6 @@ def test_parts_are_read_as_parts_at_once_and_never_as_text(name, tmp_path):
         assert db.search_messages("iVBORw0KGgo") == []
 
 
-def test_the_payloads_of_an_older_file_are_lifted_when_it_is_indexed(tmp_path):
-    path = sample("schema-11", tmp_path)
-    with opened(path) as db:
-        db.catch_up()
-        assert picture_of(db, texts(db, "parts")[0]) == PICTURE
-        digest = next(db.attachments_dir.glob("*/*")).name
-        told = {"hash": digest, "mime": "image/png", "bytes": len(PICTURE)}
-        assert db.export_session("parts")["attached"] == {"1": [told]}
-        assert db.check() == []
-    ((raw, form),) = plain_sql(path, "SELECT content, content_format FROM messages WHERE id = 1")
-    assert form == "json"
-    assert "base64" not in raw
-    assert [line for line in (tmp_path / "sessions").glob("*.jsonl") if "base64" in line.read_text()] == []
-
-
 @pytest.mark.parametrize("name", ["schema-11", "schema-22"])
 def test_an_import_lifts_the_payloads(name, tmp_path):
     with imported(name, tmp_path) as db:

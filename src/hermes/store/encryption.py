@@ -16,16 +16,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hermes.errors import InvalidInput, StoreBusy, StoreCorrupt, StoreReadOnly
-from hermes.home import companion, make_private, settled
+from hermes.home import companion, make_private, settled, sync_folder, write_whole
 from hermes.store import keys
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import schema
 from hermes.store.engines.sqlite.connection import Connection, as_ours, holder_of, is_busy
 from hermes.store.records import codec
 from hermes.store.records.attachments import DIGEST, Attachments
-from hermes.store.transcripts.lines import file_name
+from hermes.store.transcripts.replay import file_name
 from hermes.store.transcripts.writer import LOST, NOT_GATEWAY
-from hermes.whole_files import sync_folder, write_whole
 
 Change = Callable[[Connection], None]
 _FOLDERS = ("sessions", "attachments", "drafts")

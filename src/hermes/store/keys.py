@@ -24,8 +24,7 @@ from secrets import token_hex
 from typing import Any
 
 from hermes.errors import InvalidInput, MissingExtra, StoreError, StoreLocked
-from hermes.home import key_file
-from hermes.whole_files import sync_folder, write_whole
+from hermes.home import key_file, sync_folder, write_whole
 
 FORMAT = "hermes-key"
 VERSION = 1

@@ -32,6 +32,8 @@ FULL = "can't grow: the disk is full. Free some space and try again"
 # messages.hidden: there only for other sessions; replaced by a summary, still found by search; redacted by a person;
 # an earlier version of a message whose text was changed. The last two are never shown again by any session.
 KEPT, COMPACTED, REDACTED, REPLACED = -1, -2, -3, -4
+# A message of another session that a session may show: not redacted, and no earlier version.
+CARRIABLE = f"(m.hidden IS NULL OR m.hidden > {REDACTED})"
 
 
 def batched(values: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -216,8 +218,6 @@ class Engine(Protocol):
     """Whether several hosts may use it: local files are then this host's own, and attachments are in the database."""
     on_behind: Callable[[Iterable[str]], None]
     """Called with sessions whose transcripts may lack lines: rows of another program were adopted, or a commit may not last."""
-    on_parts: Callable[[Sequence[int]], None]
-    """Called with messages that were indexed and hold parts in another program's form."""
 
     @property
     def fulltext(self) -> FullText:

@@ -69,7 +69,6 @@ class PostgresEngine:
         self._patience = patience
         self.notice: str | None = None
         self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
-        self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
         self._indexer = upkeep.Indexer(self._begun, self.fulltext)
         self._durability = durability

@@ -30,9 +30,9 @@ import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
 from hermes.errors import InvalidInput, StoreError
+from hermes.store.engines.base import CARRIABLE
 from hermes.store.engines.postgres import migrate
 from hermes.store.engines.postgres.connection import ALONE, APPLICATION, VERSION, shown, translate
-from hermes.store.engines.sqlite.schema import CARRIABLE
 
 Run = Callable[..., Any]
 

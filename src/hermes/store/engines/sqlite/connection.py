@@ -27,11 +27,10 @@ from typing import Any
 
 from hermes import errors
 from hermes.errors import HermesError, InvalidInput, MissingExtra, StoreError, StoreLocked
-from hermes.home import default_database, has_key_file, key_file
+from hermes.home import default_database, has_key_file, key_file, lock_within
 from hermes.store.engines.base import FULL, HELD, Params, Row, from_os
 from hermes.store.engines.unindexed import WaitingMessages
 from hermes.store.records.codec import storable
-from hermes.whole_files import lock_within
 
 OLDEST = (3, 40, 0)
 codes = sqlite3  # for the other modules: SQLite's result codes and actions, by their names

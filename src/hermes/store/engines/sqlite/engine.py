@@ -67,7 +67,6 @@ class SqliteEngine:
         self._lent = 0  # spare connections in use
         self._forking = False  # a thread is about to fork: no further connection is lent
         self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
-        self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self._closed = ""  # why it can't be used any more
         self._followed_to: tuple[Connection, int] | None = None  # the data version at which nothing was left to follow
         self._queue = WriteQueue(path.with_name(path.name + "-queue"))

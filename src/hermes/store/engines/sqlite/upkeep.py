@@ -119,8 +119,6 @@ def index_batch(engine: SqliteEngine, most: Bounds) -> int:
         note_stored(
             tx, [(row.id, row.session_id, row.tool_calls) for row in rows if row.writer is None and row.tool_calls]
         )
-    if parts := [row.id for row in rows if row.holds_foreign_parts]:
-        engine.on_parts(parts)
     if foreign:
         engine.on_behind(foreign)
     return len(rows) + swept
