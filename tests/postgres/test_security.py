@@ -321,7 +321,7 @@ def test_only_a_role_that_exists_and_is_not_the_owner_can_be_a_tenant(house: Hou
     ("words", "told"),
     [
         ([], "give --to URL"),
-        (["--rls", "--tenant", "alice"], "ROLE=SOURCE:USER_ID"),
+        (["--rls", "--tenant", "alice"], "SOURCE:"),
         (["--tenant", "alice=telegram:1"], "--tenant goes with --rls"),
         (["--remove-tenant", "alice"], "--remove-tenant goes with --rls"),
         (["--rls"], "only PostgreSQL separates rows"),
