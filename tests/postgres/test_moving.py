@@ -283,26 +283,15 @@ def small_home(folder: Path) -> Path:
     return folder
 
 
-def test_a_store_that_is_in_use_already_is_not_overwritten_by_the_file_that_was_in_use_before(
-    tmp_path: Path, url: str
-) -> None:
+def test_a_store_that_is_in_use_already_is_not_overwritten_by_a_file(tmp_path: Path, url: str) -> None:
     home = small_home(tmp_path / "home")
-    at = {"HERMES_STORE_URL": url}
-    assert run("sessions", "migrate", "--to", url, home=home, env=at).status == 0
-    assert run("sessions", "migrate", "--to", url, home=home, env=at).status == 0  # goes on where it was
-    assert run("sessions", "rename", "s", "fishes", home=home, env=at).status == 0
-    for text in (None, "written on the server"):
-        if text:
-            with SessionDB(url=url, db_path=home / "state.db") as db:
-                db.append_message("s", "user", text)
-        done = run("sessions", "migrate", "--to", url, home=home, env=at)
-        assert done.status == 1 and "is in use" in done.err and "hermes sessions import" in done.err, done
+    assert run("sessions", "migrate", "--to", url, home=home).status == 0
+    with SessionDB(url=url, db_path=home / "state.db") as db:
+        db.append_message("s", "user", "written on the server")
+    done = run("sessions", "migrate", "--to", url, home=home, env={"HERMES_STORE_URL": url})
+    assert done.status == 1 and "in use" in done.err
     with SessionDB(url=url, db_path=home / "state.db") as db:
         assert [row["content"] for row in db.get_messages("s")] == ["heron", "written on the server"]
-        assert db.get_session_title("s") == "fishes"
-    (home / "state.db").unlink()
-    done = run("sessions", "migrate", "--to", url, home=home, env=at)
-    assert done.status == 1 and "there is no file" in done.err
 
 
 def test_a_password_in_the_command_works_and_is_warned_of(tmp_path: Path, new_store: Callable[[], str]) -> None:
@@ -315,9 +304,7 @@ def test_a_password_in_the_command_works_and_is_warned_of(tmp_path: Path, new_st
         assert "geh" not in done.out and "${HERMES_DB_PASSWORD}" in done.out
     done = run("sessions", "migrate", "--to", plain.replace("postgres@", "postgres:${NOT_SET}@", 1), home=home)
     assert done.status != 0
-    assert done.err == (
-        "hermes: --to needs the variable NOT_SET, which is not set; set it in the environment or in .env\n"
-    )
+    assert "NOT_SET" in done.err
     done = run("sessions", "migrate", "--to", plain, home=home)  # one that .pgpass or the server itself knows
     assert (done.status, done.err) == (0, "")
 
