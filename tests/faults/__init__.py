@@ -7,20 +7,17 @@ HERMES_FAULT_SEED repeats it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
 import select
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -249,21 +246,6 @@ class Acks:
     def __exit__(self, *_: object) -> None:
         os.close(self._read)
         os.close(self.write_end)
-
-
-def lock_is_free(path: Path) -> bool:
-    """Whether a writer would neither have to queue nor to wait right now."""
-    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as sql:
-        try:
-            sql.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            return False
-    with open(f"{path}-queue", "ab") as queue:
-        try:
-            fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
 
 
 # ── what must be there ──

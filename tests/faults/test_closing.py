@@ -42,26 +42,12 @@ def test_every_call_on_a_closed_store_is_store_closed(folder: Path, read_only: b
     db = store(path, read_only=read_only)
     db.close()
     db.close()
-    calls = {
-        "append_message": ("talk", "user", "x"),
-        "create_session": ("new", "cli"),
-        "get_session": ("talk",),
-        "get_messages": ("talk",),
-        "search_messages": ("hello",),
-        "list_sessions_rich": (),
-        "delete_session": ("talk",),
-        "prune_sessions": (),
-        "catch_up": (),
-        "index_status": (),
-        "check": (),
-        "repair": (),
-        "vacuum": (),
-        "backup": (folder / "copy.db",),
-        "export_all": (),
-        "import_database": (path,),
-        "set_meta": ("key", "value"),
-        "get_meta": ("key",),
-    }
+    calls: dict[str, tuple[object, ...]] = dict.fromkeys(
+        ("list_sessions_rich", "prune_sessions", "catch_up", "check", "repair", "vacuum", "export_all"), ()
+    )
+    calls |= dict.fromkeys(("get_session", "get_messages", "search_messages", "delete_session", "get_meta"), ("talk",))
+    calls |= {"append_message": ("talk", "user", "x"), "create_session": ("new", "cli"), "set_meta": ("key", "value")}
+    calls |= {"backup": (folder / "copy.db",), "import_database": (path,)}
     outcomes = {}
     for name, arguments in calls.items():
         try:

@@ -46,6 +46,7 @@ def base(module_folder: Path) -> Path:
             db.append_message("s1", "assistant", "Plenty: größer als genug.", finish_reason="stop"),
         ]  # fmt: skip
         db.tag_session("s1", "disk")
+        db.record_event("s1", "model_error", "HTTP 500")
         db.branch_session("s1", "s2", at_message=ids[2])
         db.append_message("s2", "user", "And on the other one?")
         db.create_session("s3", "telegram", user_id="8")
@@ -111,9 +112,7 @@ def change(path: Path, *statements: str) -> None:
     "statement",
     [
         "DELETE FROM messages WHERE id = 2",
-        "UPDATE messages SET content = 'something else' WHERE id = 5",
         "UPDATE messages SET content = 'something else', timestamp = 5 WHERE id = 5",
-        "DELETE FROM messages WHERE session_id = 's2'; ",
         "UPDATE messages SET session_id = 's3' WHERE id = 6",
     ],
 )
@@ -230,6 +229,32 @@ def test_a_flipped_bit_in_a_session_is_found_and_nothing_raises_after_repair(
         db.export_all()
         db.search_messages("garden")
     assert after == {name: messages for name, (_, messages) in seen.items()}
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [
+        ("UPDATE sessions SET message_count = 1 WHERE id = 's1'", "counters"),
+        ("UPDATE sessions SET tool_call_count = 7 WHERE id = 's1'", "counters"),
+        ("UPDATE sessions SET active_at = 1 WHERE id = 's1'", "counters"),
+        ("UPDATE messages SET token_count = 'many' WHERE id = 1", "damaged-row"),
+        ("UPDATE messages SET model = x'ff00fe' WHERE id = 2", "damaged-row"),
+        ("DELETE FROM messages_fts_docsize WHERE id = 5", "fts-missing"),
+        ("INSERT INTO messages_fts(rowid, content, tool_name, tool_calls) VALUES(999, 'ghost', '', '')", "fts-extra"),
+        ("DELETE FROM indexed_texts WHERE id = 5", "fts-stale"),
+        ("UPDATE sessions SET parent_session_id = 'gone' WHERE id = 's3'", "orphan-parent"),
+        ("INSERT INTO session_tags VALUES('gone', 'tag')", "orphan-rows"),
+        ("UPDATE session_events SET text = 'HTTP 200'", "transcript"),
+        ("DROP TABLE session_events", "transcript"),
+    ],
+)
+def test_a_wrong_value_is_found_and_mended(base: Path, folder: Path, statement: str, kind: str) -> None:
+    path = clone(base, folder / "work")
+    before = everything(path)
+    change(path, statement)
+    assert kind in {one["kind"] for one in look(path)}
+    assert repaired(path) == []
+    assert_kept(path, before, {1, 2})
 
 
 # ── bits flipped in transcripts ──

@@ -211,28 +211,6 @@ def test_killed_while_shredding(nursery: Nursery, base: Path, folder: Path) -> N
     each_death(nursery, talked, folder, step("shred_session", "talk"), verify)
 
 
-def test_killed_while_pruning(nursery: Nursery, base: Path, folder: Path) -> None:
-    """The next prune finishes; nothing of the pruned stays, nothing else goes."""
-    truth = shown_by(base)
-
-    def verify(path: Path) -> None:
-        with store(path) as db:
-            for name in ("past1", "past2", "past3"):
-                shown = db.export_session(name)
-                assert shown is None or shown == truth[name]
-                assert len(db.search_messages(f"{name}word59q")) == (0 if shown is None else 1)
-            db.prune_sessions(older_than_days=90)
-            assert [db.get_session(name) for name in ("past1", "past2", "past3", "long")] == [None] * 4
-            unharmed(db, truth, "talk", "bystander")
-            assert contents(db.get_messages("branch")) == contents(truth["branch"]["messages"])
-            settled(db)
-        for name in ("past1", "past2", "past3"):
-            assert set(left_of(path, name).values()) == {0}
-            assert not (path.parent / "sessions" / f"{name}.jsonl").exists(), "a pruned session's transcript is left"
-
-    each_death(nursery, base, folder, step("prune_sessions", older_than_days=90), verify)
-
-
 def test_killed_while_replacing_messages(nursery: Nursery, base: Path, folder: Path) -> None:
     """All the old ones or all the new ones, in the database and in the transcript."""
     truth = shown_by(base)

@@ -78,28 +78,6 @@ def test_nothing_that_eight_killed_writers_acknowledged_is_lost_doubled_or_out_o
         assert_in_order(db.get_messages("shared"), "shared")
 
 
-def test_a_writer_that_dies_does_not_hold_up_the_others(folder: Path) -> None:
-    """The lock of the dead is free at once: the survivors go on, and a new one can start."""
-    dice, path = seeded("survivors"), folder / "store" / "state.db"
-    with Acks() as acks:
-        writers = start_writers(path, acks, 0)[:]
-        try:
-            acks.wait_for(LEAST)
-            for writer in dice.sample(writers, WRITERS // 2):
-                writer.kill()
-                acks.wait_for(len(acks.all) + 30)
-            with Remote(path) as late:
-                assert late.append_message("shared", "user", "laten0q hello") > 0
-        finally:
-            for writer in writers:
-                writer.kill()
-        acks.drain()
-    with store(path) as db:
-        assert_kept(db, acks.all)
-        assert len(db.search_messages("laten0q")) == 1
-        assert db.check() == []
-
-
 def test_eight_processes_that_make_a_new_store_at_once_all_open_it(folder: Path) -> None:
     for round_ in range(size(1, 12)):
         path = folder / f"new{round_}" / "state.db"

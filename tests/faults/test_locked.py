@@ -76,20 +76,6 @@ def test_a_lock_that_is_never_given_back_is_a_typed_error_that_names_file_and_ho
         assert client.check() == []
 
 
-def test_opening_reading_and_closing_while_another_holds_the_lock_for_ever(folder: Path) -> None:
-    path = prepared(folder)
-    with Remote() as holder:
-        holder.hold(str(path))
-        with impatient(path) as client:
-            assert len(client.search_messages("wn0q")) == 1
-            client.close()
-        with Remote() as reader:
-            reader.open(str(path), read_only=True)
-            assert len(reader.get_messages("talk")) == 1
-            reader.close()
-        holder.let_go()
-
-
 def test_a_stopped_process_with_the_queue_in_its_hand_holds_up_nobody_for_ever(folder: Path) -> None:
     """The queue is a courtesy: who does not get it in time goes on with SQLite's own lock."""
     path = prepared(folder)

@@ -77,19 +77,6 @@ def test_a_new_store_where_nothing_may_be_made(open_folder: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-def test_a_file_that_may_not_even_be_read_is_a_typed_error(open_folder: Path) -> None:
-    path = open_folder / "home" / "state.db"
-    fill(path)
-    path.chmod(0)
-    with Remote() as remote:
-        remote.become_nobody()
-        for read_only in (True, False):
-            with pytest.raises(Refused) as refused:
-                remote.open(str(path), read_only=read_only)
-            assert "StoreError" in refused.value.kinds, refused.value
-            assert str(path) in refused.value.text
-
-
 def test_a_read_only_file_system(tmp_path: Path) -> None:
     need(can_mount(), "file systems can't be mounted here (it takes root, or user namespaces)")
     with Remote(own_mounts=True) as remote:

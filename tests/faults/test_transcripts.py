@@ -53,32 +53,19 @@ CHILDREN = [
 
 CALLS: dict[str, Step] = {
     "create": step("create_session", "new", "cli", system_prompt="be brief", model="m", user_id="7"),
-    "first_append": step("append", "quiet", "first", 0),
     "append": step("append", "talk", "more", 0, 3),
     "tool_output": step("append_message", "talk", "tool", "x" * 9000, tool_name="shell", tool_call_id="c1"),
     "title": step("set_session_title", "talk", "another title"),
-    "end": step("end_session", "talk", "done"),
-    "reopen": step("reopen_session", "ended"),
-    "reply": step("append_message", "talk", "assistant", "hello0q", input_tokens=5, usage={"input_tokens": 5}),
     "usage": step("update_token_counts", "talk", input_tokens=5, output_tokens=6, estimated_cost_usd=0.5),
-    "prompt": step("update_system_prompt", "talk", "be wise"),
     "tags": step("tag_session", "talk", "red", "green"),
-    "pin": step("pin_session", "talk"),
-    "archive": step("archive_session", "talk"),
-    "share": step("share_session", "talk", "telegram", "8"),
     "branch": step("branch_session", "talk", "twig", at_message=3, title="a twig"),
     "compress": step("compress_session", "talk", "next", summary="sum0q", head_until=1, tail_from=5),
     "rewind": step("rewind", "talk", 2),
     "unrewind": step("unrewind", "rewound"),
     "replace": step("replace_messages", "talk", [{"role": "user", "content": "instead0q"}]),
-    "clear": step("clear_messages", "talk"),
     "trash": step("trash_session", "talk"),
-    "restore": step("restore_session", "trashed"),
-    "handoff": step("request_handoff", "talk", "telegram"),
-    "delete": step("delete_session", "talk"),
     "delete_parent": step("delete_session", "parent"),
     "import_parent": step("import_session", PARENT),
-    "import_sibling": step("import_session", CHILDREN[1]),
 }
 
 
@@ -158,7 +145,7 @@ def left_by_a_killed_writer(folder: Path, count: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("cut", [1, 2, 7, 60, 333, 1500])
+@pytest.mark.parametrize("cut", [1, 60, 1500])
 def test_a_torn_last_line_is_filled_in_by_the_next_open(folder: Path, cut: int) -> None:
     path = left_by_a_killed_writer(folder, 12)
     file = path.parent / "sessions" / "talk.jsonl"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from . import Remote, contents, store
+from . import Refused, Remote, contents, store
 
 WAYS = ["select", "bytes", "write", "fork"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its locks are POSIX locks there: see docs/format.md")
@@ -50,6 +50,29 @@ def test_what_was_acknowledged_is_there_after_another_library_used_the_file(fold
             wanted.append(f"later {number}")
         ours.kill()
     assert sorted(stored(path)) == sorted(wanted)
+
+
+def hurry(remote: Remote) -> None:
+    """Let a client give up soon."""
+    remote.set("hermes.store.engines.sqlite.engine", RETRIES=2)
+    remote.set("hermes.store.engines.sqlite.connection", BUSY_SECONDS=0.02)
+
+
+def test_closing_the_store_takes_no_lock_from_another_library(folder: Path) -> None:
+    """It writes in the process that closes its store: nobody else may write before it is done."""
+    path = prepared(folder)
+    with Remote() as both, Remote() as other:
+        for remote in (both, other):
+            hurry(remote)
+            remote.open(str(path))
+        both.hold(str(path))
+        both.close()
+        with pytest.raises(Refused) as refused:
+            other.append_message("talk", "user", "too early")
+        assert refused.value.kind == "StoreBusy"
+        both.let_go()
+        other.append_message("talk", "user", "in time")
+    assert stored(path) == ["in time"]
 
 
 def test_descriptors_are_closed_and_the_last_one_to_leave_removes_the_wal(folder: Path) -> None:

@@ -60,37 +60,22 @@ def refused(url: str, tmp_path: Path, **kw: Any) -> HermesError:
 
 
 @pytest.mark.parametrize(
-    ("user", "password", "told"),
+    ("address", "kind", "told"),
     [
-        ("owner", f"{SECRET}-but-wrong", "rejects this user; check the user name and the password"),
-        ("nobody", SECRET, "rejects this user"),
-        ("owner", "", "rejects this user"),
+        ("owner:{secret}-but-wrong@{server}/{database}", StoreError, "rejects this user"),
+        ("nobody:{secret}@{server}/{database}", StoreError, "rejects this user"),
+        ("owner:{secret}@{server}/nowhere", StoreError, "createdb"),
+        ("owner:{secret}@127.0.0.1:1/x", StoreUnreachable, "can't be reached"),
+        ("owner:{secret}%zz@host/x", InvalidInput, "%40"),
+        ("owner:{secret}@[::1/x", InvalidInput, "%40"),
     ],
 )
-def test_who_is_not_let_in_is_told_so(
-    server: Cluster, database: str, tmp_path: Path, user: str, password: str, told: str
+def test_why_a_store_can_not_be_opened_is_told(
+    server: Cluster, database: str, tmp_path: Path, address: str, kind: type[HermesError], told: str
 ) -> None:
-    error = refused(url(server, database, user, password), tmp_path)
-    assert type(error) is StoreError and told in str(error)
-
-
-def test_a_database_that_is_not_there_is_named(server: Cluster, tmp_path: Path) -> None:
-    error = refused(url(server, "nowhere"), tmp_path)
-    assert type(error) is StoreError and "/nowhere does not exist on the server; create it: createdb" in str(error)
-
-
-def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
-    error = refused(f"postgresql://owner:{SECRET}@127.0.0.1:1/x", tmp_path)
-    assert isinstance(error, StoreUnreachable) and "is the server running?" in str(error)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [f"postgresql://owner:{SECRET}%zz@host/x", f"postgresql://owner:{SECRET}@[::1/x", f"postgresql://x?{SECRET}"],
-)
-def test_a_url_that_cannot_be_read_is_not_repeated(broken: str, tmp_path: Path) -> None:
-    error = refused(broken, tmp_path)
-    assert isinstance(error, InvalidInput) and "%40" in str(error)
+    place = address.format(secret=SECRET, server=f"127.0.0.1:{server.port}", database=database)
+    error = refused(f"postgresql://{place}", tmp_path)
+    assert type(error) is kind and told in str(error)
 
 
 @given(st.text(min_size=4, max_size=30), st.text(max_size=60))

@@ -331,21 +331,3 @@ def test_names_in_long_messages_are_found_beside_words_and_phrases(engine: str, 
         assert db.check() == []
     if where:
         server.forget(str(tmp_path))
-
-
-# ------------------------------------------------------------------ lists by groups
-
-
-def test_a_message_that_is_edited_while_its_first_text_waits_is_indexed_as_it_is(url: str, tmp_path: Path) -> None:
-    """The process that stored it still has the first text; another one edits it meanwhile."""
-    with patient(url, tmp_path / "a.db") as one, patient(url, tmp_path / "b.db") as other:
-        one.create_session("s", "cli")
-        ids = [one.append_message("s", "user", f"ocelot n{number}") for number in range(3)]
-        for editor, message_id in ((one, ids[0]), (other, ids[1])):
-            assert editor.edit_message(message_id, "a lynx")
-        for db in (one, other):
-            db._engine._indexer.index(ids)  # type: ignore[attr-defined]
-            db.catch_up()
-        for db in (one, other):
-            assert (found(db, "lynx"), found(db, "ocelot")) == ({ids[0], ids[1]}, {ids[2]})
-            assert db.check() == []

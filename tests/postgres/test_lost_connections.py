@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,16 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from hermes.agent.loop import Agent
-from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.turn import Text
-from hermes.config import Config
 from hermes.errors import StoreBusy, StoreError, StoreUnreachable
 from hermes.store.engines.postgres import connection as transaction
 from hermes.store.engines.postgres import engine as engine_module
 from hermes_state import SessionDB
 from tests.faults import size
-from tests.support.echo import Echo
 from tests.support.postgres import Cluster
 from tests.support.waiting import until
 
@@ -161,35 +155,6 @@ def test_a_commit_that_is_held_up_is_not_overtaken_by_its_repetition(db: Any, wi
     db.append_message("s", "user", "after")
     assert words_of(db, "s") == ["before", "once", "after"]
     assert db.get_session("s")["message_count"] == 3
-    assert db.check() == []
-
-
-@pytest.mark.parametrize("patience", [1.5])
-def test_a_reply_whose_commit_could_not_be_confirmed_in_time_is_answered_once(
-    db: Any, wire: Wire, tmp_path: Path
-) -> None:
-    """The reply is in the record, but its answer was lost, and the server was away for longer than the patience."""
-    with Echo() as model:
-        agent = Agent(db, Config(), EndpointModel("echo", model.base_url, None, 100_000), session_id="s", home=tmp_path)
-
-        def come_back() -> None:
-            while not wire.cuts:
-                time.sleep(0.01)
-            time.sleep(2.2)  # longer than one patience, shorter than two
-            wire.open()
-
-        back = threading.Thread(target=come_back)
-        back.start()
-        with pytest.raises(StoreError) as raised:
-            for event in agent.turn("hello"):
-                if isinstance(event, Text):
-                    wire.lose_answer(COMMITTED, for_good=True, after=b"echo: hello")
-        assert raised.value.maybe_stored
-        back.join()
-        assert words_of(db, "s") == ["before", "hello", "echo: hello"]
-        list(agent.resume())  # as a gateway does
-        assert words_of(db, "s") == ["before", "hello", "echo: hello"]
-        assert len([one for one in model.requests if "hello" in str(one)]) <= 2  # the turn, and perhaps a title
     assert db.check() == []
 
 

@@ -321,7 +321,7 @@ def test_only_a_role_that_exists_and_is_not_the_owner_can_be_a_tenant(house: Hou
     ("words", "told"),
     [
         ([], "give --to URL"),
-        (["--rls", "--tenant", "alice"], "ROLE=SOURCE:USER_ID"),
+        (["--rls", "--tenant", "alice"], "SOURCE:"),
         (["--tenant", "alice=telegram:1"], "--tenant goes with --rls"),
         (["--remove-tenant", "alice"], "--remove-tenant goes with --rls"),
         (["--rls"], "only PostgreSQL separates rows"),
@@ -331,3 +331,19 @@ def test_the_command_says_what_is_wrong_with_what_was_said(words: list[str], tol
     done = run("sessions", "migrate", *words, home=tmp_path / "home")
     assert done.status == 2 or (words == ["--rls"] and done.status == 1)
     assert told in done.err
+
+
+def test_a_role_that_is_gone_holds_up_nothing_and_is_no_tenant_any_more(fresh: House, tmp_path: Path) -> None:
+    fresh.server.sql(f'DROP OWNED BY "{fresh.alice}"', f'DROP ROLE "{fresh.alice}"')
+    try:
+        SessionDB(url=fresh.url).close()
+        done = run("sessions", "migrate", "--rls", home=tmp_path / "home", env={"HERMES_STORE_URL": fresh.url})
+        assert done.status == 0
+        assert f"the role {fresh.alice} is not on the server any more" in done.err
+        assert "1 tenant" in done.out
+        assert [row[0] for row in tenants.tenants(fresh.url)] == [fresh.bob]
+        assert fresh.ask(fresh.bob, "SELECT count(*) FROM sessions") == [(3,)]
+    finally:
+        fresh.server.sql(f'CREATE ROLE "{fresh.alice}" LOGIN')
+    with pytest.raises(psycopg.Error):  # a namesake
+        fresh.ask(fresh.alice, "SELECT id FROM sessions")

@@ -32,22 +32,6 @@ def test_every_text_comes_back_and_equal_ones_stay_equal(one: str, other: str) -
     assert transaction.fit(one + other) == stored + transaction.fit(other)  # so what begins alike still does
 
 
-@given(st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.booleans() | ANY | st.floats(allow_nan=False)))
-def test_parameters_keep_their_values(given_values: list[object]) -> None:
-    assert [
-        transaction.unfit(v) if isinstance(v, str) else v for v in transaction.fit_values(given_values)
-    ] == given_values
-
-
-@given(st.lists(ANY | ODD | st.text(st.sampled_from('"\\{},\x01 nul')) | st.just("NULL"), min_size=1))
-def test_arrays_keep_their_texts(texts: list[str]) -> None:
-    """By the rules of the server's array literals, read as it reads them."""
-    written = transaction.array_text(texts)
-    assert written[0] == "{" and written[-1] == "}"
-    read = re.findall(r'"((?:[^"\\]|\\.)*)"(?:,|$)', written[1:-1], re.DOTALL)
-    assert [re.sub(r"\\(.)", r"\1", one, flags=re.DOTALL) for one in read] == texts
-
-
 def test_the_server_reads_such_arrays(url: str) -> None:
     texts = ['"', "\\", "a,b", "{}", "", "NULL", "null", "\x01", "部\0", "\ud800", " x ", "%s ?"]
     with SessionDB(url=url) as db, db._engine.read() as tx:
@@ -109,21 +93,6 @@ def test_the_words_are_those_of_the_sqlite_index(fts5: sqlite3.Connection, text:
     fts5.execute("INSERT INTO x(x) VALUES('delete-all')")
     fts5.execute("INSERT INTO x(rowid, content) VALUES(1, ?)", (index_text(text),))
     assert list(index_words(text)) == [row[0] for row in fts5.execute("SELECT term FROM v ORDER BY offset")]
-
-
-@given(st.lists(st.text(st.sampled_from("ab_ 部署🙂é"), max_size=30), min_size=1, max_size=3))
-def test_every_word_has_its_place_and_columns_do_not_touch(columns: list[str]) -> None:
-    ((_, _, whole, size, written),) = lexemes.entries(7, columns)
-    assert whole
-    places = {
-        int(place): word for word, numbers in re.findall(r"'([^']+)':([\d,]+)", written) for place in numbers.split(",")
-    }
-    expected: list[str] = []
-    for column in filter(None, columns):
-        expected += [""] if expected else []
-        expected += index_words(column)
-    assert [places.get(number, "") for number in range(1, len(expected) + 1)] == expected
-    assert size == sum(map(bool, expected))
 
 
 @pytest.mark.parametrize(

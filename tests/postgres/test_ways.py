@@ -36,27 +36,3 @@ def test_whatever_a_store_lived_through_goes_to_a_server_and_back_as_it_was(step
                 assert undone(three) == undone(one)
         finally:
             postgres.server().forget(place)
-
-
-@settings(max_examples=size(1, 4))
-@given(LIVES)
-def test_sessions_come_into_a_server_one_by_one(steps: list[Step]) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        url = postgres.server().store(place)
-        try:
-            with (
-                SessionDB(folder / "one" / "state.db", durability="normal") as one,
-                SessionDB(folder / "two" / "state.db", url=url) as server,
-            ):
-                Life(one).live([step for step in steps if step[0] != "trash"])
-                server.create_session("mine", "cli")
-                server.append_message("mine", "user", "has the first id")
-                for data in reversed(one.export_all()):
-                    assert server.import_session(data)
-                server.delete_session("mine")
-                assert facts(server) == facts(one)
-                assert server.check() == []
-                assert undone(server) == undone(one)
-        finally:
-            postgres.server().forget(place)

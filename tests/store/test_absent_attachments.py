@@ -60,12 +60,3 @@ def test_the_note_goes_with_a_backup_and_a_move_and_ends_when_the_bytes_come(tmp
     assert kinds(tmp_path / "b" / "state.db") == []
     shutil.rmtree(tmp_path / "b" / "attachments")
     assert kinds(tmp_path / "b" / "state.db") == ["attachment: gone"] * 2
-
-
-def test_attachments_that_came_along_are_missed_when_they_are_gone(tmp_path: Path) -> None:
-    exported = with_picture(tmp_path / "a", "s", PICTURE)
-    with SessionDB(tmp_path / "b" / "state.db") as db:
-        db.import_sessions(exported, attachments_dir=tmp_path / "a" / "attachments")
-    assert kinds(tmp_path / "b" / "state.db") == []
-    shutil.rmtree(tmp_path / "b" / "attachments")
-    assert kinds(tmp_path / "b" / "state.db") == ["attachment: gone"]

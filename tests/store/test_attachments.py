@@ -56,17 +56,6 @@ def test_type_and_size_are_in_the_transcript_and_come_back_from_it(tmp_path: Pat
         assert rows(again) == before
 
 
-def test_a_file_written_anew_tells_the_same(tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "state.db") as db:
-        before = filled(db)
-    (tmp_path / "sessions" / "s.jsonl").unlink()
-    with SessionDB(tmp_path / "state.db") as db:
-        db.repair()
-    rebuild_store(tmp_path / "again.db", tmp_path / "sessions")
-    with SessionDB(tmp_path / "again.db") as again:
-        assert rows(again) == before
-
-
 def test_an_export_carries_the_attachments_of_its_messages_and_no_others(tmp_path: Path) -> None:
     from hermes.interop import formats, jsonl
 
@@ -78,14 +67,3 @@ def test_an_export_carries_the_attachments_of_its_messages_and_no_others(tmp_pat
     with SessionDB(tmp_path / "two" / "state.db") as db:
         db.import_sessions([data])
         assert rows(db) == before
-
-
-def test_a_database_that_is_rebuilt_beside_its_transcripts_has_them(tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "state.db") as db:
-        filled(db)
-    for file in tmp_path.glob("state.db*"):
-        file.unlink()
-    rebuild_store(tmp_path / "state.db", tmp_path / "sessions")
-    (tmp_path / "sessions" / "s.jsonl").rename(tmp_path / "away")
-    with SessionDB(tmp_path / "state.db") as db:
-        assert [(one["kind"], one["where"]) for one in db.check()] == [("transcript", "session s")]

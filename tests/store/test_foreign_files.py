@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import subprocess
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,7 +28,6 @@ from support import (
     found,
     listing,
     plain_sql,
-    start_python,
     tip_of,
 )
 from support.old_files import ROOT, TIP, build, build_foreign, not_a_database, schema, truncated
@@ -98,27 +96,15 @@ def test_a_newer_file_with_rows_left_in_its_wal_is_not_altered_either(tmp_path):
 
 WRITES: dict[str, Callable[[Any], Any]] = {
     "create_session": lambda db: db.create_session("new", "cli"),
-    "ensure_session": lambda db: db.ensure_session("new", "cli"),
     "append_message": lambda db: db.append_message(ROOT, "user", "no"),
     "replace_messages": lambda db: db.replace_messages(ROOT, [{"role": "user", "content": "no"}]),
-    "clear_messages": lambda db: db.clear_messages(ROOT),
     "end_session": lambda db: db.end_session(TIP, "done"),
-    "reopen_session": lambda db: db.reopen_session(ROOT),
-    "update_system_prompt": lambda db: db.update_system_prompt(ROOT, "no"),
     "update_token_counts": lambda db: db.update_token_counts(ROOT, input_tokens=1),
     "set_session_title": lambda db: db.set_session_title(ROOT, "no"),
     "delete_session": lambda db: db.delete_session(ROOT),
-    "prune_sessions": lambda db: db.prune_sessions(older_than_days=1),
-    "trash_session": lambda db: db.trash_session(ROOT),
     "tag_session": lambda db: db.tag_session(ROOT, "no"),
-    "pin_session": lambda db: db.pin_session(ROOT),
-    "archive_session": lambda db: db.archive_session(ROOT),
-    "share_session": lambda db: db.share_session(ROOT, "telegram", "1"),
-    "branch_session": lambda db: db.branch_session(ROOT, "new"),
     "compress_session": lambda db: db.compress_session(TIP, "new", summary="no"),
-    "rewind": lambda db: db.rewind(ROOT, 1),
     "set_meta": lambda db: db.set_meta("key", "value"),
-    "request_handoff": lambda db: db.request_handoff(TIP, "telegram"),
     "acquire_lease": lambda db: db.acquire_lease("name", "holder"),
     "import_session": lambda db: db.import_session({"id": "new", "source": "cli", "started_at": 1.0, "messages": []}),
     "vacuum": lambda db: db.vacuum(),
@@ -178,27 +164,6 @@ def test_importing_brings_everything_once_and_leaves_the_source_alone(version, t
     assert digest(source) == before
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_importing_beside_own_sessions_disturbs_none_of_them(tmp_path):
-    source = tmp_path / "theirs.db"
-    made = source_file(source, 19)
-    with SessionDB(db_path=tmp_path / "ours" / "state.db") as db:
-        db.create_session("mine", "cli")
-        own = db.append_message("mine", "user", "My own words: heathercrown")
-        db.set_session_title("mine", "lonely end")
-        db.import_database(source)
-        assert db.get_session_by_title("lonely end")["id"] == "mine"
-        assert db.session_count() == len(made["sessions"]) + 1
-        assert found(db, "heathercrown") == [own]
-        assert [one["content"] for one in db.get_messages("mine")] == ["My own words: heathercrown"]
-        for row in made["sessions"]:
-            theirs = [one["content"] for one in made["messages"] if one["session_id"] == row["id"]]
-            assert [one["content"] for one in db.get_messages(row["id"])] == theirs
-        [clashing] = [row["id"] for row in made["sessions"] if row["title"] == "lonely end"]
-        assert db.get_session(clashing)["title"] in (None, "lonely end #2")
-        assert db.check() == []
-
-
 @pytest.mark.parametrize("kind", ["missing", "text", "directory", "truncated"])
 def test_importing_what_is_no_database_is_a_typed_error_and_brings_nothing(kind, tmp_path):
     source = tmp_path / "theirs.db"
@@ -218,38 +183,18 @@ def test_importing_what_is_no_database_is_a_typed_error_and_brings_nothing(kind,
 # ── another program writes into our file ──
 
 
-OLD_PROGRAM = """
-import json, sqlite3, sys
-
-db = sqlite3.connect(sys.argv[1], timeout=20, isolation_level=None)
-db.execute("PRAGMA foreign_keys = ON")
-print("ready", flush=True)
-for line in sys.stdin:
-    db.execute("BEGIN IMMEDIATE")
-    numbers = [db.execute(statement, values).lastrowid for statement, values in json.loads(line)]
-    db.execute("COMMIT")
-    print(json.dumps(numbers), flush=True)
-"""
-
-
 class OldProgram:
-    """A schema 11 program in its own process: Python's sqlite3 and the statements such a program runs."""
+    """What a schema 11 program does with a file: Python's sqlite3 and the statements such a program runs."""
 
     def __init__(self, path: Path) -> None:
-        self.process: subprocess.Popen[str] = start_python(OLD_PROGRAM, path)
-        self._answer()
+        self.db = sqlite3.connect(path, timeout=20, isolation_level=None)
+        self.db.execute("PRAGMA foreign_keys = ON")
 
-    def _answer(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"the other program failed: {self.process.communicate()[1]}"
-        return line
-
-    def run(self, *statements: tuple[str, list[Any]]) -> list[int]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(statements) + "\n")
-        self.process.stdin.flush()
-        return list(json.loads(self._answer()))
+    def run(self, *statements: tuple[str, list[Any]]) -> list[int | None]:
+        self.db.execute("BEGIN IMMEDIATE")
+        numbers = [self.db.execute(statement, values).lastrowid for statement, values in statements]
+        self.db.execute("COMMIT")
+        return numbers
 
     def start(self) -> None:
         """Start as that program does: make every missing table, index and trigger."""
@@ -264,7 +209,7 @@ class OldProgram:
         if title:
             self.run(("UPDATE sessions SET title = ? WHERE id = ?", [title, session_id]))
 
-    def say(self, session_id: str, role: str, text: str | None, at: float, **more: Any) -> int:
+    def say(self, session_id: str, role: str, text: str | None, at: float, **more: Any) -> Any:
         names = ["session_id", "role", "content", "timestamp", *more]
         values = [session_id, role, text, at, *more.values()]
         count = len(json.loads(more.get("tool_calls", "[]")))
@@ -274,10 +219,6 @@ class OldProgram:
         )
         return self.run((added, values), (counted, [count, session_id]))[0]
 
-    def delete(self, session_id: str) -> None:
-        statements = ("DELETE FROM messages WHERE session_id = ?", "DELETE FROM sessions WHERE id = ?")
-        self.run(*((statement, [session_id]) for statement in statements))
-
 
 @contextlib.contextmanager
 def old_program(path: Path) -> Iterator[OldProgram]:
@@ -285,7 +226,7 @@ def old_program(path: Path) -> Iterator[OldProgram]:
     try:
         yield program
     finally:
-        program.process.communicate()  # it ends with its input
+        program.db.close()
 
 
 LATER = 4_000_000_000.0  # after anything our own clock says

@@ -162,12 +162,6 @@ def test_titles_resolve_by_their_family(version, old_file):
         assert db.get_next_title_in_lineage("bug") == "bug #2"
 
 
-def test_meta_values_are_kept(old_file):
-    path, made = old_file(11)
-    with SessionDB(db_path=path) as db:
-        assert {key: db.get_meta(key) for key in made["meta"]} == made["meta"] != {}
-
-
 # ── the file afterwards ──
 
 
@@ -269,16 +263,6 @@ def test_rows_that_a_killed_program_left_in_the_wal_are_read_in_place(version, o
         assert_rows_kept(db, made)
         assert_all_found(db, made)
     assert digest(path) == before
-
-
-@some_versions
-def test_rows_that_a_killed_program_left_in_the_wal_are_upgraded_too(version, old_file):
-    path, made = old_file(version, leave_wal=True)
-    with SessionDB(db_path=path) as db:
-        assert_rows_kept(db, made)
-        assert_all_found(db, made)
-        db.catch_up()
-        assert db.check() == []
 
 
 # ── files that are not as their number says ──

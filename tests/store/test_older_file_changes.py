@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hermes_state import SessionDB
-from tests.support.program import run
 from tests.support.waiting import until
 
 
@@ -63,27 +62,4 @@ def test_a_change_of_another_program_is_noted_when_its_message_is_indexed(tmp_pa
         assert [row["path"] for row in db.file_changes(["theirs.py"])] == ["theirs.py"]
         db.catch_up()
         assert [row["path"] for row in db.file_changes(["theirs.py"])] == ["theirs.py"]
-        assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 1}]
-
-
-@pytest.mark.parametrize("words", [("repair", "--rebuild-index"), ("rebuild",)])
-def test_lost_and_wrong_notes_are_made_again(words: tuple[str, ...], hermes_home: Path) -> None:
-    path = hermes_home / "state.db"
-    with SessionDB(path) as db:
-        db.create_session("s", "cli")
-        ids = []
-        for name in ("kept.py", "redacted.py", "failed.py"):
-            arguments = json.dumps({"path": name, "content": "some words of it"})
-            call = {"id": name, "type": "function", "function": {"name": "write_file", "arguments": arguments}}
-            ids.append(db.append_message("s", "assistant", None, tool_calls=[call]))
-            db.append_message("s", "tool", "error: no" if name == "failed.py" else "Made it.", tool_call_id=name)
-        db.redact_message(ids[1])
-    with sqlite3.connect(path) as file:
-        file.execute("DELETE FROM file_changes")
-        sql = "INSERT INTO file_changes(message_id, call, path, name, kind, lines) VALUES(?, 0, ?, ?, 'edit', x'')"
-        file.execute(sql, (ids[2], "wrong.py", "wrong.py"))
-    file.close()
-    assert run("sessions", *words, home=hermes_home).status == 0
-    with SessionDB(path) as db:
-        assert [row["path"] for row in db.file_changes()] == ["kept.py"]
         assert db.sql("SELECT count(*) AS n FROM file_changes") == [{"n": 1}]

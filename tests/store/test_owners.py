@@ -69,18 +69,6 @@ def test_a_deleted_session_that_others_show_keeps_its_id_and_comes_back_under_it
         assert shown(again, "A") == [f"m{number}" for number in range(6)] and shown(again, "B") == SHOWN
 
 
-def test_what_a_revived_session_kept_for_others_goes_with_the_last_of_them(tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "state.db") as db:
-        compressed(db)
-        db.delete_session("A")
-        db.create_session("A", "cli")
-        db.append_message("A", "user", "another A")
-        db.delete_session("B")
-        assert db.sql("SELECT count(*) AS n FROM messages") == [{"n": 1}]
-        assert "m0" not in (tmp_path / "sessions" / "A.jsonl").read_text()
-        assert shown(db, "A") == ["another A"] and db.check() == []
-
-
 @pytest.mark.parametrize("removed", ["*.jsonl", "A.jsonl", "C.jsonl"])
 def test_transcripts_that_were_removed_are_written_again_with_their_owners(tmp_path: Path, removed: str) -> None:
     with SessionDB(tmp_path / "state.db") as db:

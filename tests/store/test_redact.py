@@ -155,17 +155,6 @@ def test_a_lookalike_is_left_alone(text: str) -> None:
     assert redact(json.dumps({"content": text})) == json.dumps({"content": text})
 
 
-def test_text_without_a_secret_comes_back_as_the_same_object() -> None:
-    for text in (
-        "",
-        "Hello, how are you?",
-        "def f(x):\n    return x[0] = 'key'\n" * 300,
-        "一些文字 " * 500,
-        "\ud800\x00",
-    ):
-        assert redact(text) is text
-
-
 def test_every_secret_of_a_text_is_masked() -> None:
     lines = [around.replace("§", secret) for _, around, secret in SECRETS]
     redacted = redact("\n".join(lines))
@@ -241,14 +230,6 @@ def test_json_stays_json_with_the_same_shape(document: Any, escaped: bool) -> No
     before, after = leaves(document), leaves(read)
     assert len(after) == len(before)
     assert [type(x) for x in after] == [type(x) for x in before]
-
-
-@settings(max_examples=size(25, 200), deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["content", "note", "文"]), SECRET_LEAVES | CLEAN_LEAVES), max_size=6))
-def test_leaves_without_a_secret_are_equal_after_the_document_is_redacted(pairs: list[tuple[str, Any]]) -> None:
-    document = [{key: value} for key, value in pairs]
-    for before, after in zip(leaves(document), leaves(json.loads(redact(json.dumps(document)))), strict=True):
-        assert after == (redact(before) if isinstance(before, str) else before)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]  # the current subject, the number of items done, and their total
 Params = Sequence[Any]
+LOOKED_AT = 1_000  # words of the store that are looked for at once
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
@@ -206,6 +207,15 @@ class FullText(Protocol):
     def drop(self, tx: Tx, message_ids: Sequence[int]) -> None:
         """Remove messages from the index whose rows were deleted in this transaction."""
 
+    def listed_words(self, tx: Tx, after: str) -> list[str]:
+        """Some of the store's words in order, starting after this one."""
+
+    def unused_words(self, tx: Tx, words: Sequence[str]) -> list[str]:
+        """The words among these that no indexed message has."""
+
+    def remove_words(self, tx: Tx, words: Sequence[str]) -> None:
+        """Remove these from the list of words, unless a message has got them meanwhile."""
+
 
 class Engine(Protocol):
     """A database that holds one store."""
@@ -278,6 +288,21 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Close everything. May be called twice."""
+
+
+def remove_unused_words(engine: Engine) -> None:
+    """Remove the words that no indexed message has from the list of words, some at a time."""
+    last = ""
+    while True:
+        with engine.read() as tx:
+            listed = engine.fulltext.listed_words(tx, last)
+            unused = engine.fulltext.unused_words(tx, listed)
+        if not listed:
+            return
+        last = listed[-1]
+        if unused:
+            with engine.write() as tx:
+                engine.fulltext.remove_words(tx, unused)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -391,10 +391,16 @@ class PostgresTx:
         return int(row[0])
 
     def store_message(self, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
-        message_id = store_message(self, count, insert)
-        if message_id is not None:
-            self.waiting.append(message_id)
-        return message_id
+        values = fit_values([*count[1], *insert[1]])
+        statement = _statement(count[0], insert[0], self.keyed)
+        row = self.ask(statement, values if self.keyed else [self.key, *values]).fetchone()
+        self.keyed = True
+        if row is None:  # there is no such session
+            return None
+        message_id, *start = row
+        self.begun(*start)
+        self.waiting.append(message_id)
+        return int(message_id)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -497,18 +503,6 @@ def _statement(count: str, insert: str, keyed: bool) -> bytes:
     ).encode()
 
 
-def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
-    """Store a message; returns its id, or None when there is no such session."""
-    values = fit_values([*count[1], *insert[1]])
-    row = tx.ask(_statement(count[0], insert[0], tx.keyed), values if tx.keyed else [tx.key, *values]).fetchone()
-    tx.keyed = True
-    if row is None:
-        return None
-    message_id, *start = row
-    tx.begun(*start)
-    return int(message_id)
-
-
 # ---------------------------------------------------------------------------------------------- Text as PostgreSQL can hold it
 #
 # A column of type text accepts every character but NUL and lone surrogates: see codec.fit.
@@ -520,34 +514,24 @@ def fit_value(value: Any) -> Any:
     Bytes are text that is no valid UTF-8 (codec.storable), unless they are a Blob. What SQLite converts silently is converted
     here: a bool is a number, and NaN is NULL.
     """
-    kind = type(value)
-    if kind is str:
-        return fit(value)
-    if kind is int or value is None:
-        return value
-    if kind is float:
-        return value if value == value else None
-    if kind is bytes:
-        return fit(value.decode("utf-8", "surrogatepass"))
-    if kind is Blob:
-        return bytes(value)
-    if isinstance(value, int):
-        return int(value)
     if isinstance(value, str):
         return fit(str(value))
+    if isinstance(value, Blob):
+        return bytes(value)
+    if isinstance(value, bytes):
+        return fit(value.decode("utf-8", "surrogatepass"))
     if isinstance(value, float):
-        return float(value)
-    raise TypeError(f"a value of type {kind.__name__} can't be stored")
+        return float(value) if value == value else None
+    if value is None or isinstance(value, int):
+        return value if value is None else int(value)
+    raise TypeError(f"a value of type {type(value).__name__} can't be stored")
 
 
 def array_text(values: Sequence[int] | Sequence[str]) -> str:
     """Numbers or texts as one parameter, to be cast to an array. (The driver's own arrays are made element by element.)"""
     if not values or isinstance(values[0], int):
         return f"{{{','.join(map(str, values))}}}"
-    joined = "\x01".join(values)  # type: ignore[arg-type]
-    if joined.count("\x01") != len(values) - 1:
-        return f"{{{','.join(map(_quoted, values))}}}"  # type: ignore[arg-type]
-    return f"{{{_quoted(joined)}}}".replace("\x01", '","')
+    return f"{{{','.join(map(_quoted, values))}}}"  # type: ignore[arg-type]
 
 
 def _quoted(text: str) -> str:
@@ -559,14 +543,6 @@ def fit_values(values: Sequence[Any]) -> list[Any]:
     return [fit_value(one) for one in values]
 
 
-def _restored(row: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(unfit(one) if type(one) is str and ESCAPE in one else one for one in row)
-
-
 def restored_rows(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows as they went in; nearly always they are unchanged."""
-    for row in found:
-        for one in row:
-            if type(one) is str and ESCAPE in one:
-                return [_restored(row) for row in found]
-    return found
+    """Rows as they went in."""
+    return [tuple(unfit(one) if type(one) is str and ESCAPE in one else one for one in row) for row in found]

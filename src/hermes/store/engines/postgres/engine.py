@@ -23,7 +23,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
-from hermes.store.engines.base import Progress, StoreMissing
+from hermes.store.engines.base import Progress, StoreMissing, remove_unused_words
 from hermes.store.engines.postgres import connection as link
 from hermes.store.engines.postgres import migrate, upkeep
 from hermes.store.engines.postgres.connection import (
@@ -39,7 +39,7 @@ from hermes.store.engines.postgres.connection import (
     translate,
     unreachable,
 )
-from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, remove_unused_words
+from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText
 from hermes.store.records.rows import Finding
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
@@ -401,7 +401,7 @@ class PostgresEngine:
 
     def reclaim(self, *, full: bool = False) -> bool:
         self._require_writable()
-        remove_unused_words(self.read, self.write)
+        remove_unused_words(self)
         with self._translated(), self._connect() as connection:
             connection.limit = None
             connection.execute(link.REMOVE_OLD_KEYS)
@@ -411,7 +411,7 @@ class PostgresEngine:
 
     def scrub(self) -> list[str]:
         self.catch_up()
-        remove_unused_words(self.read, self.write)
+        remove_unused_words(self)
         with self._translated(), self._connect() as connection:
             connection.limit = None
             return upkeep.rewrite_tables(connection, self.where)

@@ -8,21 +8,19 @@ few a query tree is put together leaf by leaf. The distinct words of the store a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import SPEAKER, Candidate, Holder, Params, Scope
+from hermes.store.engines.base import LOOKED_AT, SPEAKER, Candidate, Holder, Params, Scope
 from hermes.store.engines.postgres import lexemes
 from hermes.store.engines.postgres.connection import VERSION, PooledConnection, PostgresTx, array_text
 from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
 from hermes.store.text.index_text import worth_keeping
 from hermes.store.text.query import Node
 
-LOOKED_AT = 1_000  # words looked for at once
 _HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
 _HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE"
 BATCH = 200  # messages indexed in one transaction
@@ -319,51 +317,27 @@ class PostgresFullText:
                 found[number] = list(dict.fromkeys([*found[number], *also]))[:cap]
         return found
 
+    # ------------------------------------------------------------------ the list of words
+    #
+    # Words are added in the transaction that indexes their message. A removal can't overlap with it: indexing holds a shared
+    # lock of the table `words`, a removal an exclusive one. (Only the store's owner has a right on that table; an advisory
+    # lock could be held by every role that can log in.)
 
-# ---------------------------------------------------------------------------------------------- the list of words
-#
-# Words are added in the transaction that indexes their message. A removal can't overlap with it: indexing holds a shared lock
-# of the table `words`, a removal an exclusive one. (Only the store's owner has a right on that table; an advisory lock could be
-# held by every role that can log in.)
+    def listed_words(self, tx: Any, after: str) -> list[str]:
+        sql = f"SELECT DISTINCT word FROM words WHERE word > ? ORDER BY 1 LIMIT {LOOKED_AT}"
+        return [row[0] for row in tx.rows(sql, (after,))]
 
-Work = Callable[[], AbstractContextManager["PostgresTx"]]
+    def unused_words(self, tx: Any, words: Sequence[str]) -> list[str]:
+        tx.run("SET LOCAL enable_seqscan = off")
+        none = "NOT EXISTS (SELECT 1 FROM message_words m WHERE {} AND m.words @@ given.query::tsquery)"
+        rows = tx.ask(
+            "SELECT word FROM unnest(%s::text[], %s::text[]) AS given(word, query)"
+            f" WHERE {none.format('m.whole')} AND {none.format('NOT m.whole')}",
+            (list(words), [lexemes.quoted(lexemes.lexeme(one)) for one in words]),
+        ).fetchall()
+        return [row[0] for row in rows]
 
-
-def remove_unused_words(read: Work, write: Work) -> int:
-    """Remove the words that no message has; returns how many. Waiting messages add theirs when they are indexed."""
-    return sum(_remove_words(write, some) for some in _unused_words(read))
-
-
-def _unused_words(read: Work) -> Iterator[list[str]]:
-    """Words of the list that no message seems to have, some at a time."""
-    last = ""
-    while True:
-        with read() as tx:
-            rows = tx.rows(f"SELECT DISTINCT word FROM words WHERE word > ? ORDER BY 1 LIMIT {LOOKED_AT}", (last,))
-            if not rows:
-                return
-            last = rows[-1][0]
-            unused = _without_message(tx, [row[0] for row in rows])
-        if unused:
-            yield unused
-
-
-def _without_message(tx: Any, listed: list[str]) -> list[str]:
-    tx.run("SET LOCAL enable_seqscan = off")
-    none = "NOT EXISTS (SELECT 1 FROM message_words m WHERE {} AND m.words @@ given.query::tsquery)"
-    rows = tx.ask(
-        "SELECT word FROM unnest(%s::text[], %s::text[]) AS given(word, query)"
-        f" WHERE {none.format('m.whole')} AND {none.format('NOT m.whole')}",
-        (listed, [lexemes.quoted(lexemes.lexeme(one)) for one in listed]),
-    ).fetchall()
-    return [row[0] for row in rows]
-
-
-def _remove_words(write: Work, unused: list[str]) -> int:
-    """Remove these, unless a message has got them meanwhile."""
-    with write() as tx:
+    def remove_words(self, tx: Any, words: Sequence[str]) -> None:
+        """Waiting messages add theirs when they are indexed."""
         tx.ask(_HELD_ALONE)
-        gone = _without_message(tx, unused)
-        if gone:
-            tx.ask("DELETE FROM words WHERE word = ANY(%s)", (gone,))
-        return len(gone)
+        tx.ask("DELETE FROM words WHERE word = ANY(%s)", (self.unused_words(tx, words),))

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from hermes.store.engines import unindexed
-from hermes.store.engines.base import SPEAKER, Candidate, Holder, Scope, Tx, get_meta, phrase_words, set_meta
+from hermes.store.engines.base import LOOKED_AT, SPEAKER, Candidate, Holder, Scope, Tx, get_meta, phrase_words, set_meta
 from hermes.store.engines.sqlite import migrate, schema
 from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
 from hermes.store.text.index_text import index_text, vocabulary, worth_keeping
@@ -184,14 +184,23 @@ class SqliteFullText:
         """Whether messages were changed or deleted that `follow_changes` has not seen."""
         return self.indexed and tx.row("SELECT 1 FROM changed_messages LIMIT 1") is not None
 
-    def unused(self, tx: Any, words: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """The words of the list that no indexed message has."""
+    def listed_words(self, tx: Tx, after: str) -> list[str]:
+        return tx.column(f"SELECT word FROM words WHERE word > ? ORDER BY word LIMIT {LOOKED_AT}", (after,))
+
+    def unused_words(self, tx: Tx, words: Sequence[str]) -> list[str]:
         ask = "SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? LIMIT 1"
         return [
-            (number_, word)
-            for number_, word in words
+            word
+            for word in words
             if (match := expression(Leaf(word, "phrase"))) is None or tx.row(ask, (match,)) is None
         ]
+
+    def remove_words(self, tx: Tx, words: Sequence[str]) -> None:
+        for word in self.unused_words(tx, words):
+            number_ = tx.value("SELECT id FROM words WHERE word = ?", (word,))
+            entry = "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)"
+            tx.run(entry, (number_, word))
+            tx.run("DELETE FROM words WHERE id = ?", (number_,))
 
     # ------------------------------------------------------------------ searching
 
@@ -289,8 +298,6 @@ def merge(tx: Any, table: str, pages: int) -> bool:
 #
 # They are recorded together with the index entries.
 
-LOOKED_AT = 1_000  # words looked for at once
-
 
 class Words:
     """The list of words."""
@@ -306,20 +313,6 @@ class Words:
             numbered = [(place, word) for place, (word,) in enumerate(fresh, first)]
             tx.connection.executemany("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
             tx.connection.executemany("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", numbered)
-
-    # ------------------------------------------------------------------ taking out
-
-    def listed_after(self, tx: Tx, word: str) -> list[tuple[int, str]]:
-        """Some words of the list in order, with their ids, starting after this one."""
-        rows = tx.rows(f"SELECT id, word FROM words WHERE word > ? ORDER BY word LIMIT {LOOKED_AT}", (word,))
-        return [(row[0], row[1]) for row in rows]
-
-    def remove(self, tx: Any, words: Sequence[tuple[int, str]]) -> None:
-        """Remove these from the list, in a write transaction in which no message has them."""
-        tx.run_many(
-            "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)", words
-        )
-        tx.run_many("DELETE FROM words WHERE id = ?", [(number_,) for number_, _ in words])
 
     # ------------------------------------------------------------------ looking up
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput, StoreError
 from hermes.home import make_private
+from hermes.store.engines.base import remove_unused_words
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.connection import holder_of, pragma
@@ -144,21 +145,10 @@ def rebuild_index(engine: SqliteEngine) -> None:
 
 def _forget_words(engine: SqliteEngine, *, whole: bool) -> None:
     """Remove words that only deleted messages had from the word list, and (`whole`) from the pages of the index."""
-    fulltext, last = engine.fulltext, ""
     with engine.read() as tx:
         if not whole and tx.row("SELECT 1 FROM words LIMIT 1 OFFSET ?", (MANY_WORDS,)) is not None:
             return  # that takes seconds: it is left to `optimize`
-    while True:
-        with engine.read() as tx:
-            some = fulltext.words.listed_after(tx, last)
-            unused = fulltext.unused(tx, some)
-        if not some:
-            break
-        last = some[-1][1]
-        if unused:
-            with engine.write() as tx:
-                if gone := fulltext.unused(tx, unused):
-                    fulltext.words.remove(tx, gone)
+    remove_unused_words(engine)
     for table in ("messages_fts", "messages_fts_trigram") if whole else ():
         # A negative number starts a full merge, step by step: others write in between.
         pages, more = -FORGET_PAGES, True
