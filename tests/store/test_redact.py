@@ -132,13 +132,8 @@ def test_the_lists_are_as_long_as_promised() -> None:
 
 @pytest.mark.parametrize(("kind", "around", "secret"), SECRETS, ids=[f"{i}-{s[0]}" for i, s in enumerate(SECRETS)])
 def test_a_secret_is_masked_and_the_text_around_it_kept(kind: str, around: str, secret: str) -> None:
-    text = around.replace("§", secret)
-    assert redact(text) == around.replace("§", f"[masked:{kind}]")
-
-
-@pytest.mark.parametrize(("kind", "around", "secret"), SECRETS, ids=[f"{i}-{s[0]}" for i, s in enumerate(SECRETS)])
-def test_a_secret_is_masked_wherever_it_stands(kind: str, around: str, secret: str) -> None:
     line, masked = around.replace("§", secret), around.replace("§", f"[masked:{kind}]")
+    assert redact(line) == masked
     prose = "Some words before, ein paar Wörter, 一些文字.\n"
     assert redact(f"{prose}{line}\n{prose}") == f"{prose}{masked}\n{prose}"
     assert redact(json.dumps([prose + line + "\n"])) == json.dumps([prose + masked + "\n"])  # as in a tool call
