@@ -227,7 +227,7 @@ def _middle(db: Any) -> float:
 @contextmanager
 def counted_statements() -> Iterator[dict[str, list[float]]]:
     """How often each statement is sent to a server, how long its answer takes, and how many rows that has."""
-    from hermes.store.engines.postgres.transaction import PostgresTx
+    from hermes.store.engines.postgres.connection import PostgresTx
 
     told: dict[str, list[float]] = {}
     asked = PostgresTx.rows

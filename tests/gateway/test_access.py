@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.chats.agents import home_of
+from hermes.gateway.chats.participants import home_of
 from hermes.gateway.runner import Gateway
 from hermes.store.gateway import approvals, inbox, outbox, routes
 from tests.support.echo import Echo
@@ -405,25 +405,6 @@ def test_a_title_that_another_person_has_is_not_told(scene: Scene, line: str) ->
     scene.ask("bob", "/new")
     scene.ask("bob", "hello again")
     assert "already" in scene.ask("bob", f"/title {row['title']}")  # his own he is told of
-
-
-def test_a_title_that_is_another_persons_once_its_secret_is_masked_is_not_told(scene: Scene) -> None:
-    """The store masks secrets in titles: two different titles can be one there."""
-    keys = (f"sk-proj-Tq7{letter}KfP2vL9xWz4RbN8mJc3HdY6sGe1UaXo5TiVnQk0M" for letter in "xyz")
-    scene.ask("alice", f"my recipe for {WORD}: a little {SECRET}")
-    scene.ask("alice", f"/title the key {next(keys)}")
-    (row,) = scene.db.list_sessions_rich()
-    answers = [scene.ask("bob", f"/title the key {next(keys)}")]  # before his first message
-    answers += [scene.ask("bob", "hello gardening"), scene.ask("bob", "/title")]
-    answers += [scene.ask("bob", f"/title the key {next(keys)}"), scene.ask("bob", "/title")]
-    for answer in answers:
-        assert row["id"] not in answer
-        assert "already" not in answer
-    assert answers[1] == "echo: hello gardening"
-    for answer in (answers[2], answers[4]):
-        assert answer.startswith(f"Title: {row['title']}")
-        assert "sk-proj-" not in answer
-        assert "#" not in answer
 
 
 def test_a_branch_does_not_tell_of_another_persons_branch(scene: Scene) -> None:

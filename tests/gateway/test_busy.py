@@ -59,15 +59,6 @@ def test_a_message_waits_where_that_is_wanted(lab: PlainLab, model: Echo, displa
         assert whole(lab, 2) == ["echo: slow=1.5 take your time", "echo: then this"]
 
 
-def test_one_platform_may_interrupt_where_others_wait(lab: PlainLab, model: Echo) -> None:
-    display = {"busy": "queue", "platforms": {"plain": {"busy": "interrupt"}}}
-    with running(lab, model, display=display):
-        lab.say(SLOW)
-        until(lambda: any("x x x" in one for one in lab.shown()))
-        lab.say("now")
-        assert whole(lab, 2)[1] == "echo: now"
-
-
 @pytest.mark.parametrize("busy", ["interrupt", "queue"])
 def test_what_arrives_meanwhile_keeps_its_order_and_is_all_answered(lab: PlainLab, model: Echo, busy: str) -> None:
     with running(lab, model, display={"busy": busy}) as gateway:

@@ -532,17 +532,6 @@ def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, mode
             hold.release()
 
 
-def test_a_thousand_chats_leave_nothing_in_memory(lab: PlainLab, model: Echo) -> None:
-    with running(lab, model) as gateway:
-        for n in range(300):
-            lab.say("hello", chat={"chat_id": f"c{n}", "type": "dm"})
-        until(lambda: len(lab.messages) == 300 and not list(gateway.turns))
-        (connection,) = gateway.connections.values()
-        until(lambda: not connection.delivery._queues and not connection.delivery._tasks)
-        until(lambda: not gateway.inbox._requests)
-        assert len(gateway.agents._all) <= 256
-
-
 def test_deliveries_hold_up_nobody_else(lab: PlainLab, model: Echo) -> None:
     """One chat's wait is its own."""
     with running(lab, model) as gateway:

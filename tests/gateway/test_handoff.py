@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -374,15 +373,6 @@ def test_from_chat_to_chat_when_it_takes_too_long_it_is_withdrawn(
     assert in_thread(other) == []
 
 
-def test_only_the_owner_hands_over(lab: PlainLab, other: ForgetfulLab, model: Echo) -> None:
-    there = {"platforms": {"forgetful": {"home_channel": "group:group-1"}}}
-    with running([lab, other], model, **there):
-        lab.say("hello", who="bob")
-        until(lambda: len(lab.shown(who="bob")) == 1)
-        lab.say("/handoff forgetful", who="bob")
-        until(lambda: "only the owner" in lab.shown(who="bob")[-1])
-
-
 def test_a_turn_elsewhere_is_not_handed_over_in_the_middle(
     lab: PlainLab, other: ForgetfulLab, model: Echo, hermes_home: Path
 ) -> None:
@@ -424,48 +414,3 @@ def test_a_gateway_killed_in_the_middle_is_followed_by_one_that_completes_it_onc
         assert len(in_thread(lab)) == 1
         said = [m["content"] for m in db.get_messages(SESSION) if m["role"] == "user"]
         assert [text.startswith("[From the gateway") for text in said] == [False, True]
-
-
-def test_a_gateway_that_was_stopped_completes_nothing_that_another_has_claimed_since(
-    lab: PlainLab, model: Echo, hermes_home: Path
-) -> None:
-    at_the_desk(hermes_home)
-    gateway = GatewayProcess(hermes_home, [lab], model.base_url, **HOME)
-    gateway.variables["HERMES_HANDOFF_SECONDS"] = "1"
-    gateway.start()
-    model.latency = 1.0
-    with SessionDB(hermes_home / "state.db") as db:
-        assert db.request_handoff(SESSION, "plain")
-        until(lambda: model.requests)  # the thread is made and the turn under way
-        assert gateway.process is not None
-        gateway.process.send_signal(signal.SIGSTOP)
-        token = until(lambda: db.take_handoff(SESSION, lease=60))
-        gateway.process.send_signal(signal.SIGCONT)
-        until(lambda: "another process has taken over the handoff" in gateway.output())
-        assert db.get_handoff_state(SESSION) == {"state": "running", "platform": "plain", "error": None}
-        with db.fenced(f"job:handoff:{SESSION}", token):
-            assert db.complete_handoff(SESSION)
-        assert gateway.stop() == 0
-
-
-def test_of_many_that_claim_at_once_one_wins(hermes_home: Path) -> None:
-    at_the_desk(hermes_home)
-    stores = [SessionDB(hermes_home / "state.db") for _ in range(4)]
-    for _ in range(10):
-        assert stores[0].request_handoff(SESSION, "plain")
-        won: list[bool] = []
-        barrier = threading.Barrier(len(stores))
-
-        def claim(db: SessionDB, won: list[bool] = won, barrier: threading.Barrier = barrier) -> None:
-            barrier.wait()
-            won.append(db.claim_handoff(SESSION, lease=60))
-
-        threads = [threading.Thread(target=claim, args=(db,)) for db in stores]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(won) == [False, False, False, True]
-        assert stores[0].complete_handoff(SESSION)
-    for db in stores:
-        db.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hermes.config import Config
-from hermes.gateway import hooks
+from hermes.gateway.chats.participants import FINALIZE, RESET, run_hook
 from hermes.gateway.settings import Timings
 from tests.support import gateway as in_process
 from tests.support.echo import Echo
@@ -27,9 +27,9 @@ running = partial(in_process.running, timings=Timings(reset_check=0.05))
 SESSION = {"id": "20260101_000000_abcdef01", "title": "Tulpen \N{TULIP}", "cost": 1.5}
 
 
-def run(command: str | list[str], name: str = hooks.FINALIZE, **more: Any) -> None:
+def run(command: str | list[str], name: str = FINALIZE, **more: Any) -> None:
     """Run a hook to its end."""
-    thread = hooks.run_hook(Config(hooks={name: command}), name, dict(SESSION), **more)
+    thread = run_hook(Config(hooks={name: command}), name, dict(SESSION), **more)
     assert thread is not None
     thread.join(120)
     assert not thread.is_alive()
@@ -88,8 +88,8 @@ def test_a_hook_that_hangs_is_ended_with_all_it_started(tmp_path: Path, caplog: 
 
 
 def test_without_a_hook_or_a_session_nothing_runs() -> None:
-    assert hooks.run_hook(Config(), hooks.RESET, dict(SESSION)) is None
-    assert hooks.run_hook(Config(hooks={hooks.RESET: "true"}), hooks.RESET, None) is None
+    assert run_hook(Config(), RESET, dict(SESSION)) is None
+    assert run_hook(Config(hooks={RESET: "true"}), RESET, None) is None
 
 
 # ------------------------------------------------------------------------------------------------ in the gateway
@@ -103,7 +103,7 @@ def said(path: Path) -> dict[str, Any]:
 
 def test_hooks_hear_of_a_reset_and_of_a_session_that_was_left(lab: PlainLab, tmp_path: Path) -> None:
     clock = Clock()
-    commands = {hooks.FINALIZE: writing(tmp_path / "final"), hooks.RESET: writing(tmp_path / "reset")}
+    commands = {FINALIZE: writing(tmp_path / "final"), RESET: writing(tmp_path / "reset")}
     idle = {"mode": "idle", "idle_minutes": 60}
     with (
         Echo() as model,
@@ -128,7 +128,7 @@ def test_hooks_hear_of_a_reset_and_of_a_session_that_was_left(lab: PlainLab, tmp
 
 
 def test_a_hook_that_hangs_holds_up_nobody(lab: PlainLab) -> None:
-    commands = {hooks.FINALIZE: "sleep 15", hooks.RESET: "sleep 15"}
+    commands = {FINALIZE: "sleep 15", RESET: "sleep 15"}
     with Echo() as model, running(lab, model, hooks=commands):
         lab.say("one")
         until(lambda: "echo: one" in lab.shown())

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from hermes.gateway.chats.media import MOST_QUOTED
+from hermes.gateway.chats.access import MOST_QUOTED
 from hermes.store.gateway import inbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
-from tests.support.labs.discord import Lab as DiscordLab
-from tests.support.labs.matrix import Lab as MatrixLab
 from tests.support.labs.plain import PlainLab
-from tests.support.labs.signal import Lab as SignalLab
 
 
 def told(model: Echo, words: str) -> str:
@@ -89,54 +86,3 @@ def test_only_the_first_part_of_a_long_reply_quotes(lab: PlainLab, model: Echo) 
         first, *rest = [one["reply_to"] for one in lab.messages.values()]
         assert first == asked
         assert not any(rest)
-
-
-def test_on_signal_a_reply_quotes_its_question_and_a_quote_reaches_the_model(model: Echo) -> None:
-    lab = SignalLab()
-    try:
-        with running(lab, model):
-            lab.say("what?", quote={"id": 5, "author": "+4900", "authorNumber": "+4900", "text": "before"})
-            assert told(model, "what?") == "> before\n\nwhat?"
-            until(lambda: lab.shown())
-            (sent,) = [params for method, params in lab.requests if method == "send"]
-            assert sent["quoteMessage"] == "what?"
-            assert sent["quoteAuthor"] == lab.uuids["alice"]
-    finally:
-        lab.close()
-
-
-def test_on_discord_a_reply_quotes_its_question_and_a_quote_reaches_the_model(model: Echo) -> None:
-    lab = DiscordLab()
-    try:
-        with running(lab, model):
-            before = lab.say("the cake is a lie", who="bob", where="channel", addressed=False)
-            until(lambda: lab.shown("channel"))
-            asked = lab.reply("is it?", before, where="channel")
-            assert told(model, "is it?") == "> the cake is a lie\n\nis it?"
-            until(lambda: len(lab.shown("channel")) == 2)
-            sent = [
-                one
-                for one in lab.server.messages[lab.place("channel", "alice")]
-                if one["author"]["id"] == lab.server.bot["id"]
-            ]
-            assert [str(one["message_reference"]["message_id"]) for one in sent] == [before, asked]
-    finally:
-        lab.close()
-
-
-def test_on_matrix_a_reply_quotes_its_question_and_a_quote_reaches_the_model(model: Echo) -> None:
-    lab = MatrixLab()
-    try:
-        with running(lab, model, platforms={"matrix": {"require_mention": True}}):
-            before = lab.say("the cake is a lie", who="bob", where="group", addressed=False)
-            content = {
-                "msgtype": "m.text", "body": "Hermes: is it?", "m.mentions": {"user_ids": [lab.agent.user_id]},
-                "m.relates_to": {"m.in_reply_to": {"event_id": before}},
-            }  # fmt: skip
-            asked = lab.people["alice"].send(lab.chat_id("group"), content)
-            assert told(model, "is it?") == "> the cake is a lie\n\nis it?"
-            until(lambda: lab.shown("group"))
-            (reply,) = lab.messages("group")
-            assert reply["m.relates_to"] == {"m.in_reply_to": {"event_id": asked}}
-    finally:
-        lab.close()

@@ -118,17 +118,6 @@ def test_what_is_deleted_before_it_comes_is_not_answered(lab: PlainLab, model: E
         assert said(gateway) == ["hello", "number 3"]
 
 
-def test_an_unknown_message_is_nobodys(lab: PlainLab, model: Echo) -> None:
-    with running(lab, model) as gateway:
-        lab.revise("c1000", {"id": "e999", "chat": lab.events.get("e1", {}).get("chat", {"chat_id": "dm-alice"}),
-                             "user": lab.user_id("alice"), "name": "Alice", "text": "about nothing"})  # fmt: skip
-        lab.take_back("e998")
-        taken(lab)
-        lab.say("hello")
-        until(lambda: lab.shown())
-        assert said(gateway) == ["hello"]
-
-
 def test_a_message_is_found_long_after_its_event_was_forgotten(lab: PlainLab, model: Echo) -> None:
     with running(lab, model) as gateway:
         number = lab.say("my number is 555-0199")

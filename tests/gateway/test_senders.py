@@ -17,7 +17,6 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.plain import PlainLab
-from tests.support.postgres import server
 
 pytestmark = pytest.mark.mechanism
 
@@ -91,28 +90,3 @@ def test_an_id_as_a_name_is_not_the_id(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "state.db") as db:
         assert speaker(db, "plain", Sender(user_id="u-alice", proven=True)) == "u-alice"
         assert speaker(db, "plain", Sender(user_id="u-bob", name="u-alice", proven=True)) == "u-alice (u-bob)"
-
-
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_a_question_finds_what_a_person_of_a_group_said(
-    lab: PlainLab, model: Echo, hermes_home: Path, engine: str
-) -> None:
-    """Names of speakers are words of what they said, in a file and on a server."""
-    with running(lab, model):
-        lab.say("the cellar is under water", who="bob", where="thread")
-        asked(model, "the cellar is under water")
-        lab.say("the plumber comes tomorrow", who="alice", where="thread")
-        asked(model, "the plumber comes tomorrow")
-    with SessionDB(hermes_home / "state.db") as db:
-        if engine == "postgres":
-            with SessionDB(url=server("18").store("speakers")) as there:
-                there.import_sessions(db.iter_export())
-                _finds_speakers(there)
-        else:
-            _finds_speakers(db)
-
-
-def _finds_speakers(db: SessionDB) -> None:
-    said = {who: db.search_messages(f"What did {who} say to us?")[0]["snippet"] for who in ("Bob", "Alice")}
-    assert "cellar" in said["Bob"] and "plumber" in said["Alice"]
-    assert "cellar" in db.search_messages("Bob cellar")[0]["snippet"]

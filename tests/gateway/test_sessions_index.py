@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hermes.gateway.index_file import write_index
+from hermes.gateway.chats.router import write_index
 from hermes.gateway.runner import Gateway
 from hermes.gateway.settings import Timings
 from hermes.store.api.session_db import SessionDB

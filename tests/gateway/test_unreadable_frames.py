@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from importlib import import_module
@@ -14,10 +13,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("aiohttp")
 
-from aiohttp import web
 
 from hermes.gateway.platforms._shared.receipt import read_object
-from hermes.gateway.platforms.homeassistant import WebSocketApi
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import Lab, until
@@ -57,38 +54,6 @@ def test_a_frame_that_cannot_be_read_is_logged_without_its_content(
         assert SECRET not in caplog.text
     finally:
         lab.close()
-
-
-async def test_home_assistant_goes_on_after_frames_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
-    async def served(request: web.Request) -> web.WebSocketResponse:
-        socket = web.WebSocketResponse()
-        await socket.prepare(request)
-        await socket.send_json({"type": "auth_required"})
-        await socket.receive_json()
-        await socket.send_json({"type": "auth_ok"})
-        for text in [*BAD, json.dumps([{"type": "event", "id": 1, "event": {"n": 1}}])]:
-            await socket.send_str(text)
-        await socket.receive()
-        return socket
-
-    app = web.Application()
-    app.router.add_get("/", served)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    api = WebSocketApi(f"ws://127.0.0.1:{port}/", "token", None)
-    try:
-        await api.open(events.put_nowait, lambda error: None)
-        async with asyncio.timeout(20):
-            assert [await events.get()] == [{"n": 1}]
-    finally:
-        await api.close()
-        await runner.cleanup()
-    assert len([one for one in caplog.records if "Home Assistant: a frame of" in one.getMessage()]) == len(BAD)
-    assert SECRET not in caplog.text
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200) | st.recursive(st.none(), st.lists).map(json.dumps))

@@ -13,9 +13,6 @@ from hermes.store.text.query import MAX_PHRASE_WORDS, parse
 
 pytestmark = pytest.mark.mechanism
 
-LETTERS = st.text("aenvAE_0\u00e9\u0301\u017f\ufb01\uff41\u212a\u2014\u2500\u4e2d\\u1/\"' \n\ud83d", max_size=12)
-PARTS = st.text("aenv_0fiku1", min_size=1, max_size=4)
-
 
 @given(st.text("aZ0_-. '\u00e9", max_size=20))
 def test_ascii_is_cut_into_words_like_any_text(text: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from hermes.store.gateway.outbox import CHOICES, CONTEXT, FILE, OWN_ID, SESSION
+from hermes.store.redact import redact
 from hermes.texts import encodable
 
 DM, GROUP, CHANNEL = "dm", "group", "channel"
@@ -176,6 +177,11 @@ Kept = TypeVar("Kept", Chat, Event)
 def as_json(thing: Chat | Event) -> str:
     """An event or a chat as text for the store."""
     return msgspec.json.encode(thing).decode()
+
+
+def as_masked_json(event: Event) -> str:
+    """An event as text for a file: storable, with the secrets in its texts masked."""
+    return as_json(masked(writable(event), redact))
 
 
 def destination(

@@ -28,24 +28,19 @@ from hermes.agent.turn import Stop
 from hermes.commands.registry import GATEWAY, known
 from hermes.errors import HermesError, PlatformError, StoreGone
 from hermes.gateway.chats.access import Access
-from hermes.gateway.chats.agents import Agents
 from hermes.gateway.chats.handoff import Handoffs
-from hermes.gateway.chats.participants import Services
+from hermes.gateway.chats.participants import Agents, Services
 from hermes.gateway.chats.resets import Resets
-from hermes.gateway.chats.revisions import Revisions
-from hermes.gateway.chats.router import Router
-from hermes.gateway.connection import Connection
+from hermes.gateway.chats.router import Router, SessionsIndex, write_index
+from hermes.gateway.connection import Connection, Held, Holding
 from hermes.gateway.events import as_json
-from hermes.gateway.flow.delivery import parts_of
-from hermes.gateway.flow.inbox import Inbox, RateLimit
-from hermes.gateway.flow.outbox import Outbox
+from hermes.gateway.flow.inbox import Inbox, RateLimit, Revisions
+from hermes.gateway.flow.outbox import Outbox, parts_of
 from hermes.gateway.flow.replies import Replies
 from hermes.gateway.flow.turns import Turns, start
-from hermes.gateway.index_file import SessionsIndex, write_index
 from hermes.gateway.settings import STANDARD, Timings, listening, repeat
-from hermes.gateway.standby import Held, Holding
 from hermes.jobs.cron import Claimed, Part, Runner, claim_due
-from hermes.store.coordination.cron import CronDB
+from hermes.store.gateway.cron import CronDB
 from hermes.store.gateway.gateway_db import GatewayDB
 
 if TYPE_CHECKING:

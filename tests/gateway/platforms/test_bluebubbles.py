@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformRefused, PlatformUnreachable
+from hermes.errors import PlatformUnreachable
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, Revision
 from hermes.gateway.platforms.bluebubbles import BlueBubbles, canonical
@@ -21,7 +20,7 @@ from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.bluebubbles import Lab
-from tests.support.labs.recording import Recorder, connected
+from tests.support.labs.recording import connected
 
 
 def test_the_webhook_is_registered_once_and_takes_only_its_token(lab: Lab, model: Echo) -> None:
@@ -58,17 +57,6 @@ def made(lab: Lab, home: Path) -> BlueBubbles:
     adapter = BlueBubbles(lab.settings, home)
     adapter.webhook_place = Listening(port=lab.listens_at or 0)
     return adapter
-
-
-async def test_it_is_connected_before_what_arrived_meanwhile_is_stored(lab: Lab, tmp_path: Path) -> None:
-    async with connected(made(lab, tmp_path)):
-        pass
-    lab.say("while it was down")
-    link = Recorder()
-    link.refuse = OSError("the store is busy")
-    async with connected(made(lab, tmp_path), link):
-        link.refuse = None
-        await link.event("while it was down")
 
 
 async def test_a_delivery_that_could_not_be_stored_is_asked_for_later(lab: Lab, tmp_path: Path) -> None:
@@ -165,12 +153,6 @@ def test_tapbacks_and_receipts_are_not_messages(lab: Lab, model: Echo) -> None:
         assert gateway.db.search_messages("Liked") == []
 
 
-def test_a_wrong_password_is_named(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="does not accept the password"):
-        asyncio.run(BlueBubbles({**lab.settings, "password": "wrong"}, tmp_path).check())
-    assert asyncio.run(BlueBubbles(lab.settings, tmp_path).check()) == "me@icloud.example"
-
-
 @pytest.mark.parametrize(
     ("chat", "service"), [("SMS;-;{}", "SMS"), ("any;-;{}", "SMS"), ("any;-;{}", None), ("RCS;-;{}", "iMessage")]
 )
@@ -189,12 +171,6 @@ def test_the_number_of_an_sms_is_not_the_owner(lab: Lab, model: Echo, chat: str,
         assert "Kardamom" not in str(there())
         rows = gateway.db.list_sessions_rich(source="bluebubbles")
         assert sorted(str(row["user_id"]) for row in rows) == [number, f"unproven:{number}"]
-
-
-@pytest.mark.parametrize("url", ["", "mac.local:1234", "ftp://mac"])
-def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="url must be an address"):
-        BlueBubbles({"url": url, "password": "x"}, tmp_path).validate()
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from hermes.gateway.events import Event, Forwarded, as_json, from_json
 from hermes.gateway.platforms import adapter_class
 from tests.support.labs import recording
 from tests.support.labs.discord import Lab
-from tests.support.labs.discord_server import TOKEN
 from tests.support.labs.recording import Recorder
 from tests.support.waiting import until_async
 
@@ -34,21 +31,6 @@ async def connected(lab: Lab, home: Path, link: Recorder | None = None) -> Any:
 # ------------------------------------------------------------------------------------------------ logging in
 
 
-def test_check_says_who_we_are_and_leaves_nothing_open(lab: Lab, tmp_path: Path) -> None:
-    before = lab.server.identified
-    assert asyncio.run(Discord(lab.settings, tmp_path).check()) == "@lab_bot"
-    assert lab.server.identified == before
-
-
-@pytest.mark.parametrize("token", ["MTAw.wrong.token-nobody-has", "two\nlines", "", "Bot ünfähig"])
-async def test_a_wrong_token_is_refused_in_words_that_do_not_repeat_it(lab: Lab, tmp_path: Path, token: str) -> None:
-    adapter = Discord({**lab.settings, "token": token}, tmp_path)
-    for attempt in (adapter.check(), adapter.connect(Recorder())):
-        with pytest.raises(PlatformRefused, match="does not accept the bot token") as refused:
-            await attempt
-        assert not token or token not in str(refused.value)
-
-
 async def test_without_the_message_content_intent_the_user_is_told_what_to_click(lab: Lab, tmp_path: Path) -> None:
     lab.server.content_allowed = False
     adapter = Discord(lab.settings, tmp_path)
@@ -57,64 +39,12 @@ async def test_without_the_message_content_intent_the_user_is_told_what_to_click
             await attempt
 
 
-async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
-    gone = {"token": TOKEN, "api_base": "http://127.0.0.1:9/api", "gateway_url": "ws://127.0.0.1:9/"}
-    adapter = Discord(gone, tmp_path)
-    for attempt in (adapter.check(), adapter.connect(Recorder())):
-        with pytest.raises(PlatformUnreachable):
-            await attempt
-
-
-def test_two_adapters_of_one_process_talk_to_two_servers(lab: Lab, tmp_path: Path) -> None:
-    other = Lab()
-
-    async def story() -> None:
-        async with connected(lab, tmp_path / "a") as (_, here), connected(other, tmp_path / "b") as (_, there):
-            lab.say("here")
-            other.say("there")
-            await until_async(lambda: here.events and there.events)
-            assert (here.texts, there.texts) == (["here"], ["there"])
-
-    try:
-        asyncio.run(story())
-        assert other.problems() == []
-    finally:
-        other.close()
-
-
-async def test_disconnecting_leaves_nothing_running_and_may_be_done_twice(lab: Lab, tmp_path: Path) -> None:
-    adapter = Discord(lab.settings, tmp_path)
-    await adapter.disconnect()
-    await adapter.connect(Recorder())
-    await adapter.disconnect()
-    await adapter.disconnect()
-    await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-    await until_async(lambda: not [one for one in threading.enumerate() if "keep-alive" in one.name])
-
-
 async def test_a_server_that_no_longer_answers_does_not_hold_up_the_end(lab: Lab, tmp_path: Path) -> None:
     adapter = Discord(lab.settings, tmp_path)
     await adapter.connect(Recorder())
     with lab.frozen():
         await asyncio.wait_for(adapter.disconnect(), 5)
         await until_async(lambda: asyncio.all_tasks() == {asyncio.current_task()})
-
-
-async def test_tokens_and_what_people_say_reach_no_log(
-    lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    async with connected(lab, tmp_path) as (adapter, link):
-        lab.say("my little secret")
-        command = lab.command("title", "also secret")
-        await until_async(lambda: len(link.events) == 2 and lab.interaction(command) == "gone")
-        lab.rate_limit(0.05)
-        await adapter.send(link.events[0].chat, "our answer", nonce="1")
-        lab.drop()
-        await until_async(lambda: len(link.identities) == 2)
-    assert "rate limited" in caplog.text  # the library does speak
-    for secret in (TOKEN, "token-of-", "secret", "our answer"):
-        assert secret not in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------ hearing
@@ -140,15 +70,6 @@ async def test_every_kind_of_place_is_told_apart(lab: Lab, tmp_path: Path) -> No
     assert {one.sender.id for one in (dm, channel, thread)} == {lab.user_id("alice")}
     assert dm.sender.name == "Alice"
     assert from_json(as_json(thread), Event) == thread
-
-
-async def test_an_event_knows_its_message_and_when_it_was_said(lab: Lab, tmp_path: Path) -> None:
-    async with connected(lab, tmp_path) as (_, link):
-        number = lab.say("hello")
-        (event,) = await until_async(lambda: link.events)
-        assert event.message_id == number
-        assert event.id == f"{lab.chat_id('dm')}:{number}"
-        assert event.sent_at == pytest.approx(((int(number) >> 22) + 1420070400000) / 1000, abs=0.01)
 
 
 async def test_what_people_write_arrives_as_they_saw_it(lab: Lab, tmp_path: Path) -> None:
@@ -253,21 +174,6 @@ async def test_a_message_that_could_not_be_kept_is_held_until_it_can(lab: Lab, t
         assert not link.losses
 
 
-async def test_what_was_not_kept_comes_again_after_a_restart(lab: Lab, tmp_path: Path) -> None:
-    tried = 0
-
-    async def never(event: Event) -> None:
-        nonlocal tried
-        tried += 1
-        raise OSError("no space left")
-
-    async with connected(lab, tmp_path, Recorder(never)):
-        lab.say("do not lose me", where="channel")
-        await until_async(lambda: tried)
-    async with connected(lab, tmp_path) as (_, link):
-        await until_async(lambda: link.texts == ["do not lose me"])
-
-
 async def test_what_was_said_while_we_were_away_is_fetched_in_order(lab: Lab, tmp_path: Path) -> None:
     async with connected(lab, tmp_path) as (_, link):
         for where in ("dm", "channel"):
@@ -345,28 +251,6 @@ async def test_when_a_session_can_not_be_resumed_what_was_missed_is_fetched(lab:
         assert [text for text in once if "alone" not in text] == ["before", "missed", "after"]
 
 
-async def test_a_server_that_is_gone_is_reported_and_the_same_adapter_can_connect_again(
-    lab: Lab, tmp_path: Path
-) -> None:
-    adapter, link = Discord(lab.settings, tmp_path), Recorder()
-    await adapter.connect(link)
-    lab.say("before")
-    await until_async(lambda: link.events)
-    lab.down()
-    (error,) = await until_async(lambda: link.losses)
-    assert isinstance(error, PlatformUnreachable)
-    with pytest.raises(PlatformUnreachable):
-        await adapter.connect(link)
-    lab.say("missed")
-    lab.up()
-    await adapter.connect(link)
-    lab.say("welcome back")
-    await until_async(lambda: "welcome back" in link.texts)
-    await adapter.disconnect()
-    assert list(dict.fromkeys(link.texts)) == ["before", "missed", "welcome back"]
-    assert link.identities == ["@lab_bot", "@lab_bot"]
-
-
 async def test_a_server_that_throws_us_out_again_and_again_is_left_alone(lab: Lab, tmp_path: Path) -> None:
     async with connected(lab, tmp_path) as (_, link):
         lab.server.moody = True
@@ -411,22 +295,6 @@ def test_a_command_that_the_store_refuses_is_not_acknowledged(lab: Lab, tmp_path
 
     token = ""
     asyncio.run(story())
-
-
-async def test_a_command_waits_for_the_store_and_for_what_was_said_before(lab: Lab, tmp_path: Path) -> None:
-    awake = asyncio.Event()
-
-    async def slowly(event: Event) -> None:
-        await awake.wait()
-
-    async with connected(lab, tmp_path, Recorder(slowly)) as (_, link):
-        lab.say("said before")
-        token = lab.command("title", "My plan")
-        await until_async(lambda: lab.interaction(token) == "waiting")
-        assert link.texts == []
-        awake.set()
-        await until_async(lambda: lab.interaction(token) == "gone")
-        assert link.texts == ["said before", "/title My plan"]  # in the order they came
 
 
 async def test_the_menu_is_written_when_it_changes_and_only_then(lab: Lab, tmp_path: Path) -> None:

@@ -52,11 +52,6 @@ def chat(lab: Lab, where: str = "dm") -> Chat:
     return Chat(platform="discord", chat_id=lab.chat_id(where), type=kind, thread_id=thread)
 
 
-def sends(lab: Lab, since: int = 0) -> list[float]:
-    """When a message was to be made."""
-    return [at for name, at in lab.server.requests[since:] if name == "create_message"]
-
-
 @pytest.mark.parametrize("where", ["dm", "channel", "thread"])
 async def test_a_message_is_sent_changed_and_announced_by_typing(lab: Lab, tmp_path: Path, where: str) -> None:
     async with standing(lab, tmp_path) as (adapter, _):
@@ -131,30 +126,6 @@ async def test_a_send_whose_answer_was_lost_can_be_repeated(lab: Lab, tmp_path: 
 # ------------------------------------------------------------------------------------------------ refusals
 
 
-async def test_a_short_rate_limit_is_waited_for(lab: Lab, tmp_path: Path) -> None:
-    since = len(lab.server.requests)
-    async with standing(lab, tmp_path) as (adapter, _):
-        lab.rate_limit(0.4, times=2)
-        await adapter.send(chat(lab), "patience", nonce="1")
-    first, second, third = sends(lab, since)
-    assert second - first >= 0.4
-    assert third - second >= 0.4
-    assert lab.shown() == ["patience"]
-
-
-async def test_waiting_for_a_rate_limit_can_be_cancelled(lab: Lab, tmp_path: Path) -> None:
-    async with standing(lab, tmp_path) as (adapter, _):
-        since = len(lab.server.requests)
-        lab.rate_limit(25)
-        sending = asyncio.create_task(adapter.send(chat(lab), "never", nonce="1"))
-        while not sends(lab, since):
-            await asyncio.sleep(0.01)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
-    assert lab.shown() == []
-
-
 @pytest.mark.parametrize("at_the_door", [False, True])
 async def test_a_long_rate_limit_is_left_to_the_gateway(lab: Lab, tmp_path: Path, at_the_door: bool) -> None:
     async with standing(lab, tmp_path) as (adapter, _):
@@ -183,13 +154,6 @@ async def test_a_place_that_is_gone_or_closed_to_us_refuses_the_message(lab: Lab
             await adapter.edit(chat(lab), "4711", "hello")
         with pytest.raises(SendRefused):
             await adapter.edit(chat(lab), "not a number", "hello")
-
-
-async def test_sending_without_a_connection_is_worth_another_try(lab: Lab, tmp_path: Path) -> None:
-    adapter = Discord(lab.settings, tmp_path)
-    for attempt in (adapter.send(chat(lab), "x", nonce="1"), adapter.typing(chat(lab)), adapter.show_menu([])):
-        with pytest.raises(PlatformUnreachable):
-            await attempt
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -266,18 +230,3 @@ async def test_where_there_can_be_no_thread_it_is_refused(lab: Lab, tmp_path: Pa
 
 
 # ------------------------------------------------------------------------------------------------ the lab itself
-
-
-def test_the_lab_finds_requests_that_break_discords_document_and_speaks_as_discord_does(lab: Lab) -> None:
-    schema = lab.server.schema
-    create = schema.operation("POST", "/channels/1/messages")
-    assert create is not None
-    assert create.name == "create_message"
-    good = {"content": "hello", "nonce": "1", "enforce_nonce": True, "allowed_mentions": {"parse": []}}
-    assert schema.problems(create, {}, good) == []
-    for bad in ({"content": 5}, {"nonce": "n" * 26}, {"contents": "x"}, {"content": "x" * 4001}, None):
-        assert schema.problems(create, {}, bad) != []
-    assert schema.problems(create, {"nonsense": "1"}, good) != []
-    assert schema.operation("POST", "/channels/1/no-such-thing") is None
-    said = lab.say("hello", where="channel")
-    assert schema.against("message_response", lab.server.find(said)) == []

@@ -19,16 +19,14 @@ from tests.support.waiting import until_async
 pytest.importorskip("uvicorn")
 pytest.importorskip("cryptography")
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused
+from hermes.errors import PlatformError, PlatformUnreachable, SendRefused
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision
-from hermes.gateway.platforms.feishu.adapter import LONGEST, Feishu, card, length, shown
-from hermes.gateway.platforms.feishu.client import FeishuApi
-from hermes.gateway.platforms.feishu.incoming import EventReader, quoted_text
-from hermes.gateway.platforms.feishu.protobuf_frames import Frame, decode, encode, ping
+from hermes.gateway.platforms.feishu.adapter import LONGEST, EventReader, Feishu, card, length, quoted_text, shown
+from hermes.gateway.platforms.feishu.client import Frame, decode, encode, ping
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
-from tests.support.labs.feishu import APP_ID, APP_SECRET, BOT, LARGEST_CARD, Lab
+from tests.support.labs.feishu import BOT, LARGEST_CARD, Lab
 from tests.support.labs.feishu_wire import data_frame, parse_frame
 
 DIRECT = Chat(platform="feishu", chat_id="oc_dm_alice")
@@ -69,19 +67,6 @@ async def connected(lab: Lab, home: Path, link: Any = None) -> AsyncIterator[Fei
         await adapter.disconnect()
 
 
-@pytest.mark.parametrize(
-    ("values", "why"),
-    [({"domain": "wechat"}, "domain must be"), ({"base_url": "open.feishu.cn"}, "must be an address")],
-)  # fmt: skip
-def test_settings_that_cannot_work_are_refused(values: dict[str, Any], why: str, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match=why):
-        Feishu({"app_id": "cli_x", "app_secret": "x", **values}, tmp_path).validate()
-    for domain, base in (("feishu", "https://open.feishu.cn"), ("lark", "https://open.larksuite.com")):
-        adapter = Feishu({"app_id": "cli_x", "app_secret": "x", "domain": domain}, tmp_path)
-        adapter.validate()
-        assert adapter._base == base
-
-
 # ---------------------------------------------------------------------------------------------- the long connection
 
 
@@ -92,20 +77,6 @@ def test_an_event_in_several_frames_is_one(lab: Lab, model: Echo) -> None:
         until(lambda: lab.shown() == ["echo: cut into three"])
         assert lab.acknowledged == [200]
         until(lambda: lab.pings >= 1)
-
-
-async def test_what_is_not_stored_is_not_acknowledged_and_comes_again(lab: Lab, tmp_path: Path) -> None:
-    link = Taking(failures=1)
-    async with connected(lab, tmp_path, link):
-        await asyncio.to_thread(lab.say, "precious")
-        await until_async(lambda: lab.acknowledged == [500])
-        assert link.taken == []
-        await asyncio.to_thread(lab.drop)
-        await until_async(lambda: lab.acknowledged == [500, 200])
-        assert [one.text for one in link.taken] == ["precious"]
-        assert link.taken[0].sender.id == "on_alice"
-        assert link.taken[0].sender.user_id == "ou_alice"
-        assert link.taken[0].sender.name == "Alice"
 
 
 async def test_a_server_that_hangs_up_at_once_is_not_called_for_ever(lab: Lab, tmp_path: Path) -> None:
@@ -166,22 +137,6 @@ async def test_an_expired_token_is_renewed_once_for_many_messages(lab: Lab, tmp_
         sent = await asyncio.gather(*(adapter.send(DIRECT, f"number {n}", nonce=str(n)) for n in range(10)))
         assert len(set(sent)) == 10
         assert (lab.tokens_issued, lab.logins) == (2, 2)
-
-
-async def test_a_token_is_renewed_before_it_ends(lab: Lab) -> None:
-    now = [0.0]
-    api = FeishuApi(lab.settings["base_url"], APP_ID, APP_SECRET, clock=lambda: now[0])
-    for now[0], logins in ((0.0, 1), (6800.0, 1), (6950.0, 2)):  # of 7,200 seconds
-        await api.data("GET", "/open-apis/bot/v3/info")
-        assert lab.logins == logins
-    await api.close()
-
-
-def test_a_wrong_secret_is_named_and_not_shown(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="does not accept app_id and app_secret") as error:
-        asyncio.run(Feishu({**lab.settings, "app_secret": "wrong-secret-77"}, tmp_path).check())
-    assert "wrong-secret-77" not in str(error.value)
-    assert asyncio.run(Feishu(lab.settings, tmp_path).check()) == "Hermes"
 
 
 async def test_the_same_nonce_makes_one_message(lab: Lab, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from nio import MatrixRoom, RoomMemberEvent
 
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import as_json
-from hermes.gateway.platforms.matrix import incoming, outgoing
-from hermes.gateway.platforms.matrix.adapter import Matrix
+from hermes.gateway.platforms.matrix import incoming
+from hermes.gateway.platforms.matrix.adapter import Matrix, html_of, replacement, text_message, transaction
 from hermes.gateway.platforms.matrix.client import SavedState
 from tests.support.markdown import MARKDOWN
 
@@ -63,7 +63,7 @@ class Balance(HTMLParser):
 
 @given(MARKDOWN)
 def test_html_is_always_balanced_and_has_only_what_matrix_allows(text: str) -> None:
-    html = outgoing.html_of(text)
+    html = html_of(text)
     if html is None:
         return
     read = Balance(html)
@@ -73,7 +73,7 @@ def test_html_is_always_balanced_and_has_only_what_matrix_allows(text: str) -> N
 
 @given(MARKDOWN, st.one_of(st.none(), st.just("$root")), st.one_of(st.none(), st.just("$before")))
 def test_a_message_can_always_be_sent_and_pings_nobody(text: str, thread: str | None, reply: str | None) -> None:
-    for content in (outgoing.message(text, thread=thread, reply_to=reply), outgoing.replacement(text, "$mine")):
+    for content in (text_message(text, thread=thread, reply_to=reply), replacement(text, "$mine")):
         json.dumps(content).encode()
         words = json.dumps(content, ensure_ascii=False)
         words.encode()
@@ -86,14 +86,14 @@ def test_a_text_of_the_longest_length_fits_into_an_event_even_encrypted(unit: st
     text = (unit * LONGEST)[:LONGEST]
     while utf16_units(text) > LONGEST:
         text = text[: -((utf16_units(text) - LONGEST + 1) // 2)]
-    for content in (outgoing.message(text, thread="$" + "r" * 43), outgoing.replacement(text, "$" + "m" * 43)):
+    for content in (text_message(text, thread="$" + "r" * 43), replacement(text, "$" + "m" * 43)):
         assert len(json.dumps(content)) * 4 / 3 + 2_000 < 65_536
         shown = content.get("m.new_content", content)
         assert shown["body"] == text
 
 
 def test_what_language_models_write_becomes_html() -> None:
-    html = outgoing.html_of(
+    html = html_of(
         "# Plan\n\nSome **bold** and *soft* `code`.\n\n1. one\n2. two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
         "```python\nprint('<hi>')\n```\n[docs](https://x.test/?a=1&b=2) ~~old~~"
     )
@@ -113,18 +113,18 @@ def test_what_language_models_write_becomes_html() -> None:
 
 
 def test_plain_words_have_no_html_and_line_breaks_stay() -> None:
-    assert outgoing.html_of("Just words & more.\nTwo lines.") is None
-    assert outgoing.html_of("**a**\nb") == "<p><strong>a</strong><br />\nb</p>"
+    assert html_of("Just words & more.\nTwo lines.") is None
+    assert html_of("**a**\nb") == "<p><strong>a</strong><br />\nb</p>"
 
 
 def test_pictures_become_links_and_html_is_shown_not_used() -> None:
-    assert outgoing.html_of("![a <b>](https://x.test/p.png)") == '<p><a href="https://x.test/p.png">a &lt;b&gt;</a></p>'
-    assert "<script>" not in str(outgoing.html_of("**x** <script>alert(1)</script>"))
+    assert html_of("![a <b>](https://x.test/p.png)") == '<p><a href="https://x.test/p.png">a &lt;b&gt;</a></p>'
+    assert "<script>" not in str(html_of("**x** <script>alert(1)</script>"))
 
 
 def test_the_same_nonce_gives_the_same_transaction_and_another_room_another() -> None:
-    assert outgoing.transaction("!a", "n") == outgoing.transaction("!a", "n")
-    assert len({outgoing.transaction(room, nonce) for room in ("!a", "!b") for nonce in ("n", "m")}) == 4
+    assert transaction("!a", "n") == transaction("!a", "n")
+    assert len({transaction(room, nonce) for room in ("!a", "!b") for nonce in ("n", "m")}) == 4
 
 
 # ---------------------------------------------------------------------------------------------------- incoming

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.errors import PlatformRefused
-from hermes.gateway.events import CHANNEL, Chat, Event, Revision
+from hermes.gateway.events import CHANNEL, Chat
 from hermes.gateway.platforms.mattermost import Mattermost, PostReader, length, post_of, quiet
 from hermes.store.gateway import inbox, outbox
 from tests.support.echo import Echo
@@ -90,21 +88,6 @@ async def test_a_sent_post_is_found_below_many_later_ones_and_a_search_that_is_t
         assert await adapter.was_sent(chat, nonce="n") is None
 
 
-def test_a_token_that_is_no_longer_valid_is_named(lab: Lab, model: Echo, hermes_home: Path) -> None:
-    lab.token = "another"
-    adapter = Mattermost(lab.settings, hermes_home)
-    with pytest.raises(PlatformRefused, match="does not accept the token"):
-        asyncio.run(adapter.check())
-    lab.token = lab.settings["token"]
-    assert asyncio.run(adapter.check()) == "@hermes"
-
-
-@pytest.mark.parametrize("url", ["", "chat.example.org", "ftp://chat.example.org", "https://"])
-def test_an_address_that_is_none_is_refused(url: str, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="url must be an address"):
-        Mattermost({"url": url, "token": "x"}, tmp_path).validate()
-
-
 @pytest.mark.parametrize(
     ("text", "sent"),
     [("@all look", "@\u200ball look"), ("mail a@b.org", "mail a@b.org"), ("`@property`", "`@property`"),
@@ -118,24 +101,6 @@ def test_the_agent_notifies_no_one(text: str, sent: str) -> None:
 def test_a_text_is_as_long_as_it_is_measured_at_most(text: str) -> None:
     assert len(quiet(text)) <= length(text)
     assert quiet(text).replace("\u200b", "") == text.replace("\u200b", "")
-
-
-class Taking:
-    """A gateway that takes everything."""
-
-    log = logging.getLogger("test")
-
-    def __init__(self) -> None:
-        self.taken: list[Event | Revision] = []
-
-    async def received(self, event: Event) -> None:
-        self.taken.append(event)
-
-    async def revised(self, revision: Revision) -> None:
-        self.taken.append(revision)
-
-    def lost(self, error: Exception) -> None:
-        raise AssertionError(error)
 
 
 anything = st.recursive(

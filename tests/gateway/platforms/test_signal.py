@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import given
 
@@ -18,7 +15,6 @@ from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import Attachment, Chat, OutgoingFile
 from hermes.gateway.platforms import signal as signal_adapter
 from hermes.gateway.platforms.signal import Signal, styled
-from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.signal import ACCOUNT, ACCOUNT_UUID, GROUP, LONGEST_TEXT, Lab, problems_of
 from tests.support.markdown import MARKDOWN
@@ -139,16 +135,6 @@ async def test_receipts_typing_edits_reactions_and_our_own_devices_are_no_events
         assert link.texts == ["at last"]
 
 
-async def test_what_the_gateway_could_not_keep_is_offered_again(lab: Lab, tmp_path: Path) -> None:
-    adapter = signal(lab, tmp_path)
-    async with connected(adapter) as link:
-        link.refuse = OSError("disk full")
-        lab.say("hold on to this")
-        await link.until(lambda: link.losses, "the loss is not told")
-    async with connected(adapter) as link:
-        await link.event("hold on to this")
-
-
 async def test_a_file_is_fetched_from_the_daemon(lab: Lab, tmp_path: Path) -> None:
     data = bytes(range(256)) * 100
     adapter = signal(lab, tmp_path)
@@ -253,39 +239,6 @@ async def test_a_daemon_that_answers_late_is_listened_to(lab: Lab, tmp_path: Pat
         lab.say("heard at once")
         await link.event("heard at once")
         assert link.identities == [ACCOUNT]
-
-
-async def test_the_gateway_is_told_when_the_daemon_stays_away(tmp_path: Path) -> None:
-    lab = Lab()
-    adapter = signal(lab, tmp_path)
-    adapter.pauses = (0.0, 0.01)
-    async with connected(adapter) as link:
-        await asyncio.to_thread(lab.close)
-        with socket.socket() as kept:  # nobody else is to listen on that port meanwhile
-            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            kept.bind(("127.0.0.1", int(lab.base_url.rpartition(":")[2])))
-            await link.until(lambda: link.losses, "the loss is not told")
-        assert isinstance(link.losses[0], PlatformUnreachable)
-
-
-async def test_nothing_is_left_running_after_disconnect(lab: Lab, tmp_path: Path) -> None:
-    port = int(lab.base_url.rpartition(":")[2])
-
-    def ours() -> list[Any]:
-        connections = psutil.Process().net_connections("tcp")
-        return [one for one in connections if one.raddr and one.raddr.port == port and one.status == "ESTABLISHED"]
-
-    threads, tasks = set(threading.enumerate()), asyncio.all_tasks()
-    adapter = signal(lab, tmp_path)
-    await adapter.disconnect()
-    await adapter.connect(Recorder())
-    assert ours()
-    await asyncio.wait_for(adapter.disconnect(), 5)
-    await adapter.disconnect()
-    assert asyncio.all_tasks() == tasks
-    assert {thread for thread in set(threading.enumerate()) - threads if "process_request" not in thread.name} == set()
-    assert ours() == []
-    until(lambda: lab.listeners() == 0, "the daemon still sees a listener")
 
 
 # ---------------------------------------------------------------------------------------------------- text

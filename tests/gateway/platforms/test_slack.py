@@ -4,52 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 
 import pytest
 from aiohttp import web
 
-from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
+from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Event
 from tests.support.labs.slack import BOT, FOREIGN, STRANGE, Lab
 from tests.support.labs.slack_scenes import Recorder, chat, connected, fresh_lab, made, one_workspace  # noqa: F401
 from tests.support.waiting import until_async
 
-
-def own_threads() -> set[str]:
-    """The threads that run, but for the event loop's pool, which idles until the loop ends."""
-    return {one.name for one in threading.enumerate() if not one.name.startswith("asyncio_")}
-
-
 # ------------------------------------------------------------------------------------------------ coming and going
-
-
-async def test_it_says_who_it_is_when_it_has_connected(lab: Lab) -> None:
-    async with connected(lab) as (_, link):
-        assert link.identities == ["@hermes"]
-        assert link.losses == []
-
-
-async def test_checking_tries_both_tokens_and_receives_nothing(lab: Lab) -> None:
-    lab.say("hello?")
-    before = lab.server.connections
-    assert await made(lab).check() == "@hermes"
-    assert lab.server.connections == before
-    assert [method for method, _ in lab.state.calls] == ["auth.test", "apps.connections.open"]
-
-
-@pytest.mark.parametrize("wrong", ["bot_token", "app_token"])
-async def test_a_wrong_token_is_refused_by_name_and_not_repeated(
-    lab: Lab, wrong: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    for attempt in ("check", "connect"):
-        adapter = made(lab, **{wrong: "xoxb-secret-of-mine"})
-        with pytest.raises(PlatformRefused, match=wrong) as refused:
-            await (adapter.check() if attempt == "check" else adapter.connect(Recorder()))
-        assert "secret-of-mine" not in str(refused.value)
-        await adapter.disconnect()
-    assert "secret-of-mine" not in caplog.text
 
 
 async def test_a_token_that_is_no_bots_is_refused(lab: Lab) -> None:
@@ -57,33 +22,6 @@ async def test_a_token_that_is_no_bots_is_refused(lab: Lab) -> None:
     lab.answer_next("auth.test", lambda: web.json_response(person))
     with pytest.raises(PlatformRefused, match="xoxb"):
         await made(lab).check()
-
-
-async def test_nobody_at_that_address_is_worth_another_try(lab: Lab) -> None:
-    with pytest.raises(PlatformUnreachable):
-        await made(lab, base_url="http://127.0.0.1:9/api/").connect(Recorder())
-
-
-async def test_nothing_is_left_running_after_it_left(lab: Lab) -> None:
-    threads = own_threads()
-    others = asyncio.all_tasks()
-    stuck = asyncio.Event()
-    async with connected(lab) as (adapter, link):
-
-        async def never(event: Event) -> None:
-            stuck.set()
-            await asyncio.Event().wait()
-
-        link.before = never
-        lab.say("hello")
-        await asyncio.wait_for(stuck.wait(), 15)
-        async with asyncio.timeout(5):
-            await adapter.disconnect()
-        await adapter.disconnect()
-        assert asyncio.all_tasks() == others
-        assert link.losses == []
-    assert own_threads() == threads
-    await until_async(lambda: not lab.server._sockets, lambda: "a connection is still open")
 
 
 # ------------------------------------------------------------------------------------------------ hearing
@@ -206,17 +144,6 @@ async def test_people_channels_and_links_are_spelled_as_they_were_typed(lab: Lab
         )
 
 
-async def test_names_are_asked_for_once(lab: Lab) -> None:
-    async with connected(lab) as (_, link):
-        for number in range(5):
-            lab.say(f"hello {number}", where="channel", addressed=False)
-            lab.say(f"hello {number}")
-        await link.heard(10)
-    asked = [method for method, _ in lab.state.calls]
-    # The first messages of the two chats may ask at the same moment.
-    assert asked.count("users.info") in (1, 2) and asked.count("conversations.info") == 1
-
-
 async def test_a_message_is_heard_also_where_slack_tells_no_names(lab: Lab) -> None:
     lab.refuse("missing_scope", method="users.info", needed="users:read")
     lab.answer_next("conversations.info", lambda: web.Response(status=500))
@@ -302,25 +229,6 @@ async def test_an_event_is_acknowledged_only_when_it_is_kept(lab: Lab) -> None:
         await until_async(lambda: len(lab.state.acknowledged) == 2)
 
 
-async def test_what_was_not_acknowledged_comes_again_after_a_restart(lab: Lab) -> None:
-    seen: list[str] = []
-    async with connected(lab) as (_, link):
-
-        async def never(event: Event) -> None:
-            seen.append(event.id)
-            await asyncio.Event().wait()
-
-        link.before = never
-        lab.say("do not forget me")
-        await until_async(lambda: seen)
-    lab.say("said while nobody was there")
-    async with connected(lab) as (_, link):
-        events = await link.heard(2)
-        await until_async(lambda: len(lab.state.acknowledged) == 2)
-    assert seen[0] in {event.id for event in events}
-    assert {event.text for event in events} == {"do not forget me", "said while nobody was there"}
-
-
 # ------------------------------------------------------------------------------------------------ the connection
 
 
@@ -379,21 +287,3 @@ async def test_a_connection_that_does_not_open_is_worth_another_try_and_its_tick
         await adapter.connect(Recorder())
     assert "ticket-of-mine" not in str(failed.value) + caplog.text
     assert failed.value.__suppress_context__
-
-
-async def test_no_token_and_no_text_of_people_is_in_the_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    async with connected(lab) as (adapter, link):
-        lab.say("very private words")
-        await link.heard()
-        ts = await adapter.send(chat(lab), "an answer", nonce="1")
-        await adapter.edit(chat(lab), ts, "another")
-        lab.rate_limit(1)
-        with pytest.raises(SlowDown):
-            await adapter.send(chat(lab), "an answer", nonce="2")
-        lab.drop()
-        await until_async(lambda: link.losses)
-    for secret in (lab.server.bot_token, lab.server.app_token, "very private words", "ticket="):
-        assert secret not in caplog.text
-        assert secret not in str(link.losses)
-    assert lab.server.bot_token not in repr(link.events)

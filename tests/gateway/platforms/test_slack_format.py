@@ -14,12 +14,6 @@ from tests.support.labs.slack_schema import problems_of
 
 pytestmark = pytest.mark.mechanism
 
-SECRETS = [
-    "password: hunter2-Zx9",
-    "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD",
-    "token=a&amp;b1C2d3E4f5G6",
-    "x=1",
-]
 LONGEST = Slack.capabilities.longest
 PARTS = st.sampled_from(
     ["<!channel>", "<!here|x>", "@here", "@everyone", "<@U123>", "<", ">", "&", "&lt;", "&amp;", "<!", "```\n", "**", "\n"]

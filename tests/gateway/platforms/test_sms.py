@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.platforms.sms import Sms, addresses, signature
 from hermes.store.api.session_db import SessionDB
@@ -20,7 +18,7 @@ from hermes.store.gateway import outbox
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
-from tests.support.labs.sms import NUMBER, SID, Lab
+from tests.support.labs.sms import NUMBER, Lab
 
 
 def test_the_signature_is_the_one_of_twilios_documentation() -> None:
@@ -127,17 +125,6 @@ def test_the_login_goes_to_twilio_alone(lab: Lab, model: Echo) -> None:
         assert all(login.startswith("Basic ") for _, login in lab.logins)
 
 
-def test_an_old_message_is_not_answered_again_after_the_queues_were_cleaned(lab: Lab, model: Echo) -> None:
-    """Twilio's signature has no time in it: a captured request can be repeated for ever."""
-    with running(lab, model) as gateway:
-        number = lab.say("once")
-        until(lambda: lab.shown() == ["echo: once"])
-        gateway.store.forget_mail(0, 0)
-        lab.redeliver(number)
-        lab.say("after")
-        until(lambda: lab.shown() == ["echo: once", "echo: after"])
-
-
 def test_messages_sent_while_the_gateway_was_down_are_answered_once(lab: Lab, model: Echo, hermes_home: Path) -> None:
     """Twilio calls the webhook once; its list has what the webhook missed, and what it did not."""
     lab.page_size = 2
@@ -229,26 +216,6 @@ def test_the_first_start_answers_nothing_old_and_nothing_of_others(lab: Lab, mod
     assert lab.shown() == ["echo: a minute ago"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"account_sid": "SK1"}, "must begin with AC"), ({"account_sid": "AC1"}, "have 32 digits"),
-        ({"messaging_service_sid": "MG1"}, "must begin with MG and have"), ({"phone_number": "0151 123"}, "must be written as"),
-        ({"phone_number": " "}, "is missing"),
-    ],
-)  # fmt: skip
-def test_wrong_settings_are_named(wrong: dict[str, str], told: str, tmp_path: Path) -> None:
-    values = {"account_sid": SID, "auth_token": "x", "phone_number": "+1500", **wrong}
-    with pytest.raises(PlatformRefused, match=told):
-        Sms(values, tmp_path).validate()
-
-
-def test_a_wrong_token_is_named(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="does not accept account_sid"):
-        asyncio.run(Sms({**lab.settings, "auth_token": "wrong"}, tmp_path).check())
-    assert asyncio.run(Sms(lab.settings, tmp_path).check()) == "+15005550006"
-
-
 GSM = frozenset(
     "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿"
     "abcdefghijklmnopqrstuvwxyzäöñüà"
@@ -272,15 +239,6 @@ def parts(sizes: list[int], alone: int, each: int) -> int:
             count, room = count + 1, each
         room -= size
     return count
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("a" * 160, 1), ("a" * 161, 2), ("a" * 306, 2), ("a" * 307, 3), ("€" * 80, 1), ("€" * 81, 2), ("ж" * 70, 1), ("ж" * 71, 2),
-     ("ж" * 134, 2), ("ж" * 135, 3), ("😀" * 35, 1), ("😀" * 36, 2), ("", 1)],
-)  # fmt: skip
-def test_segments_are_counted_as_carriers_do(text: str, count: int) -> None:
-    assert segments(text) == count
 
 
 @given(st.text(max_size=800))

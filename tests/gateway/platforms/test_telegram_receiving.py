@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ from hermes.commands.registry import parse
 from hermes.errors import PlatformRefused, PlatformUnreachable
 from hermes.gateway.events import Chat, Event, Forwarded
 from hermes.gateway.flow.turns import read_answer
-from hermes.gateway.platforms import adapter_class
 from hermes.gateway.platforms.telegram.adapter import Telegram
-from tests.support.labs.recording import Recorder, connected
+from tests.support.labs.recording import connected
 from tests.support.labs.telegram import BOT, CHANNEL, GROUP, IDS, TOPIC, Lab, person
 
 
@@ -40,83 +37,9 @@ def heard(lab: Lab, count: int, **more: Any) -> list[Event]:
 # ------------------------------------------------------------------------------------------------ coming and going
 
 
-def test_the_registry_has_it() -> None:
-    assert adapter_class("telegram") is Telegram
-
-
-async def test_it_says_who_it_is(lab: Lab) -> None:
-    adapter = telegram(lab)
-    assert await adapter.check() == "@hermes_lab_bot"
-    assert lab.calls("getUpdates") == []
-    async with connected(adapter) as link:
-        assert link.identities == ["@hermes_lab_bot"]
-
-
-@pytest.mark.parametrize("token", ["4242:another-token", "4242", "", "not a token", None])
-async def test_a_wrong_token_is_refused_for_good(lab: Lab, token: str | None) -> None:
-    for attempt in (telegram(lab, token=token).check, lambda: telegram(lab, token=token).connect(Recorder())):
-        with pytest.raises(PlatformRefused) as refused:
-            await attempt()
-        assert not token or token not in str(refused.value)
-
-
-def test_nobody_at_the_other_end_is_worth_another_try(lab: Lab) -> None:
-    with pytest.raises(PlatformUnreachable):
-        asyncio.run(telegram(lab, base_url="http://127.0.0.1:9").connect(Recorder()))
-
-
 def test_a_page_of_somebody_else_is_not_telegram(lab: Lab) -> None:
     with pytest.raises(PlatformRefused):
         asyncio.run(telegram(lab, base_url=f"{lab.base_url}/elsewhere").check())
-
-
-async def test_nothing_is_left_running(lab: Lab) -> None:
-    adapter, threads = telegram(lab), {one for one in threading.enumerate() if "process_request" not in one.name}
-    await adapter.disconnect()
-    for _ in range(2):
-        async with connected(adapter) as link:
-            lab.say("hello")
-            await link.event("hello")
-        await adapter.disconnect()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-    await link.until(lambda: not lab.connections, "a socket is open")
-    with pytest.raises(PlatformUnreachable):
-        await adapter.send(Chat(platform="telegram", chat_id="1001"), "too late", nonce="1")
-    assert {one for one in threading.enumerate() if "process_request" not in one.name} <= threads  # the lab's aside
-
-
-async def test_the_token_is_in_no_log_and_no_error(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    told: list[BaseException | None] = []
-    adapter = telegram(lab)
-    async with connected(adapter) as link:
-        lab.attach(b"x", "a.txt", "text/plain")
-        await link.until(lambda: link.events)
-        await adapter.fetch(link.events[0].attachments[0])
-        lab.drop()
-        lab.fail()
-        for text in ("one", "two"):
-            try:
-                await adapter.send(link.events[0].chat, text, nonce="1")
-            except Exception as error:
-                told.append(error)
-        lab.revoked = True
-        await link.until(lambda: link.losses, "the loss was not noticed")
-        told.extend(link.losses)
-    lab.revoked = False
-    for more in ({"token": lab.token + "x"}, {"base_url": "http://127.0.0.1:9"}):
-        try:
-            await telegram(lab, **more).check()
-        except Exception as error:
-            told.append(error)
-    assert told
-    while told:
-        error = told.pop()
-        if error is not None:
-            assert lab.token not in f"{error!r} {error}"
-            told += [error.__cause__, error.__context__]
-    assert "127.0.0.1" in caplog.text  # the library does write down where it goes
-    assert lab.token not in caplog.text
 
 
 # ----------------------------------------------------------------------------------------------- what is said where
@@ -416,34 +339,6 @@ def test_an_album_at_the_border_of_a_hundred_updates_stays_whole(lab: Lab) -> No
 
 
 # ------------------------------------------------------------------------------------------- nothing lost, nothing twice
-
-
-async def test_what_was_not_kept_comes_again_after_a_restart(lab: Lab) -> None:
-    lab.say("first")
-    lab.say("second")
-    link = Recorder()
-    link.refuse = OSError("the disk is full")
-    async with connected(telegram(lab), link):
-        await link.until(lambda: link.losses, "the gateway was not told")
-    assert lab.waiting() == 2
-    async with connected(telegram(lab)) as again:
-        await again.event("second")
-        assert again.texts == ["first", "second"]
-        await again.until(lambda: lab.waiting() == 0, "never confirmed")
-
-
-async def test_nothing_is_confirmed_while_it_is_being_kept(lab: Lab) -> None:
-    class Slow(Recorder):
-        async def received(self, event: Event) -> None:
-            seen.append(lab.waiting())
-            await super().received(event)
-
-    seen: list[int] = []
-    for text in ("a", "b", "c"):
-        lab.say(text)
-    async with connected(telegram(lab), Slow()) as link:
-        await link.until(lambda: len(link.events) == 3 and lab.waiting() == 0)
-    assert seen == [3, 3, 3]
 
 
 def test_updates_in_the_wrong_order_are_put_right(lab: Lab) -> None:

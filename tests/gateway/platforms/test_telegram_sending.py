@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -16,7 +15,7 @@ pytest.importorskip("telegram", reason="needs python-telegram-bot")
 
 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
-from hermes.gateway.adapter import Listening, utf16_units
+from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Attachment, Chat, Event, OutgoingFile
 from hermes.gateway.platforms.telegram.adapter import Telegram
 from tests.support.labs.recording import Recorder, connected
@@ -87,13 +86,6 @@ def test_telegram_fetches_no_page_behind_a_link(lab: Lab) -> None:
     assert lab.calls("sendMessage")[0]["link_preview_options"] == {"is_disabled": True}
 
 
-def test_the_longest_text_fits(lab: Lab) -> None:
-    longest = Telegram.capabilities.longest
-    texts = ["x" * longest, "👍" * (longest // 2), "<&>" * (longest // 3), "**" + "y" * (longest - 4) + "**"]
-    say(lab, *texts)
-    assert [utf16_units(one) for one in lab.shown()] == [4096, 4096, 4095, 4092]
-
-
 async def test_refused_formatting_is_sent_without(lab: Lab) -> None:
     lab.refuse_formatting = True
     adapter = telegram(lab)
@@ -161,13 +153,6 @@ async def test_the_menu_has_the_names_telegram_allows(lab: Lab) -> None:
     ]
 
 
-async def test_a_very_long_menu_is_cut(lab: Lab) -> None:
-    adapter = telegram(lab)
-    async with connected(adapter):
-        await adapter.show_menu([(f"command{number}", "help") for number in range(150)])
-    assert len(lab.menu) == 100
-
-
 # --------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -180,13 +165,6 @@ def test_slow_down_says_how_long(lab: Lab) -> None:
     assert lab.shown() == ["now"]
 
 
-def test_server_errors_are_worth_another_try(lab: Lab) -> None:
-    lab.fail()
-    refusal(lab, lambda adapter: adapter.send(ALICE, "x", nonce="1"), PlatformUnreachable)
-    lab.fail()
-    refusal(lab, lambda adapter: adapter.edit(ALICE, "5", "x"), PlatformUnreachable)
-
-
 def test_a_chat_that_is_gone_or_has_blocked_us(lab: Lab) -> None:
     lab.blocked.add(1001)
     refusal(lab, lambda adapter: adapter.send(ALICE, "x", nonce="1"), SendRefused)
@@ -197,15 +175,6 @@ def test_a_chat_that_is_gone_or_has_blocked_us(lab: Lab) -> None:
 
 def test_an_edit_of_a_message_that_is_gone(lab: Lab) -> None:
     refusal(lab, lambda adapter: adapter.edit(ALICE, "31337", "x"), SendRefused)
-
-
-async def test_a_revoked_token_is_refused_for_good(lab: Lab) -> None:
-    adapter = telegram(lab)
-    async with connected(adapter):
-        lab.revoked = True
-        with pytest.raises(PlatformRefused):
-            await adapter.send(ALICE, "x", nonce="1")
-        lab.revoked = False
 
 
 def test_a_group_that_became_a_supergroup_is_followed(lab: Lab) -> None:
@@ -239,20 +208,6 @@ def test_what_a_failing_server_refused_has_certainly_not_arrived(lab: Lab) -> No
     error = refusal(lab, lambda adapter: adapter.send(ALICE, "x", nonce="1"), PlatformUnreachable)
     assert isinstance(error, PlatformUnreachable) and not error.maybe_sent
     assert lab.sent == []
-
-
-async def test_a_send_in_flight_ends_when_we_leave(lab: Lab) -> None:
-    lab.silent = True
-    adapter = telegram(lab)
-    async with connected(adapter) as link:
-        sending = asyncio.create_task(adapter.send(ALICE, "x", nonce="1"))
-        await link.until(lambda: lab.calls("sendMessage"))
-        async with asyncio.timeout(5):
-            await adapter.disconnect()
-        with pytest.raises(PlatformUnreachable):
-            async with asyncio.timeout(5):
-                await sending
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # --------------------------------------------------------------------------------------------------------- webhooks
@@ -317,16 +272,6 @@ async def test_a_webhook_takes_only_what_is_kept(lab: Lab) -> None:
         assert link.texts == ["keep me"]
 
 
-async def test_what_came_while_we_were_away_is_brought_later(lab: Lab) -> None:
-    adapter = webhook(lab)
-    async with connected(adapter):
-        pass
-    lab.say("anybody?")
-    async with connected(adapter) as link:
-        await link.event("anybody?")
-        assert set(link.texts) == {"anybody?"}  # Telegram repeats what is acknowledged late
-
-
 async def test_strangers_and_nonsense_at_the_webhook(lab: Lab) -> None:
     update = json.dumps({"update_id": 1, "message": {"message_id": 1, "date": 1, "chat": {"id": 1001, "type": "private"},
                          "from": {"id": 1001, "is_bot": False, "first_name": "Eve"}, "text": "let me in"}}).encode()  # fmt: skip
@@ -343,14 +288,6 @@ async def test_strangers_and_nonsense_at_the_webhook(lab: Lab) -> None:
         assert await asyncio.to_thread(lambda: knock(adapter, b'{"update_id": 9, "message": {}}', **right)) == 200
         assert await asyncio.to_thread(lambda: knock(adapter, update, **right)) == 200
         assert link.texts == ["let me in"]
-
-
-def test_a_port_that_is_taken_is_worth_another_try(lab: Lab) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(PlatformUnreachable):
-            asyncio.run(webhook(lab, taken.getsockname()[1]).connect(Recorder()))
 
 
 def test_secrets_are_marked_as_such() -> None:
@@ -373,9 +310,3 @@ async def test_a_file_goes_out_by_its_kind_and_as_a_document_where_telegram_can_
     assert lab.sent_files("thread") == [("a.ogg", b"a.ogg", "")]
     sent = [name for name, _ in lab.requests if name.startswith("send")]
     assert sent == ["sendPhoto", "sendVoice", "sendDocument", "sendPhoto", "sendDocument"]
-
-
-def test_a_file_for_a_chat_that_is_closed_is_refused(lab: Lab) -> None:
-    lab.blocked.add(1001)
-    picture = OutgoingFile(kind="image", name="a.png", mime="image/png", data=b"x")
-    refusal(lab, lambda adapter: adapter.send_file(ALICE, picture, nonce="1"), SendRefused)

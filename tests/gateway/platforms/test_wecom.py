@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformError, SendRefused, SlowDown
 from hermes.gateway.events import DM, GROUP, Attachment, Chat, OutgoingFile
-from hermes.gateway.platforms.wecom.adapter import WeCom, length
+from hermes.gateway.platforms.wecom.adapter import WeCom, _file_name, bot_event, bot_markdown, decrypted, key_of, length
 from hermes.gateway.platforms.wecom.app import (
     LONGEST,
     app_event,
@@ -32,13 +32,12 @@ from hermes.gateway.platforms.wecom.app import (
     plain,
     signature,
 )
-from hermes.gateway.platforms.wecom.bot import _file_name, bot_event, bot_markdown, decrypted, key_of
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.gateway_process import GatewayProcess
 from tests.support.labs import wecom_app
 from tests.support.labs.base import until
-from tests.support.labs.recording import Recorder, connected
+from tests.support.labs.recording import connected
 from tests.support.labs.wecom import GROUP as GROUP_ID
 from tests.support.labs.wecom import Lab, encrypted
 from tests.support.program import run
@@ -211,17 +210,6 @@ async def test_an_access_token_that_ends_is_renewed_once_for_all(app: wecom_app.
     assert len(app.shown()) == 9
 
 
-def test_a_wrong_login_is_named_and_not_shown(app: wecom_app.Lab, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="does not accept corp_id and corp_secret") as told:
-        asyncio.run(WeCom({**app.settings, "corp_secret": "wrong-secret-1"}, tmp_path).check())
-    assert "wrong-secret-1" not in str(told.value)
-    app.not_allowed = True
-    with pytest.raises(PlatformRefused, match="trusted IPs"):
-        asyncio.run(WeCom(app.settings, tmp_path).check())
-    app.not_allowed = False
-    assert asyncio.run(WeCom(app.settings, tmp_path).check()) == "ww0123456789abcdef/1000002"
-
-
 async def test_replies_of_an_app_are_plain_text(app: wecom_app.Lab, tmp_path: Path) -> None:
     adapter = WeCom(app.settings, tmp_path)
     async with connected(adapter):
@@ -319,46 +307,6 @@ def test_without_a_cursor_replies_do_not_grow(bot: Lab, model: Echo) -> None:
         assert bot.shown()[0].count("grow") == 30
 
 
-def test_a_lost_answer_is_repeated_with_a_mark(bot: Lab, model: Echo) -> None:
-    with running(bot, model):
-        bot.lost_answers = 1
-        bot.say("hello")
-        until(lambda: len(bot.shown()) == 2)
-        assert bot.shown()[0] == "echo: hello"
-        assert bot.shown()[1] != "echo: hello" and bot.shown()[1].endswith("echo: hello")
-
-
-async def test_a_message_is_kept_until_it_is_stored(bot: Lab, tmp_path: Path) -> None:
-    link = Recorder()
-    link.refuse = OSError("the disk is full")
-    async with connected(WeCom(bot.settings, tmp_path), link) as link:
-        bot.say("precious")
-        await link.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
-        link.refuse = None
-        await link.event("precious")
-        await link.until(lambda: not list(tmp_path.glob("*/unkept/*.json")))
-
-
-async def test_what_comes_while_the_gateway_stops_is_answered_by_the_next_one(bot: Lab, tmp_path: Path) -> None:
-    stopping = Recorder()
-    stopping.refuse = PlatformUnreachable("the gateway is stopping")
-    adapter = WeCom(bot.settings, tmp_path)
-    async with connected(adapter, stopping):
-        bot.say("one")
-        bot.say("two, with a password: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD")
-        await stopping.until(lambda: list(tmp_path.glob("*/unkept/*.json")))
-        await adapter.send(ALICE, "the answer comes after both", nonce="n")
-    files = list(tmp_path.glob("*/unkept/*.json"))
-    assert len(files) == 2
-    assert all(one.stat().st_mode & 0o077 == 0 for one in files)
-    assert not any("sk-proj-abcdefgh" in one.read_text() for one in files)
-    async with connected(WeCom(bot.settings, tmp_path)) as link:
-        bot.say("three")
-        await link.event("three")
-        assert [text[:3] for text in link.texts] == ["one", "two", "thr"]
-    assert list(tmp_path.glob("*/unkept/*.json")) == []
-
-
 async def test_another_program_with_the_same_bot_is_reported(bot: Lab, tmp_path: Path) -> None:
     async with connected(WeCom(bot.settings, tmp_path)) as link:
         assert await WeCom(bot.settings, tmp_path).check() == bot.settings["bot_id"]
@@ -379,18 +327,6 @@ async def test_two_programs_with_one_bot_do_not_end_each_others_connection_for_e
     assert pauses == [0, 60, 120, 240]
 
 
-def test_two_gateways_on_one_store_share_one_connection(bot: Lab) -> None:
-    with (
-        Echo() as model,
-        running(bot, model),
-        running(bot, model, stands_by=True),
-    ):
-        for number in range(3):
-            bot.say(f"number {number}")
-            until(lambda: len(bot.shown()) == number + 1)  # noqa: B023
-        assert bot.connections == 1
-
-
 def test_doctor_leaves_the_connection_of_a_running_gateway_alone(bot: Lab, hermes_home: Path) -> None:
     with Echo() as model:
         gateway = GatewayProcess(hermes_home, [bot], model.base_url)  # type: ignore[list-item]
@@ -403,12 +339,6 @@ def test_doctor_leaves_the_connection_of_a_running_gateway_alone(bot: Lab, herme
             assert bot.connections == 1
         finally:
             gateway.stop()
-
-
-def test_a_wrong_bot_secret_is_named_and_not_shown(bot: Lab, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="does not accept bot_id and secret") as told:
-        asyncio.run(WeCom({**bot.settings, "secret": "wrong-secret-1"}, tmp_path).check())
-    assert "wrong-secret-1" not in str(told.value)
 
 
 async def test_frames_that_can_not_be_read_are_skipped(bot: Lab, tmp_path: Path) -> None:
@@ -501,17 +431,6 @@ async def test_whatever_wecom_answers_becomes_an_error_of_ours(bot: Lab, app: we
 
 
 # ------------------------------------------------------------------------------------------------ settings
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [({}, "missing: corp_id, agent_id"), ({"bot_id": "b"}, "missing: secret"), ({"corp_id": "ww1"}, "missing: agent_id"),
-     ({"bot_id": "b", "secret": "s", "websocket_url": "https://x"}, "websocket_url must be"),
-     ({"corp_id": "ww1", "agent_id": "1", "corp_secret": "s", "token": "t", "encoding_aes_key": "short"}, "43 characters")],
-)  # fmt: skip
-def test_wrong_settings_are_named(values: dict[str, str], told: str, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match=told):
-        WeCom(values, tmp_path).validate()
 
 
 def test_an_app_needs_a_public_address(app: wecom_app.Lab, bot: Lab, tmp_path: Path) -> None:

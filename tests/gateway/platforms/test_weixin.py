@@ -21,7 +21,6 @@ from hermes.gateway.platforms.weixin import ILink, Weixin, decrypted, encrypted,
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
-from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.weixin import TOKEN, Lab
 
 
@@ -103,21 +102,6 @@ def test_after_a_restart_it_goes_on_where_it_was(lab: Lab, model: Echo) -> None:
     assert lab.notified[:2] == ["msg/notifystart", "msg/notifystop"]
 
 
-async def test_the_place_moves_on_only_when_everything_is_stored(lab: Lab, tmp_path: Path) -> None:
-    link = Recorder()
-    link.refuse = OSError("disk full")
-    async with connected(Weixin(lab.settings, tmp_path), link):
-        lab.say("persist")
-        await link.until(lambda: lab.cursors == [""])
-        assert not (tmp_path / "weixin.json").exists()
-        link.refuse = None
-        await link.event("persist")
-        await link.until(lambda: (tmp_path / "weixin.json").exists())
-    assert json.loads((tmp_path / "weixin.json").read_text())[1]["contexts"] == {
-        lab.user_id("alice"): lab.context("alice")
-    }
-
-
 def test_a_broken_file_or_another_login_begins_anew(lab: Lab, tmp_path: Path) -> None:
     for text in (
         "[1",
@@ -128,12 +112,6 @@ def test_a_broken_file_or_another_login_begins_anew(lab: Lab, tmp_path: Path) ->
         (tmp_path / "weixin.json").write_text(text)
         state = Weixin(lab.settings, tmp_path)._mark.state
         assert (state.buffer, state.contexts) == ("", {})
-
-
-def test_an_expired_session_asks_for_a_login(lab: Lab, tmp_path: Path) -> None:
-    lab.token = "another"
-    with pytest.raises(PlatformRefused, match="hermes gateway setup weixin"):
-        asyncio.run(Weixin(lab.settings, tmp_path).check())
 
 
 def test_a_session_that_expires_in_mid_run_is_told_to_the_owner(lab: Lab, model: Echo) -> None:

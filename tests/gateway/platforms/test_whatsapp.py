@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from pathlib import Path
@@ -15,12 +14,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformRefused, PlatformUnreachable, SlowDown
+from hermes.errors import PlatformUnreachable, SlowDown
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat, Event, OutgoingFile
 from hermes.gateway.platforms._shared.listener import is_signed
-from hermes.gateway.platforms.whatsapp.adapter import WhatsApp, formatted, one_line
-from hermes.gateway.platforms.whatsapp.incoming import DeliveryReader
+from hermes.gateway.platforms.whatsapp.adapter import DeliveryReader, WhatsApp, formatted, one_line
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
@@ -186,21 +184,6 @@ async def test_rate_limits_are_waited_for_as_meta_asks(lab: Lab, tmp_path: Path,
     assert waits == [1, 4, 16, 64]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [({"app_secret": ""}, "app_secret missing"), ({"phone_number_id": "+49151"}, "not '\\+49151'"), ({"mode": "x"}, "mode must be")],
-)  # fmt: skip
-def test_wrong_settings_are_named(lab: Lab, wrong: dict[str, str], told: str, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match=told):
-        WhatsApp({**lab.settings, **wrong}, tmp_path).validate()
-
-
-def test_a_wrong_token_is_named_by_the_check(lab: Lab, tmp_path: Path) -> None:
-    with pytest.raises(PlatformRefused, match="does not accept access_token"):
-        asyncio.run(WhatsApp({**lab.settings, "access_token": "wrong"}, tmp_path).check())
-    assert asyncio.run(WhatsApp(lab.settings, tmp_path).check()) == "+15550783881"
-
-
 # ------------------------------------------------------------------------------------------------ people
 
 
@@ -224,17 +207,6 @@ def test_a_person_who_hides_their_number_stays_the_same_person(lab: Lab, model: 
         stranger = {**hidden, "id": "wamid.stranger", "from_user_id": "DE.99999999999999999999"}
         lab.deliver(lab.value(messages=[{**stranger, "type": "text", "text": {"body": "never with a number"}}]))
         until(lambda: any(one.get("recipient") == "DE.99999999999999999999" for one in lab.sent), "no pairing code")
-
-
-def test_a_lid_is_the_person_with_the_number(lab: Lab, tmp_path: Path) -> None:
-    folder = tmp_path / "whatsapp" / "session"
-    folder.mkdir(parents=True)
-    (folder / f"lid-mapping-{ALICE}.json").write_text('"999888777666555"')
-    (folder / "lid-mapping-999888777666555_reverse.json").write_text(f'"{ALICE}"')
-    message = {**_text("1", "hi"), "from": "999888777666555"}
-    (event,) = DeliveryReader(NUMBER_ID, tmp_path).read(_payload(lab.value(messages=[message]))).items
-    assert isinstance(event, Event)
-    assert (event.sender.id, event.chat.chat_id) == (ALICE, ALICE)
 
 
 def _payload(value: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,14 +21,12 @@ from hermes.errors import PlatformRefused, SendRefused
 from hermes.gateway.events import Chat, Event, OutgoingFile, Revision
 from hermes.gateway.platforms.whatsapp.adapter import WhatsApp
 from hermes.gateway.platforms.whatsapp.bridge import BridgeReader
-from tests.support import program
 from tests.support.echo import Echo
 from tests.support.gateway import running
 from tests.support.labs.base import until
 from tests.support.labs.recording import Recorder, connected
 from tests.support.labs.whatsapp_bridge import GROUP, TOKEN, Lab
 from tests.support.ports import free_port
-from tests.support.screen import Screen
 
 ROOT = Path(__file__).parents[3]
 CONTRIB = ROOT / "contrib" / "whatsapp-bridge"
@@ -156,56 +153,12 @@ def test_pairing_shows_the_code_and_ends_when_it_is_scanned(tmp_path: Path) -> N
     assert not lives(int((folder / "pid").read_text()))
 
 
-def test_setup_shows_the_code_in_the_terminal(hermes_home: Path) -> None:
-    hermes_home.mkdir(mode=0o700)
-    folder = folder_of(hermes_home, scanned=False)
-    asked = (
-        "cloud (a business number",
-        "the number's id",
-        "a system user's access token",
-        "the app's secret",
-        "a word of your own",
-    )
-    with Screen([*program.PROGRAM, "gateway", "setup", "whatsapp"], env=program.environment(hermes_home, {})) as shown:
-        for words in asked:
-            shown.wait_for(words)
-            shown.line("bridge" if words == asked[0] else "")
-        shown.wait_for("the command that starts it")
-        shown.line(COMMAND)
-        shown.wait_for("█▀▀▀█ a code")
-        (folder / "scanned").touch()
-        shown.wait_for("✓ Logged in to WhatsApp as +15550783881")
-        for words in ("Your own user id", "Other user ids"):
-            shown.wait_for(words)
-            shown.line(f"+{ALICE}" if words.startswith("Your") else "")
-        shown.wait_for("Written.")
-        assert shown.wait_until_over() == 0
-    written = yaml.safe_load((hermes_home / "config.yaml").read_text())
-    assert written["platforms"]["whatsapp"] == {"mode": "bridge", "bridge_command": COMMAND, "enabled": True}
-    assert written["owner"] == [f"whatsapp:+{ALICE}"]
-
-
 async def test_a_second_bridge_for_the_same_number_is_not_started(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, scanned=True)
     async with connected(WhatsApp(Started(COMMAND).settings, tmp_path)):
         first = (folder / "pid").read_text()
         assert await WhatsApp(Started(COMMAND).settings, tmp_path).check() == "a bridge that is already running"
         assert (folder / "pid").read_text() == first
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [({}, "needs bridge_command, or"), ({"bridge_url": "http://127.0.0.1:1"}, "needs bridge_command, or"),
-     ({"bridge_url": "http://bridge.example:1", "bridge_token": "x"}, "must be on this machine"),
-     ({"bridge_url": "http://127.0.0.1:x", "bridge_token": "x", "bridge_command": ""}, None)],
-)  # fmt: skip
-def test_wrong_settings_are_named(wrong: dict[str, str], told: str | None, tmp_path: Path) -> None:
-    adapter = WhatsApp({"mode": "bridge", **wrong}, tmp_path)
-    if told is None:
-        adapter.validate()  # nothing raises but our own errors
-        return
-    with pytest.raises(PlatformRefused, match=told):
-        adapter.validate()
 
 
 def test_a_command_that_does_not_exist_and_a_wrong_token_are_named(lab: Lab, tmp_path: Path) -> None:
@@ -216,20 +169,6 @@ def test_a_command_that_does_not_exist_and_a_wrong_token_are_named(lab: Lab, tmp
 
 
 # ------------------------------------------------------------------------------------------------ messages
-
-
-async def test_events_are_acknowledged_when_they_are_stored(lab: Lab, tmp_path: Path) -> None:
-    link, adapter = Recorder(), WhatsApp(lab.settings, tmp_path)
-    async with connected(adapter, link):
-        link.refuse = OSError("the disk is full")
-        lab.say("precious")
-        await link.until(lambda: link.losses)
-        assert len(lab.bridge.events) == 1
-        link.refuse = None
-        await adapter.disconnect()
-        await adapter.connect(link)  # as the gateway does
-        await link.event("precious")
-        await link.until(lambda: not lab.bridge.events, "it is not acknowledged")
 
 
 async def test_a_bridge_that_was_logged_out_is_reported(lab: Lab, tmp_path: Path) -> None:

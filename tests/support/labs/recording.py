@@ -26,10 +26,12 @@ class Recorder:
         self.losses: list[Exception] = []
         self.moves: list[tuple[str, str]] = []
         self.refuse: Exception | None = None
+        self.refused = 0  # how often it did
 
     async def received(self, event: Event) -> None:
         await asyncio.sleep(0)
         if self.refuse is not None:
+            self.refused += 1
             raise self.refuse
         if self.before is not None:
             await self.before(event)
@@ -38,6 +40,7 @@ class Recorder:
     async def revised(self, revision: Revision) -> None:
         await asyncio.sleep(0)
         if self.refuse is not None:
+            self.refused += 1
             raise self.refuse
         self.revisions.append(revision)
 

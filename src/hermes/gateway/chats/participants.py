@@ -1,24 +1,33 @@
 """Participants: the person who speaks in a conversation on a platform, in which session, with which agent.
 
-Turns, slash commands and resets see the gateway through this: `Services` holds the parts of it that they use.
+Turns, slash commands and resets see the gateway through this: `Services` holds the parts of it that they use. There is one
+agent for each active conversation, kept for a while, never shared: its tools depend on who speaks. Only the owner's reach into
+the machine, and the memory of each person lies in that person's own folder. The owner's commands (`hooks:`) run when a session
+ends or is reset, with the session as JSON on standard input.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import signal
+import subprocess
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hermes.agent.conversations import new_session_id
+from hermes.agent.conversations import Conversations, new_session_id
+from hermes.agent.loop import Agent
 from hermes.agent.titler import set_chosen_title
 from hermes.agent.tools.permission import NO_USER, Answer
+from hermes.agent.tools.tool import Toolbox
 from hermes.commands.registry import GATEWAY
 from hermes.errors import ContextTooLong, Fenced, ModelError, StoreClosed, StoreError
-from hermes.gateway import hooks
-from hermes.gateway.chats.agents import home_of
 from hermes.gateway.chats.media import file_tool
 from hermes.gateway.chats.router import is_background, is_proven
 from hermes.gateway.events import DM, Chat, Choice, Event, FileReference, Sender, as_json, from_json
@@ -35,18 +44,82 @@ if TYPE_CHECKING:
     from hermes.agent.turn import Stop, Turn
     from hermes.config import Config
     from hermes.gateway.chats.access import Access
-    from hermes.gateway.chats.agents import Agents, ChatAgent
-    from hermes.gateway.chats.router import Router
+    from hermes.gateway.chats.router import Router, SessionsIndex
     from hermes.gateway.flow.inbox import Request
     from hermes.gateway.flow.outbox import Outbox
     from hermes.gateway.flow.streaming import StreamedReply
     from hermes.gateway.flow.turns import Conversation
-    from hermes.gateway.index_file import SessionsIndex
     from hermes.gateway.settings import Timings
     from hermes.store.api.session_db import SessionDB
     from hermes.store.gateway.gateway_db import GatewayDB
     from hermes.store.gateway.routes import Route
+    from hermes.store.records.rows import SessionRow
     from hermes.store.records.visibility import User
+
+
+class ChatAgent(Agent):
+    """An agent of a conversation in a chat."""
+
+    chosen_early = False  # whether its model was chosen before the session's first message
+
+
+class Agents(Conversations[ChatAgent]):
+    """Agents by session key."""
+
+    def __init__(self, db: SessionDB, config: Config, model: Model, home: Path) -> None:
+        super().__init__()
+        self._db, self._config, self._home = db, config, home
+        self.model = model
+        self.toolbox = Toolbox(config)
+
+    def of(
+        self, key: str, session_id: str, *, source: str, home: Path, confirm: Callable[[str], bool | Answer], user_id: str | None,
+        parent: str | None = None,
+    ) -> ChatAgent:  # fmt: skip
+        """The agent for a session under a key; one that talked in another session there is closed."""
+
+        def make() -> ChatAgent:
+            model, early = self._chosen(key, session_id)
+            agent = ChatAgent(
+                self._db, self._config, model, session_id=session_id, source=source, confirm=confirm, home=home,
+                cwd=Path.home(), user_id=user_id, parent_session_id=parent, kind="reset" if parent else None,
+            )  # fmt: skip
+            agent.gathers, agent.chosen_early = True, early
+            return agent
+
+        return self.take(key, session_id, make)
+
+    def _chosen(self, key: str, session_id: str) -> tuple[Model, bool]:
+        """The model chosen for a conversation, else the configured one; and whether it was chosen before the first message."""
+        name = self._db.chosen_model(session_id)
+        early = name is None and (name := self._db.chosen_model(key)) is not None
+        from hermes.agent.models.choice import model_of_choice
+
+        return model_of_choice(self._config, name, self.model), early
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Close all agents and the tools within this time; what takes longer is abandoned."""
+        closing = threading.Thread(target=self.toolbox.close, daemon=True)
+        closing.start()
+        end = time.monotonic() + seconds
+        super().close(seconds)
+        closing.join(max(0.0, end - time.monotonic()))
+
+
+def home_of(home: Path, platform: str, who: str | None, *, owner: bool) -> Path:
+    """The folder with an agent's memory of a person: the owner's home, or a folder of the person's own below it.
+
+    Two people never get one folder, whatever their ids are and however a file system reads names.
+    """
+    if owner:
+        return home
+    import hashlib
+    import re
+
+    shown = re.sub(r"[^A-Za-z0-9@+_-]+", "-", who or "everyone")[:60].strip("-")
+    exact = hashlib.sha256(b"" if who is None else b":" + who.encode(errors="surrogatepass")).hexdigest()[:16]
+    return home / "people" / re.sub(r"[^a-z0-9_-]+", "-", platform) / f"{shown}-{exact}".lstrip("-")
+
 
 _log = logging.getLogger("hermes.gateway")
 
@@ -94,9 +167,9 @@ class Services:
     def ended(self, session_id: str, reason: str) -> None:
         """Run the user's hooks for the end of a session."""
         session = self.db.get_session(session_id)
-        hooks.run_hook(self.config, hooks.FINALIZE, session, reason=reason)
-        if reason in hooks.RESETS:
-            hooks.run_hook(self.config, hooks.RESET, session, reason=reason)
+        run_hook(self.config, FINALIZE, session, reason=reason)
+        if reason in RESETS:
+            run_hook(self.config, RESET, session, reason=reason)
 
 
 class Participant:
@@ -422,3 +495,48 @@ class ChatHost(Participant):
 def hint_after(error: ModelError, language: str | None) -> str:
     """A hint for a chat in which the model did not answer."""
     return say("hint_new" if isinstance(error, ContextTooLong) else "hint_retry", language)
+
+
+# ------------------------------------------------------------------------------------------ the user's own commands
+
+FINALIZE, RESET = "on_session_finalize", "on_session_reset"
+RESETS = ("idle", "daily")  # the reasons of a reset
+TIMEOUT = 60.0
+
+
+def run_hook(
+    config: Config, name: str, session: SessionRow | None, *, timeout: float = TIMEOUT, **more: Any
+) -> threading.Thread | None:
+    """Run a hook in the background; a failure only goes to the log."""
+    command = config.hooks.get(name)
+    if not command or session is None:
+        return None
+    data = json.dumps({**session, **more}, default=str).encode()
+    thread = threading.Thread(target=_run, args=(name, command, data, timeout), name=f"hermes-{name}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _run(name: str, command: str | list[str], data: bytes, timeout: float) -> None:
+    """Run it until it ends, or to the time limit; then its children are killed, too. Its standard error goes to the log."""
+    with tempfile.TemporaryFile() as errors:
+        try:
+            started = subprocess.Popen(
+                command, shell=isinstance(command, str), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
+                start_new_session=True,
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            _log.error("the hook %s could not be started: %s", name, error)
+            return
+        try:
+            started.communicate(data, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.wait()
+            _log.error("the hook %s did not end within %g s and was killed", name, timeout)
+            return
+        if started.returncode != 0:
+            errors.seek(0, os.SEEK_END)
+            errors.seek(max(0, errors.tell() - 200))
+            output = errors.read().decode(errors="replace").strip()
+            _log.error("the hook %s exited with status %s: %s", name, started.returncode, output)

@@ -19,10 +19,9 @@ import msgspec
 
 from hermes.agent.turn import Stop
 from hermes.errors import Fenced, HermesError
-from hermes.gateway.chats.participants import Participant
+from hermes.gateway.chats.participants import RESETS, Participant
 from hermes.gateway.events import Chat, Event, from_json
 from hermes.gateway.flow.inbox import Reset
-from hermes.gateway.hooks import RESETS
 from hermes.gateway.notices import language_of, say
 from hermes.gateway.settings import repeat
 from hermes.store.gateway import routes
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.config.settings_schema import SessionReset
     from hermes.gateway.chats.participants import Services
+    from hermes.gateway.connection import Holding
     from hermes.gateway.flow.turns import Turns
-    from hermes.gateway.standby import Holding
     from hermes.store.gateway.routes import Route
     from hermes.store.records.rows import SessionRow
 

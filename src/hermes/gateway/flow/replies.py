@@ -17,9 +17,9 @@ from hermes.agent.turn import Notice as TurnNotice
 from hermes.agent.turn_session import Also
 from hermes.commands.registry import parse, run_command, sent_text
 from hermes.errors import HermesError, ModelError, SessionBusy, StoreError
-from hermes.gateway.chats.access import escaped, passed_on, speaker, with_sender
+from hermes.gateway.chats.access import words_of
 from hermes.gateway.chats.handoff import is_withdrawn
-from hermes.gateway.chats.media import content_of, quotation
+from hermes.gateway.chats.media import content_of
 from hermes.gateway.chats.participants import ChatHost, Participant, hint_after
 from hermes.gateway.chats.router import is_background
 from hermes.gateway.events import Event, as_json, is_own
@@ -39,29 +39,12 @@ if TYPE_CHECKING:
     from hermes.gateway.flow.inbox import Inbox
     from hermes.gateway.flow.streaming import StreamedReply
     from hermes.gateway.flow.turns import Conversation
-    from hermes.store.api.session_db import SessionDB
     from hermes.store.engines.base import Tx
     from hermes.store.gateway.gateway_db import WorkItem
     from hermes.store.gateway.outbox import Outgoing
     from hermes.store.records.visibility import User
 
 _log = logging.getLogger("hermes.gateway")
-
-
-def words_of(db: SessionDB, event: Event, *, shared: bool) -> str:
-    """The message text as the model reads it: no sender's text can pass for another sender's or for the gateway's."""
-    text, sender = sent_text(event.text.strip()), event.sender
-    if is_own(event):
-        return text
-    text = f"{quotation(event.quoted)}{text}"
-    if shared and sender.id:
-        text = with_sender(speaker(db, event.chat.platform, sender), text)
-    else:
-        text = escaped(text, shared=shared)
-    if event.forwarded is None:
-        return text
-    forwarded = quotation(event.forwarded.text, most=None)
-    return f"{text}\n\n{passed_on(event.forwarded.author, forwarded, shared=shared)}".strip()
 
 
 class _Stream:

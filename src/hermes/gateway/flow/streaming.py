@@ -27,7 +27,7 @@ from hermes.texts import encodable
 
 if TYPE_CHECKING:
     from hermes.gateway.events import Chat
-    from hermes.gateway.flow.delivery import Delivery, Job
+    from hermes.gateway.flow.outbox import Delivery, Job
     from hermes.store.gateway.outbox import Outgoing
 
 TICK = 0.1  # seconds between two looks for new text

@@ -22,7 +22,13 @@ from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, S
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting
 from hermes.gateway.events import CHANNEL, DM, GROUP, Attachment, Chat, Event, OutgoingFile, Revision, Sender, deleted
 from hermes.gateway.platforms._shared import markup
-from hermes.gateway.platforms._shared.http import HttpApi, attachment, checked_address, error_text, tls_context
+from hermes.gateway.platforms._shared.http import (
+    HttpApi,
+    attachment,
+    checked_address,
+    error_text,
+    tls_context,
+)
 from hermes.gateway.platforms._shared.receipt import (
     LOG,
     Log,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from hermes.errors import AttachmentNotFound, InvalidInput, StoreUnreachable
 from hermes.home import companion, default_database, has_key_file, settled
+from hermes.store import leases
 from hermes.store.api.arguments import checked_number, checked_text
-from hermes.store.coordination import leases
 from hermes.store.engines import file_of, open_engine
 from hermes.store.engines.base import Tx
 from hermes.store.records import lineage, message_values, sessions
@@ -25,7 +25,7 @@ from hermes.store.transcripts.writer import TranscriptWriter
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-    from hermes.store.coordination.drafts import Drafts
+    from hermes.store.transcripts.drafts import Drafts
 
 MEMORY = ":memory:"  # SQLite's name for it: a store in its own temporary folder, deleted on close
 AWAY = 5.0  # seconds: a server that could not be reached for so long has been waited for
@@ -146,7 +146,7 @@ class OpenStore:
     @property
     def drafts(self) -> Drafts:
         """The received parts of replies that are still being streamed."""
-        from hermes.store.coordination.drafts import Drafts
+        from hermes.store.transcripts.drafts import Drafts
 
         return Drafts(self._engine, self.path, inside=self.is_encrypted)
 

@@ -16,7 +16,7 @@ from hermes.store.records.sessions import SideUsage
 from hermes.store.records.titles import sanitize_title as _sanitize_title
 from hermes.store.records.visibility import Filters, User
 from hermes.store.search.matching import text_test
-from hermes.store.transcripts.lines import event
+from hermes.store.transcripts.replay import event
 
 # The transcript line of each change: its name, and the columns of the session.
 _REOPEN = ("reopen", "ended_at", "end_reason")

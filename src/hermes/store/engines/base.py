@@ -25,7 +25,6 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]  # the current subject, the number of items done, and their total
 Params = Sequence[Any]
-Document = tuple[Any, Any, Any, Any]  # a message's searched columns: whole content, its form, tool name, tool calls
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
@@ -145,7 +144,7 @@ class Tx(Protocol):
     def last_number(self, table: str) -> int:
         """The highest id the table has ever generated."""
 
-    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
         """Run `count`, and if it changed a row `insert` (INSERT … VALUES(…) of a message); its id, else None."""
 
 

@@ -31,9 +31,7 @@ def append(tx: Tx, session_id: str, encoded: EncodedMessage) -> int:
     """Store one message and count it on its session."""
     stamp, preview = encoded.timestamp, None if encoded.preview is None else codec.storable(encoded.preview)
     counted = _COUNT, (1, encoded.calls, stamp, stamp, preview, session_id)
-    values = encoded.values
-    document = encoded.text, values["content_format"], values["tool_name"], values["tool_calls"]
-    message_id = tx.store_message(counted, (_INSERT, (session_id, *values.values())), document)
+    message_id = tx.store_message(counted, (_INSERT, (session_id, *encoded.values.values())))
     if message_id is None:
         raise SessionNotFound(session_id)
     _stored(tx, session_id, message_id, encoded)

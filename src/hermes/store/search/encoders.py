@@ -15,9 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hermes.errors import StoreError
+from hermes.errors import StoreError, install_line
 from hermes.home import get_hermes_home
-from hermes.install_line import install_line
 from hermes.store.text.index_text import fold
 from hermes.store.text.stems import language_of
 

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hermes.errors import StoreCorrupt, StoreError
-from hermes.install_line import install_line
-from hermes.store.coordination import leases
+from hermes.errors import StoreCorrupt, StoreError, install_line
+from hermes.store import leases
 from hermes.store.engines.base import REDACTED, REPLACED, Engine, Tx, get_meta, note_meta, rows_among
 from hermes.store.records import codec
 from hermes.store.search.encoders import CHARACTERS, Encoder

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from hermes.store import leases
 from hermes.store.api.arguments import checked_period, checked_text
-from hermes.store.coordination import leases
 from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, drop_meta, get_meta, set_meta
 from hermes.store.records import codec, lineage, message_reading, messages, sessions, titles
 from hermes.store.records.message_reading import NEEDED, UNSETTLED

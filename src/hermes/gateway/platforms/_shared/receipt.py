@@ -22,9 +22,38 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from hermes.gateway.adapter import Link
-from hermes.gateway.events import Event, Revision
-from hermes.gateway.flow.spool import Spool
-from hermes.whole_files import write_whole
+from hermes.gateway.events import Event, Revision, as_masked_json, from_json
+from hermes.home import in_encrypted_home, sync_folder, write_whole
+
+_MOST = 10_000  # files: messages beyond these are not acknowledged
+
+
+class Spool:
+    """A folder of messages in order of arrival. Only the user can read its files; they are removed once the store has them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def waiting(self) -> list[tuple[Path, Event]]:
+        """The file and the content of each message in it, the oldest first; unreadable files stay where they are."""
+        found = []
+        for file in sorted(self._folder.glob("*.json")):
+            with suppress(OSError, ValueError):
+                found.append((file, from_json(file.read_text("utf-8"), Event)))
+        return found
+
+    def put(self, event: Event) -> Path:
+        """Write a message to the disk and sync it; its file. OSError if that fails."""
+        if in_encrypted_home(self._folder):
+            raise OSError("the record is encrypted, so no message is written to a file")
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if sum(1 for _ in self._folder.iterdir()) >= _MOST:
+            raise OSError(f"{_MOST:,} messages already wait there for the store")
+        file = self._folder / f"{time.time_ns():020d}.json"
+        write_whole(file, as_masked_json(event))
+        sync_folder(self._folder)
+        return file
+
 
 Log = logging.Logger | logging.LoggerAdapter[Any]
 LOG = logging.getLogger("hermes.gateway")

@@ -31,8 +31,7 @@ from hermes.gateway.platforms.email.client import (
     uid_validity,
     watch,
 )
-from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail
-from hermes.gateway.platforms.email.mail_bodies import without_reply_marks
+from hermes.gateway.platforms.email.incoming import File, Mail, file_in, is_address, read_mail, without_reply_marks
 from hermes.gateway.platforms.email.outgoing import SmtpSender, message_id_for, subject_from, written
 
 _SECURITIES = ("ssl", "starttls", "none")

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +21,14 @@ from nio import Event as RoomEvent  # type: ignore[import-untyped]
 from nio import MatrixRoom, MegolmEvent, SyncResponse
 from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 
-from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown, install_line
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, OutgoingFile, Revision, deleted
+from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.tasks import PAUSES, ApiAdapter, Recent, Retries
-from hermes.gateway.platforms.matrix import incoming, outgoing
+from hermes.gateway.platforms.matrix import incoming
 from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can_encrypt, log_in
-from hermes.install_line import install_line
+from hermes.texts import shortened
 
 WAIT = 30.0  # seconds a sync waits for news
 START = 120.0  # seconds the first one may take
@@ -314,7 +318,7 @@ class Matrix(ApiAdapter[MatrixClient]):
     ) -> str:
         """Send a message into a room; the same nonce makes one message of it."""
         client = self.api
-        content = outgoing.message(text, thread=chat.thread_id, reply_to=reply_to)
+        content = text_message(text, thread=chat.thread_id, reply_to=reply_to)
         return await self._post(client, chat, content, nonce, text)
 
     async def send_file(
@@ -323,11 +327,11 @@ class Matrix(ApiAdapter[MatrixClient]):
         """Upload a file, encrypted for an encrypted room, then send a message that names it. The same nonce makes one message."""
         client = self.api
         where = await client.upload_file(chat.chat_id, file)
-        content = outgoing.file_message(file, caption, where, thread=chat.thread_id)
+        content = file_message(file, caption, where, thread=chat.thread_id)
         return await self._post(client, chat, content, nonce, caption or file.name)
 
     async def _post(self, client: MatrixClient, chat: Chat, content: dict[str, Any], nonce: str, words: str) -> str:
-        event_id = await client.post(chat.chat_id, content, outgoing.transaction(chat.chat_id, nonce))
+        event_id = await client.post(chat.chat_id, content, transaction(chat.chat_id, nonce))
         self._ours.put(event_id, True)
         self._said.put(event_id, words)
         if chat.chat_id in self._typing:
@@ -338,7 +342,7 @@ class Matrix(ApiAdapter[MatrixClient]):
 
     async def edit(self, chat: Chat, message_id: str, text: str) -> None:
         """Replace the text of one of our messages."""
-        await self.api.post(chat.chat_id, outgoing.replacement(text, message_id), f"hermes-{uuid4().hex}")
+        await self.api.post(chat.chat_id, replacement(text, message_id), f"hermes-{uuid4().hex}")
         self._said.put(message_id, text)
 
     async def typing(self, chat: Chat) -> None:
@@ -374,3 +378,88 @@ def _joined_at(events: list[RoomEvent], me: str) -> int | None:
         if now == "invite" or joined_anew:
             found = place
     return found
+
+
+LARGEST = 44_000  # of an event's 65,536 bytes: encryption adds a third, and signatures come on top
+_UNSENDABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_EVERYONE = re.compile("@(?=room)", re.IGNORECASE)
+
+
+def clean(text: str) -> str:
+    """The text without characters that can't be sent, and without pings of a whole room."""
+    return _EVERYONE.sub("@\u200b", _UNSENDABLE.sub("\ufffd", text))
+
+
+def html_of(markdown: str) -> str | None:
+    """The text as Matrix HTML; None where it would look the same as the plain text."""
+    html, differs = markup.html(clean(markdown), styles=False)  # a table's alignment is not in the specification
+    return _EVERYONE.sub("@\u200b", html) if differs else None  # "&#64;room" has become one only now
+
+
+def text_message(text: str, *, thread: str | None = None, reply_to: str | None = None) -> dict[str, Any]:
+    """The content of a new message."""
+    return _fitting(_placed(_content(text), thread, reply_to))
+
+
+def file_message(
+    file: OutgoingFile, caption: str, where: dict[str, Any], *, thread: str | None = None
+) -> dict[str, Any]:
+    """The content of a message with a file, which is `where` the upload says."""
+    kind = file.kind if file.kind in ("image", "audio", "video") else "file"
+    name = clean(file.name)
+    about = {"mimetype": file.mime, "size": len(file.data)}
+    content = {**_content(caption or name), "msgtype": f"m.{kind}", "filename": name, "info": about, **where}
+    if not caption:
+        content = {key: value for key, value in content.items() if key not in ("format", "formatted_body")}
+    return _fitting(_placed(content, thread))
+
+
+def _placed(content: dict[str, Any], thread: str | None, reply_to: str | None = None) -> dict[str, Any]:
+    if thread is not None:
+        content["m.relates_to"] = {
+            "rel_type": "m.thread",
+            "event_id": thread,
+            "is_falling_back": reply_to is None,  # for clients without threads it then looks like a reply to the root
+            "m.in_reply_to": {"event_id": reply_to or thread},
+        }
+    elif reply_to is not None:
+        content["m.relates_to"] = {"m.in_reply_to": {"event_id": reply_to}}
+    return content
+
+
+def replacement(text: str, message_id: str) -> dict[str, Any]:
+    """The content that replaces an earlier message's."""
+    content = _content(text)
+    short = shortened(content["body"], 200)
+    return _fitting(
+        {
+            "msgtype": "m.text",
+            "body": f"* {short}",  # only for clients that know no edits
+            "m.mentions": {},
+            "m.new_content": content,
+            "m.relates_to": {"rel_type": "m.replace", "event_id": message_id},
+        }
+    )
+
+
+def transaction(room_id: str, nonce: str) -> str:
+    """The transaction id of a message: the same for the same nonce, so that the server makes one message of it."""
+    return "hermes-" + hashlib.sha256(f"{room_id}\n{nonce}".encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def _content(text: str) -> dict[str, Any]:
+    content: dict[str, Any] = {"msgtype": "m.text", "body": clean(text), "m.mentions": {}}
+    html = html_of(text)
+    if html is not None:
+        content["format"] = "org.matrix.custom.html"
+        content["formatted_body"] = html
+    return content
+
+
+def _fitting(content: dict[str, Any]) -> dict[str, Any]:
+    """The content, without its HTML where the event would become too large."""
+    if len(json.dumps(content)) > LARGEST:
+        for part in (content, content.get("m.new_content", {})):
+            part.pop("format", None)
+            part.pop("formatted_body", None)
+    return content

@@ -25,7 +25,7 @@ from hermes.gateway.platforms._shared.http import AccessToken, HttpApi, TokenRef
 from hermes.gateway.platforms._shared.receipt import dict_of, text_of
 
 ISSUER = "https://api.botframework.com"
-CHANNEL = "msteams"
+CHANNEL_ID = "msteams"
 SKEW = 300.0  # seconds by which clocks may differ
 _FRESH = 24 * 3600.0  # seconds for which the published keys are used
 _QUIET = 60.0  # seconds between two requests for keys because of one that is not known
@@ -62,7 +62,7 @@ async def claims(authorization: str, app_id: str, keys: PublishedKeys, issuer: s
     kind, _, token = authorization.partition(" ")
     try:
         key = await keys.get(str(jwt.get_unverified_header(token.strip()).get("kid")))
-        if kind.lower() != "bearer" or key is None or CHANNEL not in (key.get("endorsements") or ()):
+        if kind.lower() != "bearer" or key is None or CHANNEL_ID not in (key.get("endorsements") or ()):
             return None
         return jwt.decode(
             token.strip(), jwt.PyJWK(key, "RS256"), algorithms=["RS256"], audience=app_id, issuer=issuer, leeway=SKEW,

@@ -34,8 +34,7 @@ from hermes.gateway.platforms._shared.http import (
     json_object,
 )
 from hermes.gateway.platforms._shared.receipt import moment_of
-from hermes.gateway.platforms.wecom.adapter import WeCom, length
-from hermes.gateway.platforms.wecom.bot import KINDS, decrypted, key_of, media_kind
+from hermes.gateway.platforms.wecom.adapter import KINDS, WeCom, decrypted, key_of, length, media_kind
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse

@@ -24,12 +24,11 @@ from hermes.gateway.events import GROUP, Attachment, Chat, Choice, Event, Outgoi
 from hermes.gateway.platforms._shared.http import HttpApi, error_text, is_at, retry_after
 from hermes.gateway.platforms._shared.receipt import dict_of, hand_over, parsed, read_object
 from hermes.gateway.platforms._shared.tasks import Recent, SentMessages
-from hermes.gateway.platforms.whatsapp.adapter import WhatsApp, formatted, one_line
-from hermes.gateway.platforms.whatsapp.incoming import BUSINESS_SCOPED
+from hermes.gateway.platforms.whatsapp.adapter import BUSINESS_SCOPED, WhatsApp, formatted, one_line
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms._shared.listener import PlatformRequest, PlatformResponse
-    from hermes.gateway.platforms.whatsapp.incoming import DeliveryReader, Failed
+    from hermes.gateway.platforms.whatsapp.adapter import DeliveryReader, Failed
 
 _LOGIN = frozenset({0, 190})
 _RIGHTS = frozenset({3, 10, 368, 131031, *range(200, 300)})
@@ -171,7 +170,7 @@ class CloudNumber(WhatsApp[GraphApi]):
 
     async def begin(self, link: Link, api: GraphApi) -> None:
         """Log in and register the webhook."""
-        from hermes.gateway.platforms.whatsapp.incoming import DeliveryReader
+        from hermes.gateway.platforms.whatsapp.adapter import DeliveryReader
 
         self._link = link
         identity = await self.check()
