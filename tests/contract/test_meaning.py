@@ -217,6 +217,7 @@ def test_filters_apply_before_the_nearest_are_chosen(db):
     assert [hit["session_id"] for hit in early] == ["near-0"]
 
 
+@pytest.mark.thorough
 def test_a_page_outside_the_filter_is_no_candidate(db):
     """A long session: its nearest messages are too old, and the filter leaves some that lie far behind them."""
     late = "Today we brought a puppy home from the shelter."
