@@ -76,14 +76,13 @@ def widened(tree: Node, parts: Mapping[str, Sequence[Node]]) -> Node:
 # ---------------------------------------------------------------------------------------- a text against a tree
 
 
-class Check:
-    """Checks the text of a message, where the index alone can't decide. See `holds`."""
+Check = Callable[[str], bool]
+"""Tests the folded text of a message, where the index alone can't decide."""
 
-    def __init__(self, tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> None:
-        self._tree, self._literal, self._inside = tree, literal, inside
 
-    def __call__(self, text: str) -> bool:
-        return holds(self._tree, text, self._literal, inside=self._inside)
+def checking(tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> Check:
+    """A check of texts by `holds`."""
+    return lambda text: holds(tree, text, literal, inside=inside)
 
 
 def holds(tree: Node, text: str, literal: Collection[str], *, inside: bool = False) -> bool:
