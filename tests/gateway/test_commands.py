@@ -352,19 +352,6 @@ def test_reset_begins_a_new_session(lab: PlainLab, model: Echo) -> None:
         assert gateway.db.session_count() == 2
 
 
-def test_insights_count_what_the_person_may_see(lab: PlainLab, model: Echo) -> None:
-    with running(lab, model) as gateway:
-        owner, bob = Talk(lab, gateway), Talk(lab, gateway, who="bob")
-        owner("one")
-        owner("two")
-        assert "Nothing in the last 7 days" in bob("/insights 7")
-        bob("three")
-        assert "The last 30 days**: 1 session, 2 messages" in bob("/insights")
-        assert "2 sessions, 6 messages" in owner("/insights")
-        assert "a number" in owner("/insights soon")
-        assert "a number" in owner("/insights 0")
-
-
 def test_save_sends_the_conversation_as_a_file_each_time(lab: PlainLab, model: Echo) -> None:
     with running(lab, model) as gateway:
         talk = Talk(lab, gateway)
