@@ -186,14 +186,6 @@ def test_any_time_has_its_hour(db, moment):
     assert [hour for hour, count in enumerate(found["by_hour"]) if count] == [int(moment // 3600) % 24]
 
 
-def test_it_agrees_with_the_counts_of_the_store(db):
-    talk(db, "a", "one", "two", "three")
-    talk(db, "b", "four", source="telegram")
-    found = db.insights()
-    assert found["messages"] == db.message_count() and found["sessions"] == db.session_count()
-    assert db.insights(source="telegram")["messages"] == 1
-
-
 def test_carried_messages_count_once(db):
     ids = talk(db, "a", "one", "two", "three")
     db.branch_session("a", "b", at_message=ids[1])
@@ -202,15 +194,6 @@ def test_carried_messages_count_once(db):
     found = db.insights()
     assert found["messages"] == 4  # three said, one summary
     assert sum(found["by_hour"]) == 4
-
-
-def test_what_is_in_the_trash_does_not_count_until_it_is_back(db):
-    talk(db, "a", "one", "two")
-    db.update_token_counts("a", input_tokens=5)
-    db.trash_session("a")
-    assert db.insights()["sessions"] == 0 and db.insights()["tokens"]["input"] == 0
-    db.restore_session("a")
-    assert db.insights()["messages"] == 2 and db.insights()["tokens"]["input"] == 5
 
 
 def test_an_unknown_price_is_not_zero(db):

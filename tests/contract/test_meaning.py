@@ -15,7 +15,7 @@ from hermes.errors import InvalidInput
 from hermes.store.api.session_db import SessionDB
 from hermes.store.exchange.copy import move
 from hermes.store.records.codec import Blob
-from hermes.store.search import encoders, reranking
+from hermes.store.search import encoders
 from tests.support.sizes import size
 from tests.support.waiting import until
 
@@ -91,29 +91,6 @@ def test_a_question_about_something_else_has_no_answer(db):
     db.index_meaning()
     assert db.search_messages("Which football club won the regional cup?") == []
     assert first(db, "Which instrument do I practise?") == "music"
-
-
-def test_vectors_are_those_of_a_recount_after_every_kind_of_change(db):
-    chats(db)
-    db.append_message("music", "tool", "exit status 0", tool_name="shell", tool_call_id="c")
-    db.index_meaning()
-    assert rows(db) == recount(db)
-    db.delete_session("flight")
-    db.rewind("animal", db.get_messages("animal")[-1]["id"])
-    mine = db.get_messages("broken")
-    db.edit_message(mine[0]["id"], "The roof of the garage leaks.")
-    db.redact_message(mine[1]["id"])
-    assert not rows(db).get(mine[1]["id"])  # at once: a vector tells what was said
-    exported = db.export_session("music")
-    db.delete_session("music")
-    db.import_sessions([exported])
-    db.create_session("next", "cli", parent_session_id="animal")
-    db.append_message("next", "user", "A summary: the puppy is called Rex.")
-    assert set(rows(db)) <= set(recount(db))
-    assert db.index_meaning() > 0 and rows(db) == recount(db)
-    assert [one["pending"] for one in db.meaning_status()] == [0]
-    assert first(db, "Is it raining into the building?") == "broken"
-    assert all(hit["id"] != mine[1]["id"] for hit in db.search_messages("who should be called", limit=50))
 
 
 SAID = ("The boiler is broken.", "We adopted a puppy.", "Our plane leaves on Saturday.", "I practise the cello.", "")
@@ -240,27 +217,7 @@ def test_filters_apply_before_the_nearest_are_chosen(db):
     assert [hit["session_id"] for hit in early] == ["near-0"]
 
 
-def test_sessions_outside_the_filter_are_passed_over_however_many_are_nearer(db, monkeypatch):
-    """Whether a session may be seen is read for a few of the nearest, then for more."""
-    for number in range(30):
-        db.create_session(f"near-{number}", "cli", started_at=1_000.0 + number)
-        db.append_message(f"near-{number}", "user", NEARER, timestamp=1_000.0 + number)
-    talk(db, "far", FARTHER, source="telegram")
-    db.index_meaning()
-    wanted = [
-        {},
-        {"source_filter": ["telegram"]},
-        {"since": 2_000.0},
-        {"since": 1_010.0, "until": 1_012.0},
-        {"until": 1.0},
-    ]
-    at_once = [db.search_messages(ASKED, by="meaning", **narrowed) for narrowed in wanted]
-    assert [len({hit["session_id"] for hit in hits}) for hits in at_once][1:] == [1, 1, 3, 0]
-    for first_checked in (1, 2, 7):
-        monkeypatch.setattr(reranking, "FIRST_CHECKED", first_checked)
-        assert [db.search_messages(ASKED, by="meaning", **narrowed) for narrowed in wanted] == at_once
-
-
+@pytest.mark.thorough
 def test_a_page_outside_the_filter_is_no_candidate(db):
     """A long session: its nearest messages are too old, and the filter leaves some that lie far behind them."""
     late = "Today we brought a puppy home from the shelter."
@@ -272,20 +229,6 @@ def test_a_page_outside_the_filter_is_no_candidate(db):
     db.index_meaning()
     hits = db.search_messages(ASKED, since=1_400.0, by="meaning")
     assert [hit["timestamp"] for hit in hits][:1] == [1_490.0] and min(hit["timestamp"] for hit in hits) >= 1_400.0
-
-
-def test_deleted_sessions_take_no_place_of_others(db):
-    for number in range(60):
-        talk(db, f"near-{number}", NEARER)
-    talk(db, "far", FARTHER)
-    db.index_meaning()
-    assert "near" in first(db, ASKED)
-    for number in range(60):
-        db.delete_session(f"near-{number}")
-    assert first(db, ASKED) == "far"
-    talk(db, "near-1", NEARER)
-    db.index_meaning()
-    assert first(db, ASKED) == "near-1"
 
 
 def test_vectors_of_new_messages_are_made_in_the_background(db):

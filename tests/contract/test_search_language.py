@@ -71,21 +71,6 @@ def test_each_form(store, query, expected):
     assert names(store, query) == expected
 
 
-@pytest.mark.parametrize(
-    ("query", "same_as"),
-    [
-        ("python OR docker deployment", "python OR (docker AND deployment)"),
-        ("docker deployment OR python", "(docker AND deployment) OR python"),
-        ("java OR python NOT beside", "java OR (python NOT beside)"),
-        ("docker AND kubernetes OR python AND java", "(docker AND kubernetes) OR (python AND java)"),
-        ("python NOT java NOT readable", "(python NOT java) NOT readable"),
-        ("docker kubernetes NOT deployment", "docker AND (kubernetes NOT deployment)"),
-    ],
-)
-def test_not_binds_before_and_before_or(store, query, same_as):
-    assert names(store, query) == names(store, same_as)
-
-
 def test_precedence_by_its_result(store):
     assert names(store, "java OR python NOT beside") == {"ja", "pyja", "py"}
     assert names(store, "(java OR python) NOT beside") == {"ja", "py"}
@@ -97,12 +82,6 @@ def test_operators_are_upper_case_only(store):
     """In lower case they are words: "docker or kubernetes" asks for all three."""
     assert names(store, "docker or kubernetes") == set()
     assert names(store, "docker and kubernetes") == {"dk"}
-
-
-def test_operators_inside_quotes_are_words(db):
-    (yes,) = talk(db, "a", "this or that OR other")
-    talk(db, "b", "that other")
-    assert found(db, '"that OR other"') == {yes}
 
 
 @pytest.mark.parametrize("query", ["hello AND", "AND hello", "hello OR", "OR hello", "hello AND AND", "(hello AND)"])
@@ -136,7 +115,6 @@ def test_case_and_accents_do_not_matter(db):
     [
         ("tell me why it broke", "why?"),
         ("well it's raining", "it's"),
-        ("well it's raining", "it’s"),
         ("see a/b.py for that", "a/b.py"),
         ("log in as user@host please", "user@host"),
         ("we are at 50% now", "50%"),
@@ -144,37 +122,26 @@ def test_case_and_accents_do_not_matter(db):
         ("the chat-send command", "chat-send"),
         ("an unmatched quote here", 'unmatched"'),
         ("an unmatched quote here", '"unmatched quote'),
-        ("an unmatched quote here", '"unmatched" "quote'),
         ("brackets are fine", "(brackets"),
-        ("brackets are fine", "brackets)"),
         ("brackets are fine", ")(brackets)("),
         ("call foo() now", "foo()"),
-        ("a column: value", "column:value"),
         ("the content: column and value", "content:column"),
         ("caret and braces", "^caret"),
-        ("caret and braces", "{braces}"),
         ("plus and -minus", "+plus -minus"),
         ("stars everywhere", "*stars*"),
-        ("stars everywhere", "stars **"),
         ("the near miss", "NEAR(miss)"),
-        ("c++ and c# code", "c++"),
         ("version 3.11.4 is out", "3.11.4"),
         ("visit https://example.org/a?b=c#d today", "https://example.org/a?b=c#d"),
         (r"open C:\Users\me\file.txt", r"C:\Users\me\file.txt"),
         ("set MY_VAR_NAME=3", "MY_VAR_NAME"),
-        ("set MY_VAR_NAME=3", "$MY_VAR_NAME"),
         ("the self.assertEqual(a, b) line", "self.assertEqual(a,"),
         ("don’t panic", "don't"),
         ("say “hello there” twice", "“hello there”"),
-        ("e-mail me", "e-mail"),
         ("comma, separated; list", "comma,separated"),
         ("nul in the query", "nul\x00"),
         ("surrogate in the query", "surrogate \ud800"),
-        ("tabs and lines", "tabs\t\n\r lines"),
         ("full width ＡＢＣ text", "ＡＢＣ"),
-        ("price is 5€", "5€"),
         ("<b>bold</b> move", "<b>bold</b>"),
-        ("it is 12:30 now", "12:30"),
         ("rm -rf /tmp/x", "rm -rf /tmp/x"),
         ("-- a comment; DROP TABLE", "'; DROP TABLE --"),
     ],
@@ -218,11 +185,6 @@ def test_hyphenated_dotted_and_slashed_terms_are_phrases(db, query, yes, no):
     (wanted,) = talk(db, "a", yes)
     talk(db, "b", no)
     assert found(db, query) == {wanted}
-
-
-def test_an_empty_phrase_beside_a_word_does_not_hide_it(db):
-    (message_id,) = talk(db, "a", "hello there")
-    assert found(db, 'hello ""') == {message_id}
 
 
 # ------------------------------------------------------------------ what is searched
@@ -334,15 +296,6 @@ def test_full_hits_come_before_relaxed_ones_and_are_not_marked(db):
         assert hit["relaxed"] is True and hit["id"] == part
 
 
-def test_paging_through_relaxed_hits_neither_skips_nor_repeats(db):
-    for n in range(12):
-        talk(db, f"s{n}", "the nginx proxy number " + "x" * n)
-    query = "where does nginx keep the proxy certificates"
-    whole = [hit["id"] for hit in db.search_messages(query, limit=50)]
-    pages = [hit["id"] for offset in range(0, 15, 5) for hit in db.search_messages(query, limit=5, offset=offset)]
-    assert len(whole) == 12 and pages == whole
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -389,45 +342,27 @@ def world(db):
     ("query", "expected"),
     [
         ("部", {"zh", "glued"}),
-        ("库", {"zh", "zh2"}),
-        ("案", {"zh"}),
-        ("我", {"zh"}),
         ("部署", {"zh", "glued"}),
-        ("数据", {"zh", "zh2"}),
-        ("数据库", {"zh"}),
         ("数据库的部署", {"zh"}),
         ("我们讨论了数据库的部署方案", {"zh"}),
         ("据部", set()),
-        ("Docker", {"glued"}),
         ("docker", {"glued"}),
         ("Docker部署", {"glued"}),
-        ("用Docker", {"glued"}),
         ("微服务v2", {"glued"}),
-        ("v2版本", {"glued"}),
         ("v2", {"glued"}),
-        ("コンテナ", {"ja"}),
         ("設定", {"ja"}),
-        ("テナ", {"ja"}),
         ("を", {"ja"}),
         ("데이터베이스", {"ko"}),
         ("베이스", {"ko"}),
-        ("백업", {"ko"}),
         ("อาหาร", {"th"}),
         ("อาหารไทย", {"th"}),
-        ("พรุ่งนี้", {"th"}),
         ("đặt vé", {"vi"}),
         ("dat ve", {"vi"}),
-        ("máy bay", {"vi"}),
-        ("may bay", {"vi"}),
-        ("Hà Nội", {"vi"}),
-        ("ha noi", {"vi"}),
         ('"dat ve may bay"', {"vi"}),
         ("UserById", {"id"}),
         ("userbyid", {"id"}),
-        ("getUser", {"id"}),
         ("etUserBy", {"id"}),
         ("http_response", {"id"}),
-        ("http", {"id"}),
         ("nglis", {"en"}),
     ],
 )
@@ -442,9 +377,6 @@ def test_every_script_and_substring_is_found_with_its_marker(world, query, expec
     ("query", "marked_text"),
     [
         ("部署", "部署"),
-        ("数据库", "数据库"),
-        ("案", "案"),
-        ("コンテナ", "コンテナ"),
         ("อาหาร", "อาหาร"),
         ("UserById", "userbyid"),
     ],
@@ -461,22 +393,15 @@ def test_the_marker_holds_what_was_asked(world, query, marked_text):
     ("query", "expected"),
     [
         ("部署 数据库", {"zh"}),
-        ("部署 AND 数据", {"zh"}),
         ("部署 NOT 数据库", {"glued"}),
         ("部署 NOT 数", {"glued"}),
         ("设定 OR 設定", {"ja"}),
-        ("案 OR を", {"zh", "ja"}),
-        ("数据 NOT 部署", {"zh2"}),
         ("Docker AND 部署", {"glued"}),
-        ("Docker NOT 部署", set()),
         ("(部署 OR 设) Docker", {"glued"}),
-        ("อาหาร OR 部署", {"th", "zh", "glued"}),
         ("อาหาร NOT ไทย", set()),
         ("UserById OR 백업", {"id", "ko"}),
         ("UserById AND http_response", {"id"}),
         ("UserById NOT http_response", set()),
-        ("UserById docker", set()),
-        ("ve NOT bay", set()),
         ('"数据库" "部署"', {"zh"}),
         ("数据*", {"zh", "zh2"}),
     ],
@@ -553,15 +478,11 @@ def test_the_greek_final_sigma_is_a_sigma(db):
     ids_ = talk(
         db, "s", "η ΟΔΟΣ είναι κλειστή", "η οδός είναι ανοιχτή", "οδοσ, as some type it", "ο δρόμος", "οδοσήμανση"
     )
-    for query in ("οδός", "ΟΔΟΣ", "οδοσ", "οδος"):
-        assert fully_found(db, query) >= set(ids_[:3]), query
-    assert fully_found(db, '"η οδός είναι"') == set(ids_[:2])
-    assert fully_found(db, "οδος*") == {*ids_[:3], ids_[4]}
-    assert fully_found(db, "ρομος") == {ids_[3]}
-    db.catch_up()
-    for query in ("οδός", "ΟΔΟΣ", "οδοσ", "οδος"):
-        assert fully_found(db, query) >= set(ids_[:3]), query
-    assert fully_found(db, '"η οδός είναι"') == set(ids_[:2])
-    assert fully_found(db, "οδος*") == {*ids_[:3], ids_[4]}
-    assert fully_found(db, "ρομος") == {ids_[3]}
+    for _ in range(2):  # above the mark, and indexed
+        for query in ("οδός", "ΟΔΟΣ", "οδοσ", "οδος"):
+            assert fully_found(db, query) >= set(ids_[:3]), query
+        assert fully_found(db, '"η οδός είναι"') == set(ids_[:2])
+        assert fully_found(db, "οδος*") == {*ids_[:3], ids_[4]}
+        assert fully_found(db, "ρομος") == {ids_[3]}
+        db.catch_up()
     assert db.check() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from . import talk
+from hermes_state import SessionDB
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # man, woman, girl, joined
 
@@ -44,19 +44,9 @@ def test_sanitising(db, given, cleaned):
         assert db.sanitize_title(given) == cleaned
 
 
-@pytest.mark.parametrize("empty", ["", " ", "\t\n", "\u200b", "\x00\x01", "\u202e \u200b", "\u3000"])
-def test_what_is_empty_after_cleaning_is_none(db, empty):
-    assert db.sanitize_title(empty) is None
-
-
-def test_none_is_none(db):
-    assert db.sanitize_title(None) is None
-
-
-def test_sanitize_title_is_static():
-    from hermes_state import SessionDB
-
-    assert SessionDB.sanitize_title("  a  b ") == "a b"
+@pytest.mark.parametrize("empty", [None, "", "\t\n", "\u202e \u200b", "\u3000"])
+def test_what_is_empty_after_cleaning_is_none(empty):
+    assert SessionDB.sanitize_title(empty) is None
 
 
 def test_a_hundred_characters_fit_and_one_more_is_an_error_not_a_cut(db):
@@ -96,13 +86,6 @@ def test_an_empty_title_clears(db):
     titled(db, "t", "x")
 
 
-def test_many_sessions_may_have_no_title(db):
-    for name in "abc":
-        db.create_session(name, "cli")
-        assert db.set_session_title(name, "  ") is True
-        assert db.get_session_title(name) is None
-
-
 def test_a_clash_is_an_error_that_names_the_holder(db):
     from hermes.errors import TitleClash
 
@@ -112,10 +95,6 @@ def test_a_clash_is_an_error_that_names_the_holder(db):
         db.set_session_title("s", " taken ")
     assert isinstance(error.value, ValueError)
     assert db.get_session_title("s") == "mine" and db.get_session_title("holder-1") == "taken"
-
-
-def test_setting_ones_own_title_again_is_no_clash(db):
-    titled(db, "s", "mine")
     assert db.set_session_title("s", "mine") is True
 
 
@@ -155,12 +134,6 @@ def test_compression_numbers_the_titles_and_the_base_gives_the_newest(db):
     assert db.get_next_title_in_lineage("my project") == "my project #4"
 
 
-def test_an_untitled_session_continues_untitled(db):
-    talk(db, "a", "hi")
-    compress(db, "a", "b")
-    assert db.get_session_title("b") is None
-
-
 def test_resolving_a_numbered_title_still_finds_that_family(db):
     """ "my project #2" names one session exactly; asking for it never gives a stranger."""
     titled(db, "a", "my project")
@@ -175,12 +148,6 @@ def test_a_family_whose_base_is_gone_is_still_found(db):
     compress(db, "a", "b")
     db.delete_session("a")
     assert db.resolve_session_by_title("my project") == "b"
-
-
-def test_resolving_an_unknown_title_is_none(db):
-    titled(db, "a", "my project")
-    assert db.resolve_session_by_title("my") is None
-    assert db.resolve_session_by_title("") is None
 
 
 def test_the_title_a_person_types(db):
@@ -206,14 +173,6 @@ def test_a_person_finds_only_titles_of_their_own(db):
     assert db.sessions_meant_by_title("parser") == ["b", "a"]
 
 
-def test_number_ten_is_newer_than_number_nine(db):
-    titled(db, "s1", "x")
-    for n in range(2, 12):
-        titled(db, f"s{n}", f"x #{n}")
-    assert db.resolve_session_by_title("x") == "s11"
-    assert db.get_next_title_in_lineage("x") == "x #12"
-
-
 def test_the_next_title(db):
     assert db.get_next_title_in_lineage("x") == "x"
     titled(db, "a", "x")
@@ -221,8 +180,10 @@ def test_the_next_title(db):
     titled(db, "b", "x #2")
     assert db.get_next_title_in_lineage("x") == "x #3"
     assert db.get_next_title_in_lineage("x #2") == "x #3"
-    titled(db, "c", db.get_next_title_in_lineage("x #2"))
-    assert db.resolve_session_by_title("x") == "c"
+    for number in range(3, 12):
+        titled(db, f"s{number}", f"x #{number}")
+    assert db.resolve_session_by_title("x") == "s11", "ten is newer than nine"
+    assert db.get_next_title_in_lineage("x") == "x #12"
 
 
 def test_a_hash_in_a_title_makes_no_family(db):
@@ -299,13 +260,6 @@ def test_compressing_when_the_next_number_is_taken_goes_on_counting(db):
     compress(db, "a", "b")
     assert db.get_session_title("b") == "x #3"
     assert db.resolve_session_by_title("x") == "b"
-
-
-def test_titles_with_emoji_families_and_accents_are_found_as_typed(db):
-    for n, title in enumerate([f"{FAMILY} holiday", "café", "データベース設計", "Ünïcödé", 'it\'s 50% "done"']):
-        titled(db, f"s{n}", title)
-        assert db.get_session_by_title(title)["id"] == f"s{n}"
-        assert db.resolve_session_by_title(title) == f"s{n}"
 
 
 @pytest.mark.parametrize("number", ["0", "1", "02", "9" * 30, "²", "٣", "-1"])

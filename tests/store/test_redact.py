@@ -36,40 +36,27 @@ LOOKALIKES = [
     '{"type": "thinking", "signature": "' + base64.b64encode(bytes(range(200))).decode() + '"}',
     '{"encrypted_content": "gAAAAAB' + base64.urlsafe_b64encode(bytes(range(150))).decode() + '"}',
     "pk_" + "live_51H8xYzAbCdEfGhIjKlMnOpQrStUvWxYz is the publishable key",
-    "order prod_NWjs8kKbJWmuuc, price_1MoBy5LkdIwHu7ixZhnattbh, cus_NffrFeUfNV2Hib",
-    "google_analytics: UA-12345678-1, G-ABCDEF1234",
     "AC" + "0123456789abcdef0123456789abcdef is a Twilio account",
-    "/usr/lib/python3/dist-packages/pip-22.3.1.dist-info/RECORD,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0",
     "go: github.com/pkg/errors v0.9.1 h1:FEBLx1zS214owpjy7qsBeixbURkuhQAwrK5UwLGTwt4=",
     # words that only begin like a token
     "pip install sk-learn-contrib-extras-and-more-things",
     ".sk-toggleable__content-arrow-2x{max-height:0}",
-    "npm_config_cache=/tmp/npm npm_package_name_with_a_long_tail=x",
     "https://example.org/pypi-mirror-for-internal-use-2024/simple/",
-    "The prefix AKIA marks access keys; AKIAIOSFODNN is too short.",
-    "def gh_pages_deploy_to_production_v2(): ...",
     "glpat-tern matching, xoxb-your-token-goes-here",
-    "hf_hub_download_with_retries_and_more()",
-    "eyJ is how a JWT starts",
     "function eyJhbGciOiJIUzI1NiIsInR5cCI6(a,b){return a.eyJ(b)}",
-    "whsec_your_webhook_signing_secret",
     "2024-01-01T00:00:00.000000:AAAAAAAAAAAA and 1700000000:another_long_identifier_of_size_35x",
     # headers in prose and with placeholders
     "Basic authentication is not enough; use Bearer authentication.",
     "WWW-Authenticate: Bearer realm=example, error=invalid_token",
-    "Error 401: Bearer token required",
     "Authorization: Bearer <token>",
     'headers={"Authorization": f"Bearer {self.access_token}"}',
     "-H 'Authorization: Bearer $GITHUB_TOKEN_FOR_CI'",
     "Authorization: Basic authentication",
     # URLs without a password
     "https://user@example.org/path and ssh://git@github.com:22/acme/site.git",
-    "http://localhost:8080/users/me@example.org",
     "postgres://user:${DB_PASSWORD}@localhost/app",
     "postgres://user:password@localhost/app",
-    "mail alice@example.org or see http://127.0.0.1:3000",
     # assignments without a secret
-    "API_KEY=<your key>",
     "OPENAI_API_KEY=sk-xxxxxxxxxxxxxxxxxxxxxxxxxxxx",
     "export TOKEN=$OTHER_TOKEN PASSWORD=${PASSWORD:-}",
     'password = os.environ["DB_PASSWORD"]\ntoken = os.getenv("TOKEN2")',
@@ -85,31 +72,23 @@ LOOKALIKES = [
     'if password == "" or passphrase != "required": raise AuthError(password=password)',
     "PASS: test_login_2 (0.01s)\n# PASS=153 FAIL=2\nbypass: a1b2c3d4",
     "password: required\ntoken: str\nsecret: optional\napi_key: string\npasswd: hidden",
-    "password = get_password()\ntoken = make_token2(user1)\nsecret = read2()\npassword = input2.value",
-    "password=None, token=null, secret=false, api_key=undefined, passwd=nil",
     "password: {{ vault_password1 }}\ntoken: {{token2}}\nsecret: <% secret3 %>\napi_key=${API_KEY2}",
-    "password=$PASS1 token=$TOKEN2 secret=$(cat key2) pwd=%PWD1%",
-    "password: ****\npassword: ••••••••\ntoken: ********1234\nsecret=xxxxxxxx1",
     "password: str = Field(min_length=8)\ntoken: Optional[Token2]\nsecret: bytes32\napi_key: SecretStr | None",
     "password=password1, password: new_password2, password=user1_password, password = dbPassword2",
     "token=token2, token: 2fa_token, secret=secret_name_2, api_key=api_key_v2, api_key: key1, token=HTTP2Token",
     "secret: oauth2token\ntoken: v1beta1\ntoken = base64encoded\napi_key: sha256sum\nsecret: k8s-name\ntoken: eth0",
-    "token = 1*tchar\npassword: see 1Password\nsecret: t2.micro\ntoken=abc",
     '"minipass": "^7.1.2", "jsonwebtoken": "9.0.2", label_password: "Passwort"',
     # commands with placeholders, or with options that only look alike
     "curl -u user:pass https://example.org\ncurl --user username:password https://example.org",
     "curl -u $USER:$PASS https://example.org; curl -u '<user>:<password>' https://example.org",
     'curl -u "${USER}:${PASSWORD}" https://example.org -u your_name:your_password',
     "curl -u ada: https://example.org && docker run -u 1000:1000 -p 8080:80 nginx",
-    "see the curl manual\ndocker run -u app:staff42 -p 5432:5432 image",
     "mysql -u root -p shop\nmysql -uroot -p$MYSQL_PASSWORD shop\nmysqldump -p<password> shop",
     "mysql --password=$(cat key) --port=3306 -P3307; mkdir -p4days/x; ssh -p2222 host; the mysql client -p option",
     "PGPASSWORD=$PGPASSWORD psql -U app\nredis-cli -a $REDIS_PASS PING\nredis-cli -h cache --scan -a",
-    "sshpass -p <password> ssh host; sshpass -e ssh -p 2222 host2\nsshpass -p $PASS ssh -p 2222 host",
     "machine learning login flow password reset\nmachine <host> login <user> password <password>",
     "Cookie: theme=dark; lang=en\nSet-Cookie: <name>=<value>; Path=/; Max-Age=3600; SameSite=Lax",
     'Cookie: session=$SESSION\nA cookie: name=value pairs. {"Cookie": "sid=..."} Cookies: 2 (1.5 KB)',
-    "Cookie: sessionid=your_session_id; token=<token>",
     "key-value store, key-deadbeef, primary-key-0123456789abcdef0123456789abcdef",
     "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     "--password PASSWORD, --password=FILE; tool --password stdin; use --password to set one; --password $PW --pass <pw>",
@@ -119,7 +98,6 @@ LOOKALIKES = [
     "the password is incorrect; the password is required, the password is \"missing\" and my password is 'too short'",
     "The password is hashed, the password is SHA-256 and salted; the password is argon2id; the password is base64-encoded",
     "the password is 8 characters long, the password is 12-64 characters, the password is 100% safe",
-    "my password is the same as on GitHub; the password is GitHub's; my password is 2FA-protected; the password is in 1Password",
     "The password is $DB_PASSWORD, the password is <your password>, the password is ******** and the password is db_password2",
     "Das Passwort ist falsch. Das Passwort ist abgelaufen! mon mot de passe est incorrect, la contraseña es incorrecta",
 ]  # fmt: skip
@@ -132,13 +110,8 @@ def test_the_lists_are_as_long_as_promised() -> None:
 
 @pytest.mark.parametrize(("kind", "around", "secret"), SECRETS, ids=[f"{i}-{s[0]}" for i, s in enumerate(SECRETS)])
 def test_a_secret_is_masked_and_the_text_around_it_kept(kind: str, around: str, secret: str) -> None:
-    text = around.replace("§", secret)
-    assert redact(text) == around.replace("§", f"[masked:{kind}]")
-
-
-@pytest.mark.parametrize(("kind", "around", "secret"), SECRETS, ids=[f"{i}-{s[0]}" for i, s in enumerate(SECRETS)])
-def test_a_secret_is_masked_wherever_it_stands(kind: str, around: str, secret: str) -> None:
     line, masked = around.replace("§", secret), around.replace("§", f"[masked:{kind}]")
+    assert redact(line) == masked
     prose = "Some words before, ein paar Wörter, 一些文字.\n"
     assert redact(f"{prose}{line}\n{prose}") == f"{prose}{masked}\n{prose}"
     assert redact(json.dumps([prose + line + "\n"])) == json.dumps([prose + masked + "\n"])  # as in a tool call

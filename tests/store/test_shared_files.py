@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import warnings
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,7 +154,8 @@ def test_a_file_of_ours_stays_ours_whatever_another_program_wrote_into_it(tmp_pa
         assert [hit["session_id"] for hit in db.search_messages("theirs")] == ["theirs"]
         db.append_message("ours", "user", "gone on with")
         db.catch_up()
-        assert any(isinstance(one, list) for one in texts(db, "ours"))
+        parts = next(one for one in texts(db, "ours") if isinstance(one, list))
+        assert b64decode(parts[1]["image_url"]["url"].partition(",")[2]) == PICTURE  # stays as the program wrote it
         assert db.check() == []
     columns = {row[1] for row in plain_sql(path, "PRAGMA table_info(messages)")}
     assert {"active", "compacted", "observed", "api_content", "meta"} <= columns

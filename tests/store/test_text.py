@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hermes.store.engines.postgres import lexemes
 from hermes.store.engines.sqlite import fulltext
-from hermes.store.text.index_text import fold, lacks_one, phrase, pieces, plain
+from hermes.store.text.index_text import fold, phrase, pieces
 from hermes.store.text.query import MAX_PHRASE_WORDS, parse
 
 pytestmark = pytest.mark.mechanism
-
-LETTERS = st.text("aenvAE_0\u00e9\u0301\u017f\ufb01\uff41\u212a\u2014\u2500\u4e2d\\u1/\"' \n\ud83d", max_size=12)
-PARTS = st.text("aenv_0fiku1", min_size=1, max_size=4)
-
-
-@given(LETTERS, LETTERS, PARTS, st.sampled_from(["text", "json", "escaped", "nested", "cut"]))
-@example("va\u0301_", "defaul", "va_de", "text")
-@example("\ufb01", "x", "fi", "escaped")
-@example("\\u00e9", "", "00e9", "text")
-def test_a_text_that_has_a_part_is_not_said_to_lack_it(left: str, right: str, part: str, form: str) -> None:
-    text = left + right
-    source = {
-        "text": text,
-        "json": json.dumps({"a": left, "b": [right, 1, None]}, ensure_ascii=False),
-        "escaped": json.dumps([text]),
-        "nested": json.dumps({"a": json.dumps({"b": text})}),
-        "cut": json.dumps({"a": text})[:-2],
-    }[form]
-    if part in fold(plain(source)):
-        assert not lacks_one(source, [part])
-
-
-@given(st.sampled_from(["ascii", "not"]), PARTS)
-def test_a_text_without_a_part_is_told(kind: str, part: str) -> None:
-    other = "x" * 50 + ("" if kind == "ascii" else "\u2014\u4e2d")
-    assert lacks_one(other, [part]) and not lacks_one(other + part.upper(), [part])
 
 
 @given(st.text("aZ0_-. '\u00e9", max_size=20))

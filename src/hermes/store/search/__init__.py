@@ -20,7 +20,7 @@ from hermes.store.records.listing import checked_page
 from hermes.store.records.visibility import Filters, User, scope_of
 from hermes.store.search import matching
 from hermes.store.search.hits import RANKED, Hits
-from hermes.store.search.matching import Check, either
+from hermes.store.search.matching import checking, either
 from hermes.store.search.showing import Needle, needle, shown
 from hermes.store.text.index_text import fold, has_no_word_border, id_word, phrase, pieces
 from hermes.store.text.query import And, Leaf, Node, Query, dropped, parse, positive
@@ -75,7 +75,7 @@ def _find(hits: Hits, query: Query, tree: Node) -> None:
         return
     # A name after NOT (UserById) is left out inside longer names, too: the texts decide.
     is_checked = any(map(matching.looks_like_a_name, dropped(tree)))
-    hits.add_matches(tree, "match", Check(tree) if is_checked else None)
+    hits.add_matches(tree, "match", checking(tree) if is_checked else None)
     if hits.missing > 0:
         _add_infixes(hits, tree)
     if hits.missing > 0 and isinstance(tree, Leaf):
@@ -87,7 +87,7 @@ def _find(hits: Hits, query: Query, tree: Node) -> None:
     if not hits.found and query.typed is not None:
         # `rm -rf x`: nothing has rm and x without rf, so messages with "-rf" as it was typed.
         literal = {leaf.text for leaf in positive(query.typed) if leaf.kind == "word" and leaf.text[:1] == "-"}
-        hits.add_matches(query.typed, "match", Check(query.typed, literal))
+        hits.add_matches(query.typed, "match", checking(query.typed, literal))
         hits.needles = _needles(list(positive(query.typed)))
 
 
@@ -121,7 +121,7 @@ def _add_calls(hits: Hits, leaf: Leaf) -> None:
 def _add_literal(hits: Hits, tree: Node, leaves: Sequence[Leaf]) -> None:
     """Only punctuation was typed: search for it literally, newest first."""
     wanted = [leaf.text for leaf in leaves]
-    check = Check(tree) if any(True for _ in dropped(tree)) else None
+    check = checking(tree) if any(True for _ in dropped(tree)) else None
 
     def passed(ids: Sequence[int]) -> set[int]:
         for text in wanted:
@@ -144,7 +144,7 @@ def _add_infixes(hits: Hits, tree: Node) -> None:
     literal = {
         text for text in typed if not _is_one_word(text)
     }  # what the texts must contain: words alone do not decide
-    check = Check(tree, literal, inside=True) if literal or any(True for _ in dropped(tree)) else None
+    check = checking(tree, literal, inside=True) if literal or any(True for _ in dropped(tree)) else None
     for start in range(0, max(map(len, parts.values())), MOST_WORDS):
         cut = {text: trees[start : start + MOST_WORDS] for text, trees in parts.items()}
         # A single word itself was already searched.

@@ -207,9 +207,9 @@ class Looked(NamedTuple):
     """The score of the session by words."""
     fits: bool
     """Whether the session is of the time that the question names."""
-    messages: Sequence[tuple[int, str, float]]
-    """The id, the beginning of the text, and how near it is to what the question means (0 without vectors). None are needed
-    without vectors where the question can name no person."""
+    messages: Sequence[tuple[int, str | None, float]]
+    """The id, who signed it, and how near it is to what the question means (0 without vectors). None are needed without vectors
+    where the question can name no person."""
 
 
 def is_weak(
@@ -223,10 +223,9 @@ def is_weak(
     has_year = _YEAR.search(folded) is not None
     if named_time and has_year and not any(session.fits for session in sessions):
         return True
-    signers = [[signer(text) for _, text, _ in session.messages] for session in sessions]
-    persons = _persons(question, {name for names in signers for name in names if name})
+    persons = _persons(question, {name for session in sessions for _, name, _ in session.messages if name})
     topic = [word for word in words if not word.is_name and not any(word.text in name for name in persons)]
-    if persons and _is_of_others(topic, sessions, signers, persons, with_vectors=related is not None):
+    if persons and _is_of_others(topic, sessions, persons, with_vectors=related is not None):
         return True
     if named_time and (has_year or not MONTHS.keys().isdisjoint(pieces(folded))):
         return _is_of_another_time(words, sessions, with_vectors=related is not None)
@@ -262,12 +261,7 @@ def _persons(question: str, signers: set[str]) -> set[str]:
 
 
 def _is_of_others(
-    topic: Sequence[QuestionWord],
-    sessions: Sequence[Looked],
-    signers: Sequence[Sequence[str | None]],
-    persons: set[str],
-    *,
-    with_vectors: bool,
+    topic: Sequence[QuestionWord], sessions: Sequence[Looked], persons: set[str], *, with_vectors: bool
 ) -> bool:
     """Whether others than the named persons speak of the topic. Where most messages are signed, a person's messages are those
     that they signed, else those of the sessions in which they signed one."""
@@ -276,12 +270,12 @@ def _is_of_others(
     for word in topic:
         for message_id in word.messages:
             share[message_id] += word.value / whole
-    names = [name for some in signers for name in some]
+    names = [name for session in sessions for _, name, _ in session.messages]
     each_signed = 2 * sum(name is not None for name in names) > len(names)
     parts: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    for session, some in zip(sessions, signers, strict=True):
-        is_theirs = not persons.isdisjoint(some)
-        for (message_id, _, near), name in zip(session.messages, some, strict=True):
+    for session in sessions:
+        is_theirs = any(name in persons for _, name, _ in session.messages)
+        for message_id, name, near in session.messages:
             parts[name in persons if each_signed else is_theirs].append((share.get(message_id, 0.0), near))
     lead, near_lead = _lead(parts)
     if each_signed:

@@ -19,7 +19,7 @@ import msgspec
 from hermes.store.engines.base import OWN, Candidate, Engine, Scope, Tx, rows_among
 from hermes.store.records.visibility import AUTOMATED
 from hermes.store.search.matching import Check, passing
-from hermes.store.text.query import Leaf, Node
+from hermes.store.text.query import Node
 
 if TYPE_CHECKING:
     from hermes.store.records.rows import Confidence
@@ -61,7 +61,6 @@ class Hits:
         self.found: list[Ranked] = []
         self.seen: set[int] = set()
         self.needles: list[Needle] = []
-        self._answers: dict[Leaf, tuple[int, list[Candidate]]] = {}
 
     @property
     def missing(self) -> int:
@@ -73,14 +72,8 @@ class Hits:
         return len(self.found) < self.need and len({hit.session_id for hit in self.found}) < 3
 
     def candidates(self, tree: Node, cap: int) -> list[Candidate]:
-        """The newest messages that match a tree. A leaf that was already searched is not searched again."""
-        if not isinstance(tree, Leaf):
-            return self.text.candidates(self.tx, tree, self.scope, cap)
-        last_cap, found = self._answers.get(tree, (0, []))
-        if cap > last_cap and len(found) == last_cap:
-            found = self.text.candidates(self.tx, tree, self.scope, cap)
-            self._answers[tree] = (cap, found)
-        return found[:cap]
+        """The newest messages that match a tree."""
+        return self.text.candidates(self.tx, tree, self.scope, cap)
 
     def blocks(self, tree: Node) -> Iterator[list[Candidate]]:
         """The messages that match a tree, newest first, in the pieces that are ranked together, until there are enough hits."""

@@ -3,13 +3,13 @@ those typed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hermes.store.engines.base import Tx, phrase_words, rows_among
 from hermes.store.records import codec
 from hermes.store.text import index_text
-from hermes.store.text.index_text import ASCII_WORD, UNSPACED, fold, index_words, lacks_one
+from hermes.store.text.index_text import ASCII_WORD, UNSPACED, fold, index_words
 from hermes.store.text.query import And, Leaf, Node, Not, Or, Query, parse, positive
 from hermes.store.text.stems import STOP_WORDS
 
@@ -76,15 +76,13 @@ def widened(tree: Node, parts: Mapping[str, Sequence[Node]]) -> Node:
 # ---------------------------------------------------------------------------------------- a text against a tree
 
 
-class Check:
-    """Checks the text of a message, where the index alone can't decide. See `holds` and `required`."""
+Check = Callable[[str], bool]
+"""Tests the folded text of a message, where the index alone can't decide."""
 
-    def __init__(self, tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> None:
-        self._tree, self._literal, self._inside = tree, literal, inside
-        self.required = [*required(tree, literal)]
 
-    def __call__(self, text: str) -> bool:
-        return holds(self._tree, text, self._literal, inside=self._inside)
+def checking(tree: Node, literal: Collection[str] = (), *, inside: bool = False) -> Check:
+    """A check of texts by `holds`."""
+    return lambda text: holds(tree, text, literal, inside=inside)
 
 
 def holds(tree: Node, text: str, literal: Collection[str], *, inside: bool = False) -> bool:
@@ -106,23 +104,6 @@ def text_test(query: str) -> Callable[[str], bool]:
     if not runs(signs):  # punctuation alone
         return lambda text: signs != "" and signs in fold(text)
     return lambda text: tree is not None and holds(tree, fold(text), ())
-
-
-def required(tree: Node, literal: Collection[str]) -> Iterator[str]:
-    """Parts contained in every text for which `holds` is true, of letters, digits and underscores of ASCII alone: JSON has no
-    escapes for these but `\\u`, so that its source contains them as well."""
-    if isinstance(tree, Leaf):
-        wanted = fold(tree.text)
-        plain = wanted.isascii() and wanted.replace("_", "a").isalnum()
-        if plain and tree.text in literal:
-            yield wanted
-        else:
-            yield from (run for run in runs(wanted) if run.isascii())
-    elif isinstance(tree, Not):
-        yield from required(tree.keep, literal)
-    elif isinstance(tree, And):
-        for child in tree.children:
-            yield from required(child, literal)
 
 
 def _is_in(tree: Node, text: str, inside: bool) -> bool:
@@ -155,13 +136,10 @@ def texts_of(whole: str | None, form: Any, calls: Any) -> list[str]:
 
 
 def passing(tx: Tx, check: Check, ids: Sequence[int]) -> set[int]:
-    """The messages whose folded text passes. One whose source lacks a part that is required is not parsed: most of them are
-    skipped so."""
+    """The messages whose folded text passes."""
     passed = set()
     for message_id, content, rest, form, calls in rows_among(tx, _TEXTS, ids):
         whole = codec.joined(content, rest)
-        if check.required and lacks_one(_source(whole, calls), check.required):
-            continue
         if check(fold("\n".join(texts_of(whole, form, calls)))):
             passed.add(message_id)
     return passed

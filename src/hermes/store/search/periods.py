@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 
 from hermes.store.text.index_text import fold, pieces
@@ -208,10 +209,9 @@ def periods(text: str, today: date) -> list[Period]:
 
 def without_times(text: str, now: float) -> str:
     """A question, folded, without the words that count from today ("two weeks ago"): messages of that day do not have them."""
-    try:
+    with suppress(OverflowError):
         return _relative(_folded(text), datetime.fromtimestamp(now).date())[1]
-    except OverflowError:
-        return fold(text)
+    return fold(text)
 
 
 def names_no_topic(text: str, now: float) -> bool:

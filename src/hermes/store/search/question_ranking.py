@@ -361,7 +361,9 @@ class QuestionRanking:
             if not some:
                 continue
             value = session.value if near is None else session.own + 2.0 * session.words
-            messages = [(one.id, one.text, sum(nearness.get(one.id, FAR))) for one in some] if is_read else []
+            messages = (
+                [(one.id, answers.signer(one.text), sum(nearness.get(one.id, FAR))) for one in some] if is_read else []
+            )
             looked.append(Looked(session.id, value, session.time > 0.0, messages))
         related = None if near is None else near.related
         return answers.is_weak(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cache, lru_cache
 from typing import Any
 
@@ -126,17 +126,6 @@ def keeps_ascii(text: str) -> bool:
         return True
     beyond = set(text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass"))
     return not any(_FOLDS[ord(character)][:1] in _FOLDED_TO for character in beyond)
-
-
-# Escapes of characters that may be folded to ASCII. Dashes and quotes, arrows, boxes and Chinese are not.
-_TELLING_ESCAPE = re.compile(r"\\u(?!2(?:0[1-5]|[235-9abAB])|[4-9]|30)")
-
-
-def lacks_one(source: str, parts: Sequence[str]) -> bool:
-    """Whether one of these parts (of ASCII letters, digits and underscores) is certainly not in the folded text that
-    `source`, perhaps JSON, stands for. Without folding it, which takes long; False where that is unknown."""
-    lowered = source.lower()
-    return any(part not in lowered for part in parts) and keeps_ascii(source) and not _TELLING_ESCAPE.search(source)
 
 
 def aligned(text: str) -> tuple[str, str]:
