@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 
 from hermes.agent.models.endpoint import EndpointModel
 from hermes.errors import SlowDown
-from hermes.gateway.connection import Connection
 from hermes.gateway.events import Chat, Event, Sender, as_json
 from hermes.gateway.settings import Timings
 from hermes.store.api.session_db import SessionDB
@@ -30,20 +28,6 @@ from tests.support.program import run
 from tests.support.sizes import size
 
 STREAMING = {"streaming": {"edit_interval": 0.1, "buffer_threshold": 20}}
-
-
-@pytest.fixture
-def forgetful() -> Iterator[ForgetfulLab]:
-    made = ForgetfulLab()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def letters() -> Iterator[LettersLab]:
-    made = LettersLab()
-    yield made
-    made.close()
 
 
 def nothing_waits(gateway: Any) -> bool:
@@ -534,16 +518,13 @@ def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, mode
 
 def test_deliveries_hold_up_nobody_else(lab: PlainLab, model: Echo) -> None:
     """One chat's wait is its own."""
-    with running(lab, model) as gateway:
-        lab.rate_limit(3.0)
+    with running(lab, model):
+        lab.rate_limit(600.0)
         lab.say("slowly", chat={"chat_id": "slow", "type": "dm"})
         until(lambda: not lab._waits)
-        begun = time.monotonic()
         lab.say("quickly", chat={"chat_id": "quick", "type": "dm"})
         until(lambda: lab.shown_in("quick") == ["echo: quickly"])
-        assert lab.shown_in("slow") == [] or time.monotonic() - begun > 2
-        until(lambda: lab.shown_in("slow") == ["echo: slowly"])
-        assert isinstance(gateway.connections["plain"], Connection)
+        assert lab.shown_in("slow") == []
 
 
 def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
