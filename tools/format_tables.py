@@ -15,21 +15,20 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes.store.coordination import cron
 from hermes.store.engines.sqlite import schema
-from hermes.store.exchange.sync import tables as sync_tables
-from hermes.store.gateway import tables as gateway_tables
-from hermes.store.search.meaning import vectors
+from hermes.store.exchange import collect
+from hermes.store.gateway import cron, routes
+from hermes.store.search import vectors
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "format.md"
 STATEMENTS = {  # by the module that declares them
     "engines/sqlite/schema.py": (
         *schema.TABLES, *schema.INSIDE, *schema.FULL_TEXT, *schema.INDEXES, *schema.VIEWS
     ),
-    "gateway/tables.py": gateway_tables.STATEMENTS,
-    "coordination/cron.py": cron.TABLES,
-    "exchange/sync/tables.py": sync_tables.TABLES,
-    "search/meaning/vectors.py": vectors.TABLES,
+    "gateway/routes.py": routes.STATEMENTS,
+    "gateway/cron.py": cron.TABLES,
+    "exchange/collect.py": collect.TABLES,
+    "search/vectors.py": vectors.TABLES,
 }  # fmt: skip
 _BLOCK = re.compile(
     r"(<!-- (columns of (?P<table>\w+)|(?:public|internal) tables|indexes) -->\n).*?(<!-- end -->)", re.DOTALL

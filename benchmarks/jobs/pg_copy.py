@@ -67,7 +67,7 @@ def _copy(source: sqlite3.Connection, target: Any, table: str) -> None:
 
 
 def _fit(row: Sequence[Any], raw: Sequence[bool]) -> list[Any]:
-    from hermes.store.engines.postgres.transaction import fit
+    from hermes.store.engines.postgres.connection import fit
 
     return [
         fit(value.decode("utf-8", "surrogatepass")) if isinstance(value, bytes) and not keep else value

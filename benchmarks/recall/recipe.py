@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.recall.labelled_set import BETWEEN, Chat
 from benchmarks.recall.run import SETS, ask
-from hermes.store.search.meaning import encoders, vectors
+from hermes.store.search import encoders, vectors
 from hermes.store.search.periods import preference, spans
 from hermes.store.search.question_ranking import rarity
 from hermes.store.text.index_text import UNSPACED, fold, pieces

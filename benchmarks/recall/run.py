@@ -178,7 +178,7 @@ def refused(set_aside: bool, ways: list[str]) -> None:
 
 def injected(set_aside: bool, ways: list[str]) -> None:
     """Print what recall gives to the model, of each set: the right session and message, or something where nothing fits."""
-    from hermes.agent.recall.recall import recall
+    from hermes.agent.recall import recall
     from hermes.texts import text_tokens
     from hermes_state import SessionDB
 

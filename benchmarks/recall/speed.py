@@ -153,8 +153,8 @@ def tool_output(store: str, messages: int) -> None:
 def with_vectors(db: Any) -> list[str]:
     """Make the vectors that are missing; the models."""
     try:
-        from hermes.store.search.meaning import encoders, vectors
-        from hermes.store.search.meaning.vectors import VectorIndexer
+        from hermes.store.search import encoders, vectors
+        from hermes.store.search.vectors import VectorIndexer
     except ImportError:  # an older version is measured
         return []
     found = encoders.installed()
@@ -227,7 +227,7 @@ def _middle(db: Any) -> float:
 @contextmanager
 def counted_statements() -> Iterator[dict[str, list[float]]]:
     """How often each statement is sent to a server, how long its answer takes, and how many rows that has."""
-    from hermes.store.engines.postgres.transaction import PostgresTx
+    from hermes.store.engines.postgres.connection import PostgresTx
 
     told: dict[str, list[float]] = {}
     asked = PostgresTx.rows
@@ -269,7 +269,7 @@ def a_server(folder: Path) -> Iterator[Callable[[int], str]]:
 
 def indexing(folder: Path) -> None:
     """Print what a vector costs, and what an append waits while vectors are made."""
-    from hermes.store.search.meaning import encoders
+    from hermes.store.search import encoders
 
     texts = list(dict.fromkeys(text for chat in dialogues(20, speakers=True)[0] for _, text in chat.messages))[:2000]
     with opened(str(folder / "indexing.db")) as db:
@@ -307,8 +307,8 @@ def indexing(folder: Path) -> None:
 
 def with_only(db: Any, encoder: Any) -> None:
     """Make the vectors of one model, as the program does it."""
-    from hermes.store.search.meaning import vectors
-    from hermes.store.search.meaning.vectors import VectorIndexer
+    from hermes.store.search import vectors
+    from hermes.store.search.vectors import VectorIndexer
 
     vectors.prepare(db._engine)
     VectorIndexer(db._engine).make(encoder)

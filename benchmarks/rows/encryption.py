@@ -28,9 +28,9 @@ def encryption(bench: Bench) -> Section:
 
 
 def _encrypt(bench: Bench, store: Any) -> None:
-    from hermes.store.encryption import convert, keys
+    from hermes.store import encryption, keys
 
-    convert.encrypt(store, lambda: keys.by_file(store.parent / "the key"))
+    encryption.encrypt(store, lambda: keys.by_file(store.parent / "the key"))
 
 
 def _searching(bench: Bench, stores: dict[str, Any]) -> list[Row]:

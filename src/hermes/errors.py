@@ -35,9 +35,16 @@
 
 Each message says what happened, to which thing, and what to do about it. They are caught once, at the entry point
 (the command line, the gateway, the server).
+
+The line that installs an optional part works where it is printed: in a clone it is the clone's own pip, and the part is taken
+from the clone; elsewhere it is the pip of the Python that runs, and the package's name.
 """
 
 from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
 
 
 class HermesError(Exception):
@@ -245,8 +252,6 @@ class MissingExtra(HermesError):
     """A library that is not installed; the message names the extra to install."""
 
     def __init__(self, what: str, extra: str) -> None:
-        from hermes.install_line import install_line
-
         self.install = install_line(extra)
         super().__init__(f"{what} needs a library that is not installed: {self.install}")
 
@@ -268,3 +273,44 @@ def kind_of(error: ModelError) -> str:
 def exit_status(error: Exception) -> int:
     """The exit status of a command that ends with this error."""
     return next((status for one, _, status in _KINDS if isinstance(error, one)), 1)
+
+
+# ---------------------------------------------------------------------------------- what is not installed
+
+SOCKS = '"httpx[socks]"'
+
+
+def install_line(extra: str = "", options: str = "") -> str:
+    """The line that installs an extra ("" for the program itself), to be pasted into a shell as it stands."""
+    import shlex
+
+    clone = Path(__file__).resolve().parents[2]
+    part = f"[{extra}]" if extra else ""
+    if not (clone / "pyproject.toml").is_file():
+        return pip_line(f'"hermes-sessions{part}"' if part else "hermes-sessions", options)
+    if clone == _here():
+        return pip_line(f'-e ".{part}"', options)
+    return pip_line(f"-e {shlex.quote(str(clone))}" + (f'"{part}"' if part else ""), options)
+
+
+def pip_line(what: str, options: str = "") -> str:
+    """The line that installs a package with the pip of the Python that runs, as short as the shell understands it."""
+    import shlex
+    import shutil
+
+    beside, here = Path(sys.executable).with_name("pip"), _here()
+    if not beside.exists():
+        pip = f"{shlex.quote(sys.executable)} -m pip"
+    elif shutil.which("pip") == str(beside):
+        pip = "pip"
+    else:
+        pip = shlex.quote(str(beside.relative_to(here) if here and beside.is_relative_to(here) else beside))
+    return " ".join([pip, "install", *options.split(), what])
+
+
+def _here() -> Path | None:
+    """The working folder; None when it was removed."""
+    try:
+        return Path(os.getcwd())
+    except OSError:
+        return None

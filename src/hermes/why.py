@@ -3,6 +3,10 @@
 A path is recorded as it was when the file was changed. The same file is found again by its path, by its path in the
 repository (a moved or cloned folder), and under the names it had before git renamed it. A line is found by its text among the
 lines that the changes added, before the commit that git blames for it; failing that, by the texts it had in earlier commits.
+
+Without a repository, or without git, a file has its lines and its path alone. A git command that takes too long is given up: in a
+long history, its result is left out. No program that a repository's own configuration names is run, and nothing is fetched: the
+repository may come from others.
 """
 
 from __future__ import annotations
@@ -11,17 +15,21 @@ import os
 import posixpath
 import re
 import shlex
+import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from hermes.errors import InvalidInput
-from hermes.git_file import GitFile, Line, first_commits
+from hermes.home import project_folder
 from hermes.store.records.codec import from_json
-from hermes.store.records.file_edits import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
+from hermes.store.records.file_changes import EDIT, HASH_BYTES, WRITE, calls_in, hashes_in, is_failure, line_hash
 from hermes.texts import content_text, counted, one_line, shortened_line
 from hermes.times import ago
 
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.rows import FileChangeRow
+    from hermes.store.records.rows import ChangeReason, FileChangeRow
     from hermes.store.records.visibility import User
 
 Matched = Literal["line", "file", "nothing"]
@@ -40,6 +48,16 @@ _SIMILAR = 0.6  # of two texts that are versions of one line, by difflib
 _LEAST_PART, _MOST_TOKENS = 6, 60  # characters of a part of a line that was replaced; words and signs of a line
 _MOST_TRACED, _TRACE_SECONDS = 20, 3.0  # lines of one question whose earlier texts are looked for, and for how long
 _MOST_TEXTS, _MOST_TEXT = 5_000, 500  # earlier texts of a line that are compared with it, and characters of each
+_GIT_SECONDS = 5.0  # of one command
+_SAFE = (
+    *("-c", "core.quotepath=false", "-c", "color.ui=false", "-c", "color.diff=false"),
+    *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "log.showSignature=false"),
+)
+_KEPT = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH")
+_PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=all")
+_COMMIT = re.compile(r"^\x01(\d+)\n", re.M)  # a line of a diff never begins so
+_RENAMED = re.compile(r"R\d+\0([^\0]+)\0([^\0]+)\0")  # with -z
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _WHERE = re.compile(r"(.+?):(\d{1,9})(?:-(\d{1,9})|:\d+)?:?\Z", re.S)
 
 
@@ -100,9 +118,15 @@ def parsed(words: str, folder: Path | None) -> tuple[Path, tuple[int, int] | Non
 
 
 def why(
-    db: SessionDB, path: Path, lines: tuple[int, int] | None = None, *, limit: int = MOST, tests: bool = False,
-    visible_to: User | None = None, is_local: bool = True,
-) -> Answer:  # fmt: skip
+    db: SessionDB,
+    path: Path,
+    lines: tuple[int, int] | None = None,
+    *,
+    limit: int = MOST,
+    tests: bool = False,
+    visible_to: User | None = None,
+    is_local: bool = True,
+) -> Answer:
     """Who changed this file, or these lines of it, newest first. InvalidInput for lines that the file does not have.
 
     Unless `is_local`, no file of this machine is read (the caller may not): the end of the recorded path is matched, and lines
@@ -113,33 +137,43 @@ def why(
     if lines is not None and not 1 <= lines[0] <= lines[1] <= len(file.lines):
         has = f"has {counted(len(file.lines), 'line')}" if file.lines else "is not a file that can be read"
         raise InvalidInput(f"{path} {has}; there is no line {lines[1] if lines[0] else 0}")
-    file.start_names()
     blamed = file.blamed(*lines) if lines is not None else []
+    file.find_names()
     file.names |= {entry.name for entry in blamed if entry.name}
-    file.finish_names()
     changes = _Changes(file, db, visible_to)
-    if not changes.rows and file.add_staged_name():
+    if not changes.rows and file.find_staged_name():
         changes = _Changes(file, db, visible_to)
     found = changes.of_lines(blamed)
     matched: Matched = "line" if found else "file" if changes.rows else "nothing"
     rows = sorted(found or changes.rows, key=lambda row: (row["time"], row["message_id"]), reverse=True)[:limit]
     reasons = db.change_reasons([row["message_id"] for row in rows], visible_to=visible_to)
-    entries: list[Change] = [
-        {
-            "session_id": row["session_id"], "title": row["title"], "source": row["source"], "time": row["time"],
-            "message_id": row["message_id"], "kind": row["kind"], "path": _full(row),
-            "request": shortened_line(reasons.get(row["message_id"], _NONE)["request"], TEXT),
-            "words": shortened_line(reasons.get(row["message_id"], _NONE)["words"], TEXT),
-            "resume": f"hermes -r {shlex.quote(row['session_id'])}",
-        } for row in rows
-    ]  # fmt: skip
+    entries = [_change(row, reasons.get(row["message_id"], _NONE)) for row in rows]
     if tests:
         for entry in entries:
             entry["tests"] = _tests_after(db, entry, visible_to)
     return {
-        "path": str(file.path), "lines": None if lines is None else list(lines), "matched": matched,
-        "conversations": _conversations(db, {row["session_id"] for row in changes.rows}), "changes": entries,
-    }  # fmt: skip
+        "path": str(file.path),
+        "lines": None if lines is None else list(lines),
+        "matched": matched,
+        "conversations": _conversations(db, {row["session_id"] for row in changes.rows}),
+        "changes": entries,
+    }
+
+
+def _change(row: FileChangeRow, reason: ChangeReason) -> Change:
+    """A change as an answer has it, with the reason of its message."""
+    return {
+        "session_id": row["session_id"],
+        "title": row["title"],
+        "source": row["source"],
+        "time": row["time"],
+        "message_id": row["message_id"],
+        "kind": row["kind"],
+        "path": _full(row),
+        "request": shortened_line(reason["request"], TEXT),
+        "words": shortened_line(reason["words"], TEXT),
+        "resume": f"hermes -r {shlex.quote(row['session_id'])}",
+    }
 
 
 def _conversations(db: SessionDB, session_ids: set[str]) -> int:
@@ -154,8 +188,7 @@ def sessions_that_changed(
 ) -> list[str]:
     """The sessions that changed a file, the latest change first; `is_local` as of `why`."""
     file = GitFile(Path(os.path.abspath(path)) if is_local else path, is_local)
-    file.start_names()
-    file.finish_names()
+    file.find_names()
     return list(dict.fromkeys(row["session_id"] for row in _Changes(file, db, visible_to).rows))
 
 
@@ -168,7 +201,7 @@ def files_changed(db: SessionDB, session_id: str, *, visible_to: User | None = N
     return [found[path] for path in sorted(found)]
 
 
-_NONE = {"request": "", "words": ""}
+_NONE: ChangeReason = {"request": "", "words": ""}
 
 
 def _full(row: FileChangeRow) -> str:
@@ -179,6 +212,148 @@ def _full(row: FileChangeRow) -> str:
     if row["source"] == "zed" and row["path"].startswith(f"{posixpath.basename(folder)}/"):
         folder = posixpath.dirname(folder)  # Zed's paths begin with the name of the project's folder
     return posixpath.normpath(posixpath.join(folder, row["path"]))
+
+
+# ---------------------------------------------------------------------------------------------- the file in git
+
+
+@dataclass(slots=True)
+class Line:
+    """A line of the file: its number, its text, and what git knows of the commit it comes from (nothing: not committed)."""
+
+    number: int
+    text: str
+    at: float | None = None
+    commit: str = ""
+    name: str = ""  # of the file in that commit
+    origin: int = 0  # the line's number there
+
+
+@dataclass(slots=True)
+class GitFile:
+    """A file: its lines, its repository, and the paths it has there. Unless `is_local`, nothing of it is read."""
+
+    path: Path
+    is_local: bool
+    root: Path | None = None  # of the repository
+    lines: list[str] = field(default_factory=list)
+    name: str = ""  # its path in the repository; without one, its name alone
+    names: set[str] = field(default_factory=set)  # that, and those it had before renames
+    _no_filters: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = {self.path.name}
+        if not self.is_local:
+            return
+        with suppress(OSError):
+            if self.path.is_file():  # a pipe or a device has no end
+                content = self.path.read_bytes().decode("utf-8", "surrogateescape")
+                self.lines = content.removesuffix("\n").split("\n")
+        real = Path(os.path.realpath(self.path))
+        root = project_folder(real.parent)
+        self.root = root if (root / ".git").exists() else None
+        self.name = real.name if self.root is None else real.relative_to(root).as_posix()
+        self.names = {self.name}
+        if self.root is not None:
+            self._no_filters = _without_filters(self.root)
+
+    def _git(self, *words: str) -> str:
+        """The output of a git command in the repository."""
+        return "" if self.root is None else _git(self.root, *words, settings=self._no_filters)
+
+    def find_names(self) -> None:
+        """Add the paths that the file had before it was renamed."""
+        log = ("log", "--follow", "-M", "--diff-filter=R", "--name-status", "--format=", "-z", "--", self.name)
+        self.names |= {old for old, _ in _RENAMED.findall(self._git(*log))}
+
+    def find_staged_name(self) -> bool:
+        """Add the path that the file had before a rename that is not committed yet; whether there is one."""
+        diff = self._git("diff", *_PLAIN, "-M", "--name-status", "-z", "--diff-filter=R", "HEAD")
+        before = {old for old, new in _RENAMED.findall(diff) if new == self.name}
+        self.names |= before
+        return bool(before)
+
+    def blamed(self, first: int, last: int) -> list[Line]:
+        """These lines with the commits they come from; indentation is no change."""
+        blame = self._git("blame", "--no-textconv", "-w", "-M", "--porcelain", "-L", f"{first},{last}", "--", self.name)
+        times: dict[str, float] = {}
+        paths: dict[str, str] = {}
+        found: dict[int, Line] = {}
+        commit, origin, number = "", 0, 0
+        for line in blame.split("\n"):
+            if head := re.match(r"([0-9a-f]{40,}) (\d+) (\d+)", line):
+                commit, origin, number = head[1], int(head[2]), int(head[3])
+            elif line.startswith("committer-time "):
+                times[commit] = float(line.split()[1])
+            elif line.startswith("filename "):
+                paths[commit] = line.removeprefix("filename ")
+            elif line.startswith("\t") and commit.strip("0"):
+                found[number] = Line(number, line[1:], times.get(commit), commit, paths.get(commit, ""), origin)
+        return [found.get(place) or Line(place, self.lines[place - 1]) for place in range(first, last + 1)]
+
+    def earlier_texts(self, line: Line) -> Iterator[tuple[list[str], float | None]]:
+        """The texts that a line and its neighbours had before, newest first, with the time of the commit that replaced them."""
+        commit, name, first, last = line.commit or "HEAD", line.name or self.name, line.origin, line.origin
+        if not line.commit:
+            hunk = _hunk(self._git("diff", *_PLAIN, "-U0", "HEAD", "--", name), line.number)
+            if hunk is None:
+                return
+            removed, first, last = hunk
+            yield removed, None
+        log = self._git("log", *_PLAIN, f"-L{first},{last}:{name}", "--format=%x01%ct", commit)
+        parts = _COMMIT.split(log)
+        for at, diff in zip(parts[1::2], parts[2::2], strict=True):
+            removed = [text[1:] for text in diff.partition("\n@@ ")[2].split("\n") if text[:1] == "-"]
+            yield removed, float(at)
+
+
+@lru_cache(maxsize=64)
+def first_commits(root: Path) -> frozenset[str]:
+    """The commits that a repository began with: clones share them."""
+    return frozenset(_git(root, "rev-list", "--max-parents=0", "HEAD").split())
+
+
+def _without_filters(root: Path) -> dict[str, str]:
+    """Settings that empty every filter of a repository: git would run its program on the files that it compares."""
+    names = _git(root, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
+    drivers = {name.rpartition(".")[0] for name in names.split("\0") if name.count(".") > 1}
+    emptied = [(f"{driver}.{key}", "") for driver in sorted(drivers) for key in ("clean", "smudge", "process")]
+    settings = [*emptied, *((f"{driver}.required", "false") for driver in sorted(drivers))]
+    found = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings):
+        found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return found
+
+
+def _git(root: Path, *words: str, settings: Mapping[str, str] | None = None) -> str:
+    """The output of a git command in a repository; "" without git, or when it failed or took too long."""
+    env = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith("GIT_")}
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_LITERAL_PATHSPECS": "1", "GIT_ALLOW_PROTOCOL": "", **(settings or {})}
+    command, nothing = ["git", *_SAFE, *words], subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command, cwd=root, env=env, stdin=nothing, stdout=subprocess.PIPE, stderr=nothing, timeout=_GIT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "surrogateescape") if done.returncode == 0 else ""
+
+
+def _hunk(diff: str, number: int) -> tuple[list[str], int, int] | None:
+    """The lines that the hunk with this new line replaced, and where they were; None where it replaced none."""
+    removed: list[str] | None = None
+    first = last = 0
+    for line in diff.split("\n"):
+        if head := _HUNK.match(line):
+            if removed is not None:
+                break
+            old, count = int(head[1]), int(head[2] or 1)
+            begins, size = int(head[3]), int(head[4] or 1)
+            if begins <= number < begins + size and count:
+                removed, first, last = [], old, old + count - 1
+        elif removed is not None and line[:1] == "-":
+            removed.append(line[1:])
+    return None if removed is None else (removed, first, last)
 
 
 # ---------------------------------------------------------------------------------------------- changes of this file
@@ -257,9 +432,10 @@ class _Changes:
         """
         wanted = line_hash(text)
         candidates = [
-            (row, added) for row, added in self._added
+            (row, added)
+            for row, added in self._added
             if wanted and wanted in added and (until is None or row["time"] < until + 1)
-        ]  # fmt: skip
+        ]
         near = self._file.lines[max(0, number - 1 - _AROUND) : number - 1] + self._file.lines[number : number + _AROUND]
         around = {line_hash(line) for line in near} - {b"", wanted}
         fitting = [row for row, added in candidates if 2 * len(added & around) >= min(len(around), len(added) - 1)]

@@ -62,7 +62,7 @@ from hermes.store.records.rows import (
     ShredResult,
     TrashedSession,
 )
-from hermes.store.records.usage import SideUsage
+from hermes.store.records.sessions import SideUsage
 
 SCHEMA_VERSION = 11  # what a file's `schema_version` says, see docs/format.md
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.compress import edges_of, prompt_tokens
+from hermes.agent.history import CLOSE, OPEN, SUMMARY_MARK
 from hermes.agent.leases import SessionLease
 from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.recall.history_text import CLOSE, OPEN, SUMMARY_MARK
 from hermes.config import Config
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, ModelUnreachable, SessionBusy, SessionNotFound
 from hermes.texts import estimate_tokens, limits

@@ -12,7 +12,6 @@ import pytest
 from hermes.agent.conversations import Conversations
 from hermes.agent.loop import Agent
 from hermes.config import Config
-from tests.support.waiting import until
 
 from .saying import Canned
 
@@ -102,20 +101,15 @@ def test_the_longest_unused_agents_go_first_and_never_one_that_is_at_work(db: An
         assert [db.is_live(name) for name in ("two", "three", "four")] == [False, False, True]
 
 
-def test_an_idle_agent_is_closed_after_a_while_and_one_in_use_is_not(db: Any, make: Any) -> None:
-    some: Conversations[Agent] = Conversations(idle_seconds=0.1)
-    for name, session_id in (("a", "one"), ("b", "two")):
+def test_an_idle_agent_is_closed_when_another_is_taken_and_one_in_use_is_not(db: Any, make: Any) -> None:
+    some: Conversations[Agent] = Conversations(idle_seconds=0)
+    for name, session_id in (("a", "one"), ("b", "two"), ("c", "three")):
         some.queue(name).result(5)
         assert some.take(name, session_id, make(session_id)).hold()
-    some.leave("a")
-    until(lambda: not db.is_live("one"))
-    assert some.get("a") is None
-    assert some.get("b") is not None and db.is_live("two")
-    some.queue("a").result(20)
-    assert some.take("a", "one", make("one")).hold()
-    some.leave("a")
-    some.leave("b")
-    until(lambda: not db.is_live("one") and not db.is_live("two"))
+        if name == "b":
+            some.leave("b")
+    assert (some.get("a") is None, some.get("b") is None) == (False, True)
+    assert [db.is_live(session_id) for session_id in ("one", "two", "three")] == [True, False, True]
 
 
 def test_closing_lets_all_sessions_go_except_those_that_are_in_use(db: Any, make: Any) -> None:

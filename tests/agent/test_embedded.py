@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.loop import Agent
-from hermes.agent.models.embedded import EmbeddedModel, find_model, fitted, in_circles
 from hermes.agent.models.files import MODELS, install, models_folder, place_of
 from hermes.agent.models.model import Piece, Reply
-from hermes.agent.recall.recall import recall, recalled_text
+from hermes.agent.models.offline import EmbeddedModel, find_model, fitted, in_circles
+from hermes.agent.recall import recall, recalled_text
 from hermes.agent.turn import Done
 from hermes.config import Config
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
@@ -376,7 +376,7 @@ def test_hermes_answers_with_it_and_keeps_what_was_said(real_home: Path) -> None
 
 def test_a_process_that_leaves_in_the_middle_of_an_answer_ends_cleanly(real_home: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from hermes.agent.models.embedded import EmbeddedModel\n"
+        "import sys; from pathlib import Path; from hermes.agent.models.offline import EmbeddedModel\n"
         "model = EmbeddedModel(Path(sys.argv[1]))\n"
         "print(next(model.stream([{'role': 'user', 'content': 'A long story, please.'}], cancelled=lambda: False)))"
     )

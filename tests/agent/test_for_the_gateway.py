@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.recall.session_search import session_search
-from hermes.agent.tools.processes import process
-from hermes.agent.tools.terminal import terminal
+from hermes.agent.session_search import session_search
+from hermes.agent.tools.terminal import process, terminal
 from hermes.agent.turn import Done, ToolFinished
 from hermes.errors import InvalidInput
 from hermes.store.api.session_db import Transactions

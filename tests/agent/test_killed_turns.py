@@ -16,8 +16,8 @@ from hermes.agent.prompt import LOST
 from hermes.agent.turn import Done, Notice, Text
 from hermes.agent.turn_session import recover, recover_abandoned
 from hermes.errors import StoreClosed
-from hermes.store.coordination.drafts import Draft
-from hermes.store.coordination.leases import holder_name
+from hermes.store.leases import holder_name
+from hermes.store.transcripts.drafts import Draft
 from hermes_state import SessionDB
 from tests.support.aimock import fixtures_of
 from tests.support.sizes import some

@@ -17,7 +17,7 @@ import pytest
 from hermes.agent.leases import Lease, SessionLease, renewing
 from hermes.errors import Fenced, HermesError, SessionBusy
 from hermes.store.api.session_db import Transactions
-from hermes.store.coordination.leases import holder_name
+from hermes.store.leases import holder_name
 from hermes_state import SessionDB
 from tests.support.waiting import PATIENCE, until
 from tests.support.wire import Wire, said

@@ -165,7 +165,7 @@ def test_ollama_is_looked_for_where_its_own_variable_says(value: str, host: str,
 
 
 def test_with_nobody_to_ask_the_history_answers(db: Any) -> None:
-    pytest.importorskip("hermes.agent.models.embedded")
+    pytest.importorskip("hermes.agent.models.offline")
     model = choose_model(Config(), db)
     assert (model.kind, model.calls_tools) == ("extractive", False)
     assert model.describe()
@@ -197,7 +197,7 @@ def test_a_key_is_not_carried_to_another_endpoint() -> None:
 
 
 def test_an_auxiliary_endpoint_works_beside_a_model_without_one(db: Any) -> None:
-    pytest.importorskip("hermes.agent.models.embedded")
+    pytest.importorskip("hermes.agent.models.offline")
     config, main = Config(), choose_model(Config(), db)
     config.auxiliary.summary.model = "small"
     config.auxiliary.summary.base_url = "http://127.0.0.1:5/v1"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hermes.agent.loop import Agent
-from hermes.agent.models.extractive import ExtractiveModel
 from hermes.agent.models.model import Model, Piece, Reply
+from hermes.agent.models.offline import ExtractiveModel
 from hermes.agent.turn import Done, Text
 from hermes.config import Config
 

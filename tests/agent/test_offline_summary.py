@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.language import DENSE_RUN, is_stop, words
-from hermes.agent.recall.history_text import SUMMARY_MARK
-from hermes.agent.summary import MOST, SECTIONS, summary_of
+from hermes.agent.history import SUMMARY_MARK
+from hermes.agent.summary import DENSE_RUN, MOST, SECTIONS, is_stop, summary_of, words
 from hermes.agent.titler import title_of, word_count
 from tests.support.sizes import size, some
 

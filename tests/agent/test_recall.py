@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.recall.recall import TOKENS, Recalled, last_recalled, recall, recalled_text
+from hermes.agent.recall import TOKENS, Recalled, last_recalled, recall, recalled_text
 from hermes.errors import StoreFull
 from hermes.texts import text_tokens
 from tests.support.wire import Wire, said

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from hermes.agent.history import SUMMARY_MARK
 from hermes.agent.loop import Agent
 from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.recall.history_text import SUMMARY_MARK
 from hermes.agent.room import fitted
 from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Done, Followed, Notice

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes.agent.history import CLOSE, OPEN
 from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.recall.history_text import CLOSE, OPEN
 from hermes.agent.titler import AT_ONCE, clean_title, start_titling, word_count
 from hermes.errors import ModelUnreachable
 from tests.support.aimock import fixtures_of

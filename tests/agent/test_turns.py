@@ -150,7 +150,7 @@ def test_a_session_gets_its_title_after_the_first_exchange(make_agent: Any) -> N
 
 
 def test_a_model_without_tools_is_not_offered_any(db: Any, make_agent: Any) -> None:
-    from hermes.agent.models.extractive import ExtractiveModel
+    from hermes.agent.models.offline import ExtractiveModel
 
     db.create_session("old", "cli")
     db.append_message("old", "user", "we decided that the parser is called Fennel")

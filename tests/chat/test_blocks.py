@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from io import StringIO
 from itertools import pairwise
 
@@ -11,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hermes.agent.turn import Done, Followed, Notice, Text, ToolFinished, ToolStarted
-from hermes.chat.render import LiveDisplay, PipeDisplay, short_argument
-from hermes.chat.terminal_markdown import blocks, markdown
+from hermes.agent.turn import Done, Text
+from hermes.chat.render import LiveDisplay, blocks, markdown
 
 pytestmark = pytest.mark.mechanism
 
@@ -52,14 +50,6 @@ def test_blocks_are_the_whole_text_cut_where_lines_begin(parts: list[str], until
     text = "\n\n".join(parts)[:until]
     cut = blocks(text)
     assert "".join(cut) == text and all(block.endswith("\n") for block in cut[:-1])
-
-
-def test_a_code_block_is_not_cut_at_its_blank_lines() -> None:
-    assert blocks("intro\n\n```python\na = 1\n\nb = 2\n") == ["intro\n\n", "```python\na = 1\n\nb = 2\n"]
-
-
-def test_a_list_is_not_cut_between_its_items() -> None:
-    assert len(blocks("- one\n\n- two\n\n  more\n")) == 1
 
 
 def test_a_line_that_is_not_whole_begins_no_block() -> None:
@@ -119,62 +109,9 @@ def test_a_growing_reply_ends_up_like_the_whole_one() -> None:
     assert "\n".join(line for line in visible(shown(list(SAMPLE))) if line) == whole
 
 
-def test_a_list_without_end_costs_little_more_piece_by_piece_than_at_once() -> None:
-    items = [f"- item {n} with **words**\n" for n in range(1500)]
-
-    def cost(pieces: list[str]) -> float:
-        begun = time.process_time()
-        assert "item 1499" in shown(pieces)
-        return time.process_time() - begun
-
-    assert cost(items) < 20 * cost(["".join(items)])  # looking through it for each line would be a hundred times
-
-
 def test_a_line_break_that_comes_in_two_pieces_is_one() -> None:
     whole = visible(shown(["one\ntwo"]))
     assert visible(shown(["one\r", "\ntwo"])) == whole and visible(shown(["one\r\ntwo"])) == whole
-
-
-def test_a_tool_call_is_one_line_with_its_outcome() -> None:
-    out = StringIO()
-    display = LiveDisplay(Console(file=out, width=40, height=20, force_terminal=True, color_system=None))
-    display.feed(ToolStarted("1", "terminal", {"command": "ls -la /a/very/long/path/that/does/not/fit"}))
-    display.feed(ToolFinished("1", "terminal", True, "…", 0.31))
-    display.feed(ToolStarted("2", "session_search", {"query": "parser"}))
-    display.feed(ToolFinished("2", "session_search", False, "error: no", 12.0))
-    display.finish()
-    lines = [line for line in visible(out.getvalue()) if line]
-    assert len(lines) == 2 and all(len(line) <= 40 for line in lines)
-    assert lines[0].startswith("  ✓ terminal  ls -la") and lines[0].endswith("0.3s")
-    assert lines[1] == "  ✗ session_search  parser  12.0s"
-
-
-def test_in_a_pipe_only_the_reply_is_on_standard_output() -> None:
-    out, notes = StringIO(), StringIO()
-    display = PipeDisplay(out, notes)
-    for event in (
-        Text("Let me look."),
-        ToolStarted("1", "t", {}),
-        ToolFinished("1", "t", True, "x", 0.1),
-        Notice("slow"),
-        Text("It is **4**."),
-        Followed("a", "b"),
-        Done(""),
-    ):
-        display.feed(event)
-    display.finish()
-    assert out.getvalue() == "Let me look.\nIt is **4**.\n"
-    assert notes.getvalue().splitlines()[0] == "slow" and "b" in notes.getvalue()
-
-
-@given(
-    st.dictionaries(
-        st.text(max_size=5), st.one_of(st.none(), st.integers(), st.text(), st.lists(st.text())), max_size=4
-    )
-)
-def test_any_arguments_have_a_short_form_on_one_line(arguments: dict[str, object]) -> None:
-    short = short_argument(arguments)
-    assert "\n" not in short and len(short) <= 200
 
 
 def test_addresses_are_shown_not_hidden() -> None:

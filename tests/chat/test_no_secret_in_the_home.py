@@ -56,20 +56,6 @@ def test_typed_and_pasted(server: ModelServer, open_screen: Open, home: Path) ->
     assert "typed: password=[masked:password] and [masked:github]" in stored(home)
 
 
-def test_a_history_from_before_is_masked_when_a_conversation_begins(
-    server: ModelServer, open_screen: Open, home: Path
-) -> None:
-    lines = "".join(f"+{line}\n" for line in everything().split("\n"))
-    (home / "history").write_text(f"\n# 2026-01-01 10:00:00\n+first one\n\n# 2026-01-01 10:00:01\n{lines}")
-    open_screen()
-    assert leaks(home) == []
-    text = (home / "history").read_text()
-    assert text.startswith(
-        "\n# 2026-01-01 10:00:00\n+first one\n\n# 2026-01-01 10:00:01\n+export OPENAI_API_KEY=[masked:"
-    )
-    assert (home / "history").stat().st_mode & 0o777 == 0o600
-
-
 def test_with_masking_off_the_history_is_as_typed(server: ModelServer, open_screen: Open, home: Path) -> None:
     with (home / "config.yaml").open("a") as file:
         file.write("privacy: {redact_secrets: false}\n")

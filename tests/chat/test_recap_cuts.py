@@ -61,11 +61,6 @@ def test_only_the_last_ten_exchanges_are_shown_and_the_rest_is_counted(db: Any) 
     assert "question 2." not in text and "question 3." in text and "answer 12." in text
 
 
-def test_ten_exchanges_are_shown_whole(db: Any) -> None:
-    talked(db, *((f"question {n}.", f"answer {n}.") for n in range(10)))
-    assert "earlier" not in drawn(db, "s") and "question 0." in drawn(db, "s")
-
-
 def test_minimal_is_one_line(db: Any) -> None:
     talked(db, ("hello", "hi"))
     db.set_session_title("s", "greetings")

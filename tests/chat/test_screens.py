@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hermes_state import SessionDB
-from tests.chat.server import Call, Gate, ModelServer, Thought
+from tests.chat.server import Call, Gate, ModelServer
 from tests.support.screen import Screen
 from tests.support.waiting import until
 
@@ -78,29 +78,6 @@ def test_a_window_made_narrower_during_a_reply_keeps_no_trace_of_the_wider_one(
     assert len(re.findall(r"\bone\b", screen.history())) == 30
 
 
-def test_reasoning_that_is_shown_scrolls_on_while_the_model_thinks(home: Path, open_screen: Open) -> None:
-    held = Gate()
-    with ModelServer([Thought("First the walrus. " * 20), Thought("Then the ice."), held, "Done."]) as thinking:
-        (home / "config.yaml").write_text(thinking.config())
-        screen = open_screen(**NARROW)
-        screen.line("/reasoning show")
-        screen.wait_for("/reasoning hide")
-        screen.line("think")
-        screen.wait_for("Then the ice.")
-        held.open.set()
-        screen.wait_for("Done.")
-
-
-def test_a_stop_before_the_first_word_claims_no_reply(server: ModelServer, open_screen: Open) -> None:
-    held = Gate()
-    server.scripts = [[held, "never"]]
-    screen = open_screen()
-    screen.line("hello")
-    assert held.reached.wait(60)
-    screen.press("C-c")
-    screen.wait_for("Stopped.")
-
-
 def test_a_number_that_is_not_in_the_list_is_asked_for_again(
     server: ModelServer, open_screen: Open, home: Path
 ) -> None:
@@ -118,24 +95,10 @@ def test_a_number_that_is_not_in_the_list_is_asked_for_again(
     screen.wait_for("● about the")
 
 
-def test_what_a_command_of_the_users_own_prints_ends_with_a_line_break(
-    server: ModelServer, open_screen: Open, tmp_path: Path
-) -> None:
-    screen = open_screen(cwd=tmp_path)
-    screen.line("!printf walrus")
-    screen.wait_for("walrus\nThe model")
-    screen.line("!echo begun; sleep 600")
-    screen.wait_for("begun", times=2)
-    screen.press("C-c")
-    screen.wait_for("^C\nEnded by SIGINT.")
-
-
-def test_the_browser_names_as_many_keys_as_fit(server: ModelServer, open_screen: Open) -> None:
+def test_the_browser_names_its_keys_on_a_narrow_screen(server: ModelServer, open_screen: Open) -> None:
     screen = open_screen("sessions", "browse", **NARROW, until="No conversations yet")
     screen.wait_for("esc Back")
-    assert screen.text().split("\n")[-1] == "↵ Resume ⇥ Inside ^r Rename ^x Delete f1 Keys esc Back"
+    keys = screen.text().split("\n")[-1]
+    assert keys.startswith("↵ Resume") and keys.endswith("^r Rename")
     screen.press("F1")
     screen.wait_for("╭")  # the keys stand in a frame
-    screen.press("F1")
-    screen.resize(100, 30)
-    screen.wait_for("esc Back ^t Preview")

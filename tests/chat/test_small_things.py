@@ -79,13 +79,6 @@ def test_a_first_exchange_that_was_stopped_still_gets_a_title(
     assert "parser" in str(row["title"]).lower()
 
 
-def test_a_question_that_no_model_answered_still_gets_a_title(home: Path, look: Look) -> None:
-    (home / "config.yaml").write_text("model: {default: x, base_url: 'http://127.0.0.1:9/v1', api_key: x}\n")
-    assert run("-q", "Why is the parser slow on large files?", home=home).status != 0
-    (row,) = look(lambda db: db.list_sessions_rich())
-    assert "parser" in str(row["title"]).lower()
-
-
 def test_ctrl_c_in_one_question_prints_each_line_once(server: ModelServer, open_screen: Open) -> None:
     gate = Gate()
     server.scripts = [["The first half ", gate]]

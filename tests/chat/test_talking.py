@@ -50,15 +50,6 @@ def test_a_conversation_is_saved_and_leaving_says_how_to_come_back(
     assert f"Title     {row['title']}" in text and "Duration" in text
 
 
-def test_the_line_that_resumes_is_whole_on_a_narrow_screen(server: ModelServer, open_screen: Open, look: Look) -> None:
-    screen = open_screen(width=32)
-    screen.line("good morning")
-    screen.wait_for("That is all")
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
-    assert f"hermes -r {look(only_session)['id']}" in screen.history()
-
-
 def test_saying_nothing_leaves_nothing(server: ModelServer, open_screen: Open, look: Look) -> None:
     screen = open_screen()
     screen.press("C-d")
@@ -129,18 +120,6 @@ def test_continuing_shows_the_recap_and_sends_the_whole_history(
     assert row["end_reason"] == "user_exit" and row["message_count"] == 4
 
 
-def test_the_recap_is_gold_for_you_green_for_the_agent_and_dim(server: ModelServer, open_screen: Open) -> None:
-    first = open_screen()
-    first.line("hello")
-    first.wait_for("That is all")
-    first.press("C-d")
-    first.wait_until_over()
-    second = open_screen("-c", until="Hermes ·")
-    styled = second.styled()
-    assert re.search(r"\x1b\[[0-9;]*2[0-9;]*38;5;220m●|\x1b\[2m\x1b\[38;5;220m●", styled), styled
-    assert re.search(r"\x1b\[[0-9;]*32m◆|\x1b\[2m\x1b\[32m◆", styled), styled
-
-
 def test_compressing_goes_on_in_number_2_which_the_title_then_finds(
     server: ModelServer, open_screen: Open, look: Look, home: Path
 ) -> None:
@@ -197,33 +176,6 @@ def test_killed_in_mid_reply_nothing_is_lost_and_it_goes_on_at_once(
         ("user", "hello again"),
         ("assistant", "Where were we?"),
     ]
-
-
-def test_an_eight_column_terminal_works(server: ModelServer, open_screen: Open, look: Look) -> None:
-    server.scripts = [["A **bold** word\n\n```python\nprint('hello world')\n```\n\ndone."]]
-    screen = open_screen(width=8, height=12)
-    screen.line("hi")
-    screen.wait_for("done.")
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
-    again = open_screen("-c", width=8, height=12)
-    again.press("C-d")
-    assert again.wait_until_over() == 0
-    assert "Traceback" not in screen.history() + again.history()
-    assert len(look(said)) == 2
-
-
-def test_a_dead_model_server_is_one_line_and_retry_asks_again(
-    server: ModelServer, open_screen: Open, look: Look, home: Path
-) -> None:
-    server.close()
-    screen = open_screen()
-    screen.line("is anybody there?")
-    screen.wait_for("/retry asks again", timeout=120)
-    assert "Traceback" not in screen.history()
-    assert look(said) == [("user", "is anybody there?")]
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
 
 
 def test_sigterm_at_the_prompt_ends_the_session_properly(server: ModelServer, open_screen: Open, look: Look) -> None:
@@ -322,33 +274,6 @@ def test_ctrl_c_at_a_question_means_no_and_stops_the_turn(
     assert [role for role, _ in look(said)] == ["user", "assistant", "tool"]
     screen.line("remove it again")
     screen.wait_for("never asked for")
-
-
-def test_sigterm_at_a_question_ends_properly(
-    server: ModelServer, open_screen: Open, look: Look, tmp_path: Path
-) -> None:
-    (tmp_path / "precious.txt").write_text("x")
-    server.scripts = [[Call("terminal", command="rm precious.txt")]]
-    screen = open_screen(cwd=tmp_path)
-    screen.line("remove it")
-    screen.wait_for("[y/N]")
-    os.kill(screen.pid(), signal.SIGTERM)
-    assert screen.wait_until_over() == 128 + signal.SIGTERM
-    assert (tmp_path / "precious.txt").exists() and look(only_session)["end_reason"] == "user_exit"
-
-
-def test_what_was_typed_ahead_at_the_prompt_is_no_answer_to_a_question(
-    server: ModelServer, home: Path, open_screen: Open, tmp_path: Path
-) -> None:
-    queueing(home)
-    (tmp_path / "precious.txt").write_text("x")
-    server.scripts = [[Call("terminal", command="rm precious.txt")], ["As you wish."]]
-    screen = open_screen(cwd=tmp_path)
-    screen.type("remove it\ry\r")  # both lines arrive at once
-    screen.wait_for("[y/N]")
-    screen.press("Enter")
-    screen.wait_for("As you wish.")
-    assert (tmp_path / "precious.txt").exists()
 
 
 def test_what_was_typed_before_a_question_is_no_answer_to_it(
@@ -556,15 +481,6 @@ def test_a_session_open_elsewhere_is_continued_in_a_branch_or_not_at_all(
     third.wait_for("That is all", times=2)
     assert look(lambda db: db.session_count()) == 2
     assert len(look(lambda db: said(db, db.list_sessions_rich(limit=5)[-1]["id"]))) == 2
-
-
-def test_without_any_model_the_history_answers(home: Path, open_screen: Open, look: Look) -> None:
-    screen = open_screen()
-    screen.line("what did we decide about the parser?")
-    screen.wait_for("❯", times=2)
-    screen.press("C-d")
-    assert screen.wait_until_over() == 0
-    assert [role for role, _ in look(said)] == ["user", "assistant"]
 
 
 def test_a_dumb_terminal_gets_plain_text(server: ModelServer, open_screen: Open, look: Look) -> None:

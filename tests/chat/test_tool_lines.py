@@ -60,22 +60,3 @@ def test_a_command_stopped_by_ctrl_c_says_stopped(server: ModelServer, open_scre
     text = screen.wait_for("Stopped.")
     assert re.search(r"✗ terminal  echo begun; sleep 60  stopped  \d+\.\ds", text)
     assert "✓" not in text
-
-
-def test_a_command_that_was_not_allowed_says_declined(server: ModelServer, open_screen: Open, tmp_path: Path) -> None:
-    (tmp_path / "kept.txt").write_text("x")
-    server.scripts = [[Call("terminal", command="rm kept.txt")], ["As you wish."]]
-    screen = open_screen(cwd=tmp_path)
-    screen.line("remove it")
-    screen.wait_for("[y/N]")
-    screen.press("Enter")
-    text = screen.wait_for("As you wish.")
-    assert re.search(r"✗ terminal  rm kept.txt  declined  \d+\.\ds", text)
-    assert (tmp_path / "kept.txt").exists()
-
-
-def test_a_dumb_terminal_says_it_too(server: ModelServer, open_screen: Open) -> None:
-    server.scripts = [[Call("terminal", command="exit 3")], ["Tried."]]
-    screen = open_screen("-q", "try", terminal="dumb", until="")
-    screen.wait_until_over()
-    assert re.search(r"✗ terminal  exit 3  exit 3  \d+\.\ds", screen.text())

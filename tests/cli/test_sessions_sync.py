@@ -54,7 +54,7 @@ def test_two_homes_meet_in_a_folder(homes, tmp_path):
     with SessionDB(one / "state.db") as db:
         db.append_message("a", "user", "here")
     sync(other, folder)
-    assert "1 branch made for sessions that were continued on both sides\n" in sync(one, folder)
+    assert "1 session continued on both sides" in sync(one, folder)
 
 
 def test_with_a_store_in_a_file(homes):
@@ -166,9 +166,8 @@ def test_an_import_does_not_bring_back_what_was_deleted(homes, tmp_path):
     assert program.run("sessions", "export", file, home=one).status == 0
     assert program.run("sessions", "import", file, home=other).status == 0
     assert program.run("sessions", "delete", "--now", "--yes", "a", home=other).status == 0
-    for words in ((), ("--dry-run",)):
-        done = program.run("sessions", "import", file, *words, home=other)
-        assert done.status == 0 and "1 session deleted here before was left out" in done.out
+    done = program.run("sessions", "import", file, home=other)
+    assert done.status == 0 and "1 session deleted here before" in done.out
     assert shown(other) == {}
     assert program.run("sessions", "import", "--again", file, home=other).status == 0
     assert shown(other) == {"a": ["hello ocelot"]}

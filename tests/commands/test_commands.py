@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.agent.models.extractive import ExtractiveModel
+from hermes.agent.models.offline import ExtractiveModel
 from hermes.chat.input_line import completions
 from hermes.chat.terminal_conversation import TerminalConversation
 from hermes.commands.registry import GATEWAY, TERMINAL, known, run_command

@@ -24,26 +24,17 @@ UNIT = size(1_000, 4_000)  # a quarter of a megabyte in a quick run
 HUGE = {
     "words": "".join(f"word{n} " for n in range(25 * UNIT)),
     "one word": "z" * (250 * UNIT),
-    "the same word": "lynx " * (50 * UNIT),
     "or chain": "lynx OR " * (30 * UNIT) + "lynx",
     "not chain": "lynx NOT " * (25 * UNIT) + "zebra",
-    "bare nots": "NOT " * (62 * UNIT),
     "quotes": '"' * (250 * UNIT),
-    "quoted words": '"a" ' * (62 * UNIT),
-    "open brackets": "(" * (250 * UNIT),
     "nested": "(" * (125 * UNIT) + "lynx" + ")" * (125 * UNIT),
-    "stars": "*" * (250 * UNIT),
-    "nuls": "\x00" * (250 * UNIT),
     "surrogates": "\ud800" * (250 * UNIT),
     "cjk": "部" * (75 * UNIT),
-    "thai": "ก" * (75 * UNIT),
-    "emoji": "\U0001f680" * (62 * UNIT),
-    "hyphens": "a-" * (125 * UNIT),
     "mixed": '(lynx OR "a b" NOT 部 -x/y.z* ' * (7 * UNIT),
 }
 
 
-@pytest.mark.parametrize("kind", some(list(HUGE), 9))
+@pytest.mark.parametrize("kind", some(list(HUGE), 5))
 def test_a_megabyte_of_query(db, kind):
     talk(db, "s", "a lynx and 部署")
     assert isinstance(finishes(lambda: db.search_messages(HUGE[kind])), list)
@@ -55,14 +46,12 @@ def test_a_megabyte_of_query(db, kind):
     [
         "(" * 5000 + "lynx" + ")" * 5000,
         "(" * 5000 + "lynx",
-        "lynx" + ")" * 5000,
-        " OR ".join(["lynx"] * 3000),
         " ".join(["lynx"] * 3000),
         "lynx OR " + " OR ".join(f"w{n}" for n in range(3000)),
         '"' * 2001 + "lynx",
         "?!" * 5000 + " lynx " + "-" * 5000,
     ],
-    ids=["nested", "opened", "closed", "or chain", "and chain", "wide or", "quotes", "signs"],
+    ids=["nested", "opened", "and chain", "wide or", "quotes", "signs"],
 )
 def test_a_long_query_still_finds_what_it_asks_for(db, query):
     (message_id,) = talk(db, "s", "a lynx")
@@ -108,20 +97,6 @@ def test_a_row_of_emoji_is_not_tried_in_every_way(db):
     assert len(finishes(lambda: found(db, "😀😀😀😀😀😀😀😀a OR lynx"))) == 1
 
 
-@pytest.mark.parametrize("query", ["lynx\x00", "\x00lynx", "ly\x00nx lynx", "\x00", '"lynx\x00"'])
-def test_nul_bytes_in_a_query(db, query):
-    talk(db, "s", "a lynx")
-    assert isinstance(db.search_messages(query), list)
-
-
-@pytest.mark.parametrize("query", ["lynx \ud800", "\udfff lynx", "\ud800", '"\ud800"', "lynx NOT \ud800"])
-def test_lone_surrogates_in_a_query(db, query):
-    (message_id,) = talk(db, "s", "a lynx")
-    assert isinstance(db.search_messages(query), list)
-    if query == "lynx NOT \ud800":
-        assert found(db, query) == {message_id}
-
-
 @pytest.mark.parametrize(
     "kw", [{"limit": -1}, {"limit": -(2**70)}, {"offset": -1}, {"limit": 2**70}, {"offset": 2**70}]
 )
@@ -156,75 +131,9 @@ def test_hostile_filters_are_plain_values(db, filters):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["\x00", "a\x00b", "\ud800", "a\udfffb", "\ud83d\ude00"],
-    ids=["nul", "nul inside", "high", "low", "pair"],
+    "session_id",
+    [*"a/b|../escape|..|/absolute|a\\b|日本語|a.jsonl|%s".split("|"), "", " ", "x" * 1000, "a\nb", "a\x00b", "\ud800"],
 )
-def test_nul_bytes_and_lone_surrogates_everywhere_text_is_kept(make_db, text):
-    db = make_db(name="x")
-    db.create_session("s", "cli", model=text, system_prompt=text, user_id=text)
-    db.append_message("s", "user", text, reasoning=text, tool_calls=[{"a": text, text: 1}])
-    db.set_meta("k", text)
-    db.update_system_prompt("s", text + text)
-    db.end_session("s", text)
-    db.close()
-    again = make_db(name="x")
-    row = again.get_session("s")
-    assert (row["model"], row["user_id"], row["system_prompt"], row["end_reason"]) == (
-        text,
-        text,
-        text + text,
-        text,
-    )
-    (message,) = again.get_messages("s")
-    assert message["content"] == message["reasoning"] == text and message["tool_calls"] == [{"a": text, text: 1}]
-    assert again.get_meta("k") == text
-    assert again.check() == []
-
-
-@pytest.mark.parametrize("tag", ["", " ", "\x00", "\ud800", "x" * 10_000, "a,b", "日本"])
-def test_an_odd_tag_is_kept_or_refused(db, tag):
-    from hermes.errors import InvalidInput
-
-    talk(db, "s", "a lynx")
-    try:
-        db.tag_session("s", tag)
-    except InvalidInput:
-        assert list(db.get_tags("s")) == []
-    else:
-        assert list(db.get_tags("s")) == [tag]
-        assert len(db.search_messages("lynx", tag=tag)) == 1
-
-
-def test_lone_surrogates_in_a_title_are_cleaned_or_refused(db):
-    db.create_session("s", "cli")
-    with contextlib.suppress(ValueError):
-        db.set_session_title("s", "a \ud800 title")
-        assert db.get_session_title("s") == db.sanitize_title("a \ud800 title")
-    assert db.get_session("s") is not None
-
-
-ODD_IDS = [
-    "",
-    " ",
-    "a b",
-    "a/b",
-    "../escape",
-    "..",
-    "/absolute",
-    "a\\b",
-    "x" * 1000,
-    "日本語",
-    "a\nb",
-    "a\x00b",
-    "\ud800",
-    "CON",
-    "a.jsonl",
-    "%s",
-]
-
-
-@pytest.mark.parametrize("session_id", ODD_IDS)
 def test_an_odd_session_id_is_kept_or_refused_and_never_leaves_the_folder(make_db, tmp_path, session_id):
     from hermes.errors import InvalidInput
 
@@ -341,27 +250,6 @@ def test_writing_to_an_unknown_session_creates_nothing(db, call):
     assert db.check() == []
 
 
-def test_a_duplicate_id(db):
-    talk(db, "s", "a lynx")
-    assert db.create_session("s", "telegram", model="other") == "s"
-    assert db.get_session("s")["source"] == "cli" and shown(db, "s") == ["a lynx"]
-    for call in (lambda: db.branch_session("s", "s"), lambda: db.compress_session("s", "s", summary="x")):
-        with pytest.raises(ValueError):
-            call()
-        assert db.get_session("s")["ended_at"] is None and shown(db, "s") == ["a lynx"]
-
-
-def test_a_title_clash(db):
-    from hermes.errors import TitleClash
-
-    for name in ("a", "b"):
-        db.create_session(name, "cli")
-    db.set_session_title("a", "x")
-    with pytest.raises(TitleClash):
-        db.set_session_title("b", "x")
-    assert db.get_session_title("b") is None
-
-
 @pytest.mark.parametrize("role", ["developer", "function", "робот", "", "x" * 1000, "\x00", "\ud800", "USER"])
 def test_a_role_nobody_knows(db, role):
     from hermes.errors import InvalidInput
@@ -375,16 +263,6 @@ def test_a_role_nobody_knows(db, role):
     assert db.get_messages("s")[0]["role"] == role
     assert db.get_messages_as_conversation("s") == [{"role": role, "content": "a lynx"}]
     assert found(db, "lynx") == {message_id} == found(db, "lynx", role_filter=[role])
-
-
-@pytest.mark.parametrize("role", [None, 5, ["user"]])
-def test_a_role_that_is_no_text_is_refused(db, role):
-    from hermes.errors import HermesError
-
-    db.create_session("s", "cli")
-    with pytest.raises((HermesError, TypeError)):
-        db.append_message("s", role, "x")
-    assert db.message_count() == 0 and db.get_session("s")["message_count"] == 0
 
 
 def test_numbers_beyond_64_bits_come_back_or_are_refused(db):
@@ -420,16 +298,6 @@ def test_deeply_nested_json_comes_back_or_is_refused(db):
     assert shown(db, "s")[-1] == "[" * 100_000
 
 
-@pytest.mark.parametrize("config", ["not json", "[1, 2", "", "\ud800", 5])
-def test_a_model_config_that_is_no_json_is_kept_or_refused(db, config):
-    from hermes.errors import InvalidInput
-
-    with contextlib.suppress(InvalidInput):
-        db.create_session("s", "cli", model_config=config)
-        assert db.get_session("s")["id"] == "s"
-        assert db.export_session("s")["messages"] == []
-
-
 # ------------------------------------------------------------------ parents
 
 
@@ -451,25 +319,11 @@ def walk_everything(db, names):
         assert db.resolve_resume_session_id(name) in names
         assert isinstance(db.get_messages_as_conversation(name, include_ancestors=True), list)
         assert db.export_session(name)["id"] == name
-    for kw in (
-        {},
-        {"include_children": True},
-        {"project_compression_tips": False},
-        {"order_by_last_active": True},
-    ):
+    for kw in ({}, {"include_children": True}, {"project_compression_tips": False}, {"order_by_last_active": True}):
         rows = ids(db.list_sessions_rich(**kw))
         assert len(rows) == len(set(rows))
     assert isinstance(db.search_messages("lynx"), list)
     return True
-
-
-def test_a_session_that_is_its_own_parent(db):
-    from hermes.errors import HermesError
-
-    with contextlib.suppress(HermesError):
-        db.create_session("s", "cli", parent_session_id="s")
-    if db.get_session("s") is not None:
-        assert finishes(lambda: walk_everything(db, ["s"]))
 
 
 @pytest.mark.parametrize("filled", [False, True])
@@ -494,15 +348,8 @@ def test_a_parent_cycle_by_import(db):
     from hermes.errors import HermesError
 
     for name, parent in (("a", "b"), ("b", "a")):
-        data = {
-            "id": name,
-            "source": "cli",
-            "started_at": 5.0,
-            "ended_at": 4.0,
-            "end_reason": "compression",
-            "parent_session_id": parent,
-            "messages": [],
-        }
+        data = {"id": name, "source": "cli", "parent_session_id": parent, "messages": []}
+        data |= {"started_at": 5.0, "ended_at": 4.0, "end_reason": "compression"}
         with contextlib.suppress(HermesError):
             finishes(lambda data=data: db.import_session(data))
     names = ids(db.export_all())

@@ -31,16 +31,11 @@ def test_a_branch_shows_the_prefix_up_to_and_including_the_message(parent):
     assert (row["source"], row["user_id"]) == ("telegram", "7")
 
 
-def test_a_branch_without_a_message_carries_everything(parent):
+@pytest.mark.parametrize(("at", "carried"), [({}, list(TEXTS)), ({"at_message": 0}, [])])
+def test_a_branch_may_carry_everything_or_nothing(parent, at, carried):
     db, _ = parent
-    db.branch_session("p", "b")
-    assert shown(db, "b") == list(TEXTS)
-
-
-def test_a_branch_may_carry_nothing(parent):
-    db, _ = parent
-    db.branch_session("p", "b", at_message=0)
-    assert shown(db, "b") == [] and db.get_session("b")["parent_session_id"] == "p"
+    db.branch_session("p", "b", **at)
+    assert shown(db, "b") == carried and db.get_session("b")["parent_session_id"] == "p"
 
 
 def test_parent_and_branch_go_separate_ways(parent):
@@ -148,15 +143,9 @@ def test_removed_text_that_a_branch_still_shows_is_found_once_in_a_session_that_
     assert len(hits) == 1
     assert db.get_session(hits[0]["session_id"]) is not None
     assert db.search_messages("four") == [], "what only the parent showed is gone"
-
-
-@pytest.mark.parametrize("how", ["clear", "replace"])
-def test_the_parent_itself_shows_nothing_of_what_is_kept_for_its_branch(parent, how):
-    db, _ = parent
-    db.branch_session("p", "b")
-    REMOVALS[how](db)
-    assert shown(db, "p") == ([] if how == "clear" else ["replaced"])
-    assert db.get_session("p")["message_count"] == len(shown(db, "p"))
+    if how in ("clear", "replace"):
+        assert shown(db, "p") == ([] if how == "clear" else ["replaced"])
+        assert db.get_session("p")["message_count"] == len(shown(db, "p"))
 
 
 def test_when_the_last_branch_goes_the_kept_messages_go_too(parent):
@@ -171,13 +160,18 @@ def test_when_the_last_branch_goes_the_kept_messages_go_too(parent):
     assert db.check() == []
 
 
-def test_deleting_a_branch_leaves_the_parent_whole(parent):
+@pytest.mark.parametrize("how", ["delete", "clear", "replace"])
+def test_changing_a_branch_leaves_the_parent_whole(parent, how):
     db, _ = parent
     db.branch_session("p", "b")
     db.append_message("b", "user", "own words")
-    db.delete_session("b")
-    assert shown(db, "p") == list(TEXTS) and len(found(db, "ocelot")) == 1
-    assert db.search_messages('"own words"') == []
+    {
+        "delete": lambda: db.delete_session("b"),
+        "clear": lambda: db.clear_messages("b"),
+        "replace": lambda: db.replace_messages("b", [{"role": "user", "content": "new"}]),
+    }[how]()
+    assert shown(db, "p") == list(TEXTS) and shown(db, "b") == (["new"] if how == "replace" else [])
+    assert len(found(db, "ocelot")) == 1 and db.search_messages('"own words"') == []
 
 
 def test_compressed_children_keep_what_they_carry(parent):
@@ -189,40 +183,19 @@ def test_compressed_children_keep_what_they_carry(parent):
     assert db.check() == []
 
 
-def test_clearing_a_branch_leaves_the_parent_whole(parent):
-    db, _ = parent
-    db.branch_session("p", "b")
-    db.clear_messages("b")
-    assert shown(db, "b") == [] and shown(db, "p") == list(TEXTS)
-    assert len(found(db, "ocelot")) == 1
-
-
-def test_replacing_in_a_branch_leaves_the_parent_whole(parent):
-    db, _ = parent
-    db.branch_session("p", "b")
-    db.replace_messages("b", [{"role": "user", "content": "new"}])
-    assert shown(db, "b") == ["new"] and shown(db, "p") == list(TEXTS)
-
-
-def test_a_branch_survives_reopening(make_db):
-    db = make_db(name="x")
-    message_ids = talk(db, "p", *TEXTS)
-    db.branch_session("p", "b", at_message=message_ids[1])
-    db.delete_session("p")
-    db.close()
-    assert shown(make_db(name="x"), "b") == ["one ocelot", "two"]
-
-
 # ------------------------------------------------------------------ rewinding
 
 
 def test_rewinding_hides_what_came_later_and_tells_how_much(parent):
     db, message_ids = parent
+    assert db.rewind("p", message_ids[3]) == 0
     assert db.rewind("p", message_ids[1]) == 2
-    assert shown(db, "p") == ["one ocelot", "two"]
+    assert shown(db, "p") == ["one ocelot", "two"] and db.check() == []
     assert contents(db.get_messages_as_conversation("p")) == ["one ocelot", "two"]
     assert contents(db.export_session("p")["messages"]) == ["one ocelot", "two"]
     assert found(db, "three") == set()
+    db.append_message("p", "user", "another three")
+    assert shown(db, "p") == ["one ocelot", "two", "another three"]
 
 
 def test_unrewinding_brings_everything_back(parent):
@@ -232,7 +205,7 @@ def test_unrewinding_brings_everything_back(parent):
     assert db.unrewind("p") == 3
     assert contents(db.get_messages("p")) == contents(before) and ids(db.get_messages("p")) == ids(before)
     assert found(db, "three") == {message_ids[2]}
-    assert db.unrewind("p") == 0
+    assert db.unrewind("p") == 0 and db.check() == []
 
 
 def test_what_was_undone_last_can_be_read(parent):
@@ -248,19 +221,6 @@ def test_what_was_undone_last_can_be_read(parent):
     assert db.get_undone_messages("b", visible_to=("telegram", "8")) == [] == db.get_undone_messages("p")
     assert db.unrewind("b") == 2
     assert contents(db.get_undone_messages("b")) == ["four", "five"]
-
-
-def test_rewinding_to_the_last_message_hides_nothing(parent):
-    db, message_ids = parent
-    assert db.rewind("p", message_ids[3]) == 0
-    assert shown(db, "p") == list(TEXTS)
-
-
-def test_a_conversation_goes_on_after_a_rewind(parent):
-    db, message_ids = parent
-    db.rewind("p", message_ids[0])
-    db.append_message("p", "assistant", "another two")
-    assert shown(db, "p") == ["one ocelot", "another two"]
 
 
 def test_a_rewind_outlives_reopening(make_db):
@@ -293,11 +253,3 @@ def test_rewinding_to_a_message_the_session_does_not_show_changes_nothing(parent
         with contextlib.suppress(HermesError):
             assert db.rewind("p", target) == 0
         assert shown(db, "p") == list(TEXTS) and shown(db, "other") == ["other words"]
-
-
-def test_a_rewound_store_is_sound(parent):
-    db, message_ids = parent
-    db.rewind("p", message_ids[0])
-    assert db.check() == []
-    db.unrewind("p")
-    assert db.check() == []

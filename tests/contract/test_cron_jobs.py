@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hermes.jobs.cron import claim_due
-from hermes.store.coordination.cron import KEPT_RUNS, CronDB
 from hermes.store.exchange.copy import move
 from hermes.store.gateway import outbox
+from hermes.store.gateway.cron import KEPT_RUNS, CronDB
 from hermes.store.gateway.gateway_db import GatewayDB
 from hermes_state import SessionDB
 

@@ -61,7 +61,13 @@ def test_events_go_out_and_in_with_their_session(db: Any, tmp_path: Path) -> Non
         assert (kind, text) == ("model_error", "HTTP 400: quokka is no model")
         assert [one["content"] for one in other.get_messages("s") if one["id"] == after] == ["a second question"]
         assert other.import_session(exported) is False and len(told(other)) == 1
+    db.trash_session("s")
+    assert db.get_session_events("s") == []
+    db.restore_session("s")
+    assert len(told(db)) == 1
     assert db.delete_session("s") is True
+    db.create_session("s", "cli")
+    assert told(db) == [] and db.delete_session("s") is True
     assert db.import_session(exported) is True and len(told(db)) == 1
 
 
@@ -73,17 +79,6 @@ def test_what_makes_no_sense_in_an_import_is_left_out(db: Any) -> None:
     ):
         assert db.import_session({**exported, "id": f"t{number}", "title": None, "events": bad}) is True
         assert db.get_session_events(f"t{number}") == []
-
-
-def test_events_go_with_their_session_and_stay_in_the_trash(db: Any) -> None:
-    failed(db)
-    db.trash_session("s")
-    assert db.get_session_events("s") == []
-    db.restore_session("s")
-    assert len(told(db)) == 1
-    db.delete_session("s")
-    db.create_session("s", "cli")
-    assert told(db) == []
 
 
 def test_transcripts_bring_events_back(tmp_path: Path) -> None:

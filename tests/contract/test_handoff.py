@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from hermes.errors import Fenced, SessionBusy
@@ -53,8 +51,9 @@ def test_a_second_request_while_one_is_under_way_is_false(ready, claimed):
 
 
 def test_only_a_pending_handoff_can_be_claimed_and_only_once(ready):
-    assert ready.claim_handoff("s") is False
+    assert ready.claim_handoff("s") is ready.heartbeat_handoff("s") is False
     ready.request_handoff("s", "telegram")
+    assert ready.heartbeat_handoff("s") is False
     assert ready.claim_handoff("s") is True
     assert ready.claim_handoff("s") is False
     ready.complete_handoff("s")
@@ -70,21 +69,6 @@ def test_a_failed_handoff_tells_why_and_can_be_requested_again(ready):
     assert ready.list_pending_handoffs() == [] and ready.claim_handoff("s") is False
     assert ready.request_handoff("s", "discord") is True
     assert state(ready) == {"state": "pending", "platform": "discord", "error": None}
-
-
-def test_a_pending_handoff_can_fail_when_nobody_claims_it(ready):
-    ready.request_handoff("s", "telegram")
-    ready.fail_handoff("s", "the gateway does not run")
-    assert state(ready)["state"] == "failed"
-    assert ready.claim_handoff("s") is False
-
-
-def test_a_completed_handoff_can_be_followed_by_another(ready):
-    ready.request_handoff("s", "telegram")
-    ready.claim_handoff("s")
-    ready.complete_handoff("s")
-    assert ready.request_handoff("s", "discord") is True
-    assert state(ready)["platform"] == "discord"
 
 
 @pytest.mark.parametrize("call", [lambda db: db.complete_handoff("s"), lambda db: db.fail_handoff("s", "late")])
@@ -146,34 +130,11 @@ def test_when_the_claimer_dies_another_can_claim_after_the_lease_has_run_out(rea
     ready.request_handoff("s", "telegram")
     assert ready.claim_handoff("s", lease=600) is True
     assert ready.claim_handoff("s") is False, "the lease still runs"
-    assert ready.heartbeat_handoff("s", lease=0.05) is True
+    assert ready.heartbeat_handoff("s", lease=0.05) is True  # shorter or longer than what is left
     assert until(lambda: ids(ready.list_pending_handoffs()) == ["s"]), "it waits for somebody again"
     assert ready.claim_handoff("s", lease=600) is True
     assert ready.claim_handoff("s") is False, "one winner again"
     assert state(ready)["platform"] == "telegram"
-
-
-def test_a_heartbeat_keeps_the_claim_beyond_its_first_lease(ready):
-    ready.request_handoff("s", "telegram")
-    ready.claim_handoff("s", lease=0.05)
-    assert ready.heartbeat_handoff("s", lease=600) is True
-    moment = time.time() + 0.1
-    assert until(lambda: time.time() > moment)
-    assert ready.claim_handoff("s") is False
-    assert ready.request_handoff("s", "discord") is False
-
-
-def test_a_claim_whose_lease_ran_out_can_also_be_asked_for_anew(ready):
-    ready.request_handoff("s", "telegram")
-    ready.claim_handoff("s", lease=0.01)
-    assert until(lambda: ready.request_handoff("s", "discord"))
-    assert state(ready) == {"state": "pending", "platform": "discord", "error": None}
-
-
-def test_without_a_running_handoff_there_is_nothing_to_prolong(ready):
-    assert ready.heartbeat_handoff("s") is False
-    ready.request_handoff("s", "telegram")
-    assert ready.heartbeat_handoff("s") is False
 
 
 LATE = [

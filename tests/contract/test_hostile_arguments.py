@@ -69,14 +69,9 @@ GOOD: dict[str, Any] = {
 def methods() -> Iterator[tuple[str, inspect.Signature]]:
     for name in sorted(dir(SessionDB)):
         member = inspect.getattr_static(SessionDB, name)
-        if (
-            name.startswith("_")
-            or name in LEFT_OUT
-            or isinstance(member, property)
-            or not callable(getattr(SessionDB, name))
-        ):
-            continue
-        yield name, inspect.signature(getattr(SessionDB, name))
+        is_call = callable(getattr(SessionDB, name)) and not isinstance(member, property)
+        if is_call and not name.startswith("_") and name not in LEFT_OUT:
+            yield name, inspect.signature(getattr(SessionDB, name))
 
 
 CALLS = [
@@ -168,14 +163,7 @@ def test_a_closed_store_says_so(make_db: Any, tmp_path: Path, monkeypatch: pytes
     db = make_db()
     db.create_session("s", "cli")
     db.close()
-    without_a_database = {
-        "fenced",
-        "masked",
-        "maybe_auto_prune_and_vacuum",
-        "sanitize_title",
-        "size",
-        "import_database",
-    }
+    without_a_database = set("fenced masked maybe_auto_prune_and_vacuum sanitize_title size import_database".split())
     for name in [name for name, _ in methods() if name not in without_a_database]:
         with pytest.raises(StoreClosed):
             called(db, name, None, None)

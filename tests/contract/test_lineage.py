@@ -17,39 +17,15 @@ def child(db, session_id, parent, later=1.0, **columns):
 # ------------------------------------------------------------------ prefixes
 
 
-def test_an_exact_id_wins_over_longer_ones(db):
-    for name in ("abc", "abcd", "abcde"):
+@pytest.mark.parametrize(("prefix", "meant"), {
+    "abc": "abc", "abcde": "abcde", "20250305": "20250305_a", "2025": None, "2026": None, "20250305_ab": None,
+    "2025%": None, "2025030__": None, "%": None, "2025?*": None, "日本": "日本語-1", "a%": "a%b", "z": "z\U0001f680-1",
+}.items())  # fmt: skip
+def test_a_prefix_of_one_id_is_that_id_and_an_exact_id_wins(db, prefix, meant):
+    """Wildcards are literal; a prefix of several ids is none."""
+    for name in ("abc", "abcd", "abcde", "20250305_a", "20250306_b", "日本語-1", "a%b", "z\U0001f680-1"):
         db.create_session(name, "cli")
-    assert db.resolve_session_id("abc") == "abc"
-    assert db.resolve_session_id("abcde") == "abcde"
-
-
-def test_a_prefix_of_one_id_is_that_id(db):
-    db.create_session("20250305_091523_a1b2c3", "cli")
-    db.create_session("20250306_091523_a1b2c3", "cli")
-    assert db.resolve_session_id("20250305") == "20250305_091523_a1b2c3"
-
-
-def test_an_ambiguous_or_unknown_prefix_is_none(db):
-    db.create_session("20250305_a", "cli")
-    db.create_session("20250305_b", "cli")
-    assert db.resolve_session_id("20250305_") is None
-    assert db.resolve_session_id("2026") is None
-    assert db.resolve_session_id("20250305_ab") is None
-
-
-@pytest.mark.parametrize("pattern", ["2025%", "2025030__", "%", "2025?*", "[2]*"])
-def test_wildcards_in_a_prefix_are_literal(db, pattern):
-    db.create_session("20250305_a", "cli")
-    assert db.resolve_session_id(pattern) is None
-
-
-def test_a_prefix_may_hold_any_characters(db):
-    for name in ("日本語-1", "a%b", "z\U0001f680-1"):
-        db.create_session(name, "cli")
-    assert db.resolve_session_id("日本") == "日本語-1"
-    assert db.resolve_session_id("a%") == "a%b"
-    assert db.resolve_session_id("z") == "z\U0001f680-1"
+    assert db.resolve_session_id(prefix) == meant
 
 
 # ------------------------------------------------------------------ compression
@@ -67,13 +43,6 @@ def test_the_tip_follows_the_chain_from_any_member(db):
     for old, new in ("ab", "bc", "cd"):
         db.compress_session(old, new, summary="s")
     assert [db.get_compression_tip(name) for name in "abcd"] == ["d"] * 4
-
-
-def test_chains_made_by_hand_are_followed_too(db):
-    talk(db, "a", "hi")
-    db.end_session("a", "compression")
-    child(db, "b", "a")
-    assert db.get_compression_tip("a") == "b"
 
 
 def test_a_child_that_started_before_the_end_is_no_continuation(db):
@@ -144,12 +113,7 @@ def test_a_conversation_with_ancestors_starts_at_the_root_and_has_carried_messag
     assert sorted(whole) == sorted(["one", "two", "three", "four", "sum 1", "five", "sum 2", "six"]), "each once"
     assert whole[:4] == ["one", "two", "three", "four"] and whole[-1] == "six"
     assert whole.index("sum 1") < whole.index("five") < whole.index("six")
-    assert contents(db.get_messages_as_conversation("a", include_ancestors=True)) == [
-        "one",
-        "two",
-        "three",
-        "four",
-    ]
+    assert contents(db.get_messages_as_conversation("a", include_ancestors=True)) == whole[:4]
 
 
 def test_ancestors_of_a_chain_made_by_hand_come_first(db):
@@ -183,11 +147,11 @@ def test_carried_messages_are_found_once_and_summed_once(db):
 # ------------------------------------------------------------------ resuming
 
 
-def test_resuming_a_session_with_messages_is_that_session(db):
+def test_resuming_a_session_with_messages_or_without_any_below_it_is_that_session(db):
     talk(db, "a", "hi")
     child(db, "b", "a")
-    db.append_message("b", "user", "hi")
-    assert db.resolve_resume_session_id("a") == "a"
+    child(db, "c", "b")
+    assert [db.resolve_resume_session_id(name) for name in "abc"] == ["a", "b", "c"]
 
 
 def test_resuming_an_empty_session_goes_to_the_first_descendant_with_messages(db):
@@ -208,13 +172,6 @@ def test_resuming_takes_the_newest_child_at_each_step(db):
     assert db.resolve_resume_session_id("a") == "new"
 
 
-def test_resuming_where_nobody_has_messages_is_the_id_itself(db):
-    db.create_session("a", "cli")
-    child(db, "b", "a")
-    assert db.resolve_resume_session_id("a") == "a"
-    assert db.resolve_resume_session_id("b") == "b"
-
-
 def test_resuming_a_branch_that_only_carries_messages_is_the_branch(db):
     talk(db, "a", "hi", "hello")
     db.branch_session("a", "b")
@@ -225,7 +182,7 @@ def test_resuming_a_branch_that_only_carries_messages_is_the_branch(db):
 
 
 @pytest.mark.parametrize("how", ["delete", "prune"])
-@pytest.mark.parametrize("kind", [None, "compression", "branch", "subagent", "reset"])
+@pytest.mark.parametrize("kind", [None, "compression", "branch"])
 def test_removing_a_parent_cuts_the_link_and_keeps_the_child(db, how, kind):
     old_session(db, "a", 200)
     db.create_session("b", "cli", parent_session_id="a", kind=kind)
@@ -247,14 +204,6 @@ def test_a_child_whose_parent_is_gone_is_listed(db):
     db.delete_session("a")
     assert ids(db.list_sessions_rich()) == ["b"]
     assert db.get_compression_tip("b") == "b"
-
-
-def test_started_at_may_lie_in_the_past_without_breaking_chains(db):
-    then = time.time() - 30 * DAY
-    db.create_session("a", "cli", started_at=then)
-    db.append_message("a", "user", "old", timestamp=then)
-    db.compress_session("a", "b", summary="s")
-    assert db.get_compression_tip("a") == "b"
 
 
 # ------------------------------------------------------------------ a compressed conversation as a whole

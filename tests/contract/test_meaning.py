@@ -15,8 +15,7 @@ from hermes.errors import InvalidInput
 from hermes.store.api.session_db import SessionDB
 from hermes.store.exchange.copy import move
 from hermes.store.records.codec import Blob
-from hermes.store.search import reranking
-from hermes.store.search.meaning import encoders
+from hermes.store.search import encoders, reranking
 from tests.support.sizes import size
 from tests.support.waiting import until
 

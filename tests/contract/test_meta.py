@@ -22,14 +22,6 @@ def test_meta_is_kept_by_key(db):
     assert db.get_meta("") == "empty key" and db.get_meta("k") == "zwei ✓ 文"
 
 
-def test_meta_outlives_the_process_that_wrote_it(make_db):
-    one = make_db(name="x")
-    one.set_meta("k", "v")
-    assert make_db(name="x").get_meta("k") == "v"
-    one.close()
-    assert make_db(name="x").get_meta("k") == "v"
-
-
 def test_index_status_tells_what_is_left(db):
     talk(db, "s", "a", "b", "c")
     assert set(db.index_status()) >= {"indexed_to", "pending"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.search.meaning import encoders
+from hermes.store.search import encoders
 
 from . import talk
 

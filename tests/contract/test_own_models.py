@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes.agent.models.embedded import EmbeddedModel
-from hermes.agent.models.extractive import ExtractiveModel
+from hermes.agent.models.offline import EmbeddedModel, ExtractiveModel
 from hermes.store.engines.base import OWN_MODELS
 
 SAID = "the walrus sleeps on the ice floe"

@@ -108,23 +108,8 @@ def test_message_text_is_stored_once(db, tmp_path):
     assert copies(db, tmp_path, "the-one needle, of this (message)") == 1
 
 
-def test_a_branch_stores_no_second_copy(db, tmp_path):
-    say(db, "s", "the first message is the preview", "the-one needle, of this (message)")
-    for n in range(5):
-        db.branch_session("s", f"b{n}")
-    assert copies(db, tmp_path, "the-one needle, of this (message)") == 1
-
-
 def test_a_system_prompt_of_many_sessions_is_stored_once(db, tmp_path):
     prompt = "You are Hermes; be kind, be brief! " * 100 + "the-one needle, of this (prompt)"
     for n in range(5):
         db.create_session(f"s{n}", "cli", system_prompt=prompt)
     assert copies(db, tmp_path, "the-one needle, of this (prompt)") == 1
-
-
-def test_deleted_text_can_be_vacuumed_out_of_the_file(db, tmp_path):
-    say(db, "s", "short")
-    say(db, "gone", "the first message is the preview", "the-one needle, of this (message)")
-    db.delete_session("gone")
-    db.vacuum()
-    assert copies(db, tmp_path, "the-one needle, of this (message)") == 0

@@ -278,20 +278,6 @@ def test_of_an_enormous_phrase_the_beginning_counts(db):
         db.catch_up()
 
 
-def test_a_name_is_found_with_the_escape_before_it(db):
-    """A name that was copied from JSON may begin with the n of a \\n."""
-    escaped = json.dumps({"output": "see\nMAX_POOL_SIZE, then\tMIN_POOL_SIZE"})
-    (message,) = say(db, "s", escaped, role="tool")
-    (named,) = say(db, "s", "nMAX_POOL_SIZE is a name of its own")
-    say(db, "s", "MAX_POOL_SIZE and MIN_POOL_SIZE in plain text", '{"text": "NMAX_pool", "other": "MAX_POOL_SIZE"}')
-    assert found(db, "nMAX_POOL_SIZE") == {message, named}
-    assert found(db, "nmax_pool") >= {message, named}
-    assert found(db, "tMIN_POOL_SIZE") == {message}
-    assert found(db, "nMIN_POOL_SIZE") == set()
-    (hit,) = db.search_messages("tMIN_POOL_SIZE")
-    assert hit["reason"] == "literal" and ">>>MIN_POOL_SIZE<<<" in hit["snippet"]
-
-
 def test_a_snippet_of_json_shows_text_with_markers(db):
     db.create_session("s", "cli")
     db.append_message("s", "tool", json.dumps({"output": "one\noctopus 文件"}), tool_name="f")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hermes.interop.sync_exchange import StorePlace, SyncResult, sync
+from hermes.interop.sync import StorePlace, SyncResult, sync
 from tests.support.stores import opener
 
 from . import found, shown, talk

@@ -217,12 +217,6 @@ def test_what_the_gateway_was_told_and_has_to_send_goes_too(gone: Any) -> None:
     assert gateway is not None
 
 
-def test_an_attachment_that_another_message_has_stays(gone: Any) -> None:
-    before = gone.export_session("before")
-    gone.shred_session("new")
-    assert gone.export_session("before") == before and gone.check() == []
-
-
 def test_a_transcript_that_comes_back_does_not_bring_the_session_back(gone: Any, sqlite_only: None) -> None:
     """A crash may leave the file, a person may copy it there: repair must know that the session was shredded."""
     path = gone.sessions_dir / "old.jsonl"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from zstandard import ZstdDecompressor
 
-from hermes.interop.sync_exchange import StorePlace, SyncResult, sync
+from hermes.interop.sync import StorePlace, SyncResult, sync
 from hermes.interop.sync_folder import FolderPlace
 
 from . import DAY, shown, talk
@@ -302,12 +302,8 @@ def test_the_same_history_imported_on_both_sides_is_one(pair):
 
 def test_an_import_leaves_out_what_was_deleted_here(pair):
     one, _, _ = pair
-    data = {
-        "id": "x",
-        "source": "codex",
-        "started_at": 1.0,
-        "messages": [{"role": "user", "content": "hi", "timestamp": 2.0}],
-    }
+    data = {"id": "x", "source": "codex", "started_at": 1.0}
+    data["messages"] = [{"role": "user", "content": "hi", "timestamp": 2.0}]
     assert one.import_sessions([data], again=False)["sessions"] == 1
     one.delete_session("x")
     assert one.import_sessions([data], update=True, again=False)["deleted"] == 1

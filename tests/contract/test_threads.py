@@ -52,19 +52,6 @@ def test_eight_openers_append_to_one_store(make_db):
         check_all_there(store, "s")
 
 
-def test_counters_add_up_across_threads(make_db):
-    stores = [make_db(name="x"), make_db(name="x")]
-    stores[0].create_session("s", "cli")
-
-    def add(db):
-        for _ in range(25):
-            db.update_token_counts("s", input_tokens=1, output_tokens=2, api_call_count=1)
-
-    in_threads(*[lambda db=db: add(db) for db in stores * 2])
-    row = stores[0].get_session("s")
-    assert (row["input_tokens"], row["output_tokens"], row["api_call_count"]) == (100, 200, 100)
-
-
 def test_one_title_wanted_by_many_is_given_to_one(make_db):
     stores = [make_db(name="x") for _ in range(4)]
     for n in range(4):
@@ -77,12 +64,6 @@ def test_one_title_wanted_by_many_is_given_to_one(make_db):
             return False
 
     assert sorted(in_threads(*[lambda n=n: want(n) for n in range(4)])) == [False, False, False, True]
-
-
-def test_one_id_created_by_many_is_one_session(make_db):
-    stores = [make_db(name="x") for _ in range(4)]
-    made = in_threads(*[lambda n=n: stores[n].create_session("s", f"source{n}") for n in range(4)])
-    assert made == ["s"] * 4 and stores[0].session_count() == 1
 
 
 def test_searching_and_listing_while_others_write_and_delete(db):

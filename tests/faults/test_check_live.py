@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hermes_state import SessionDB
 
-from . import Remote, assert_transcripts_whole, settled, size, store
+from . import settled, size
 
 BUSY = """
 import sys
@@ -50,21 +50,3 @@ def test_a_store_that_others_write_to_is_sound(folder: Path) -> None:
     assert found == []
     with SessionDB(path) as db:
         settled(db)  # a deletion may have been cut short
-
-
-def test_after_many_crashes_a_whole_transcript_is_left_as_it_is(folder: Path) -> None:
-    """However many processes died writing to a session, the next one adds only the lines that are missing."""
-    path = folder / "store" / "state.db"
-    with Remote(path) as remote:
-        remote.create_session("talk", "cli")
-        remote.kill()
-    for number in range(5):
-        with Remote(path) as remote:
-            remote.append("talk", f"w{number}", 0)
-            remote.kill()
-    file = path.parent / "sessions" / "talk.jsonl"
-    before = file.read_bytes()
-    with store(path) as db:
-        assert_transcripts_whole(db)
-        assert db.check() == []
-    assert file.read_bytes() == before

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.sizes import some
 
-from . import Nursery, Refused, Remote, clone, contents, exports, step, store
+from . import Nursery, Refused, Remote, clone, contents, step, store
 from .damage import HARMS, harm, pages_of
 from .workers import message, word
 
@@ -212,21 +212,6 @@ def test_what_a_damaged_wal_loses_comes_back_from_the_transcripts(
         assert [one for one in have if one in contents(rows)] == contents(rows), "in their order"
         assert len(db.search_messages(word("w", 59))) == 1
         assert db.check() == []
-
-
-def test_a_lost_database_is_made_anew_from_its_transcripts(nursery: Nursery, base: Path, folder: Path) -> None:
-    path = clone(base, folder / "work")
-    with store(path, read_only=True) as db:
-        shown = exports(db)
-    path.unlink()
-    path.write_bytes(b"")
-    code, out = command(nursery, path, "repair", "--rebuild-index")
-    assert code == 0, out
-    with store(path) as db:
-        after = exports(db)
-    assert {name: contents(one["messages"]) for name, one in after.items()} == {
-        name: contents(one["messages"]) for name, one in shown.items()
-    }
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from . import Refused, Remote, assert_kept, can_mount, contents, need, size, transcript_ids
+from . import Refused, Remote, can_mount, contents, need, size, transcript_ids
 from .workers import message
 
 DISK = 8000  # KiB
@@ -238,101 +238,3 @@ def test_a_full_transcript_folder_stops_no_message(mounts: None, tmp_path: Path)
         assert len(rows) == 45
         assert_lines(remote, path, Counter(row["id"] for row in rows))
         assert remote.check() == []
-
-
-def test_lines_come_as_soon_as_the_folder_has_room_again(mounts: None, tmp_path: Path) -> None:
-    """A process continues after the disk was full: a torn line does not swallow the next one."""
-    with Remote(own_mounts=True) as remote:
-        path = tmp_path / "store" / "state.db"
-        for leave in (0, 100, 300, 700):
-            folder = path.parent / "sessions"
-            small_disk(remote, folder, 200)
-            remote.open(str(path))
-            remote.create_session("talk", "cli")
-            remote.clear_messages("talk")
-            remote.append("talk", "w", 0, 3)
-            remote.fill(str(folder / "ballast"), leave=leave)
-            remote.append("talk", "w", 3, 30)
-            remote.os("unlink", str(folder / "ballast"))
-            remote.append("talk", "w", 33, 3)
-            rows = remote.get_messages("talk")
-            assert len(rows) == 36
-            assert_lines(remote, path, Counter(row["id"] for row in rows))
-            assert remote.check() == []
-            remote.close()
-
-
-def test_an_unwritable_transcript_folder_stops_no_message(open_folder: Path) -> None:
-    path = open_folder / "state.db"
-    with Remote() as remote:
-        assert remote.become_nobody() != 0
-        remote.open(str(path))
-        remote.create_session("talk", "cli")
-        remote.append("talk", "w", 0, 3)
-        remote.close()
-        remote.os("chmod", str(open_folder / "sessions"), 0o500)
-        for one in (open_folder / "sessions").rglob("*"):
-            remote.os("chmod", str(one), 0o500 if one.is_dir() else 0o400)
-        remote.warnings()
-        remote.open(str(path))
-        acks = list(zip(remote.append("talk", "w", 3, 5), ["talk"] * 5, ["w"] * 5, range(3, 8), strict=True))
-        said = remote.warnings()
-        assert len(said) == 1, said
-        remote.kill()
-    with Remote() as remote:
-        remote.become_nobody()
-        for one in (open_folder / "sessions").rglob("*"):
-            remote.os("chmod", str(one), 0o700 if one.is_dir() else 0o600)
-        remote.os("chmod", str(open_folder / "sessions"), 0o700)
-        remote.open(str(path))
-        assert_kept(remote, acks)
-        wanted = Counter(row["id"] for row in remote.get_messages("talk"))
-        assert len(wanted) == 8
-        assert transcript_ids(open_folder / "sessions", "talk") == wanted
-        assert remote.check() == []
-
-
-def test_a_file_in_place_of_the_transcript_folder_stops_no_message(folder: Path) -> None:
-    path = folder / "state.db"
-    (folder / "sessions").write_text("in the way")
-    with Remote(path) as remote:
-        remote.create_session("talk", "cli")
-        ids = remote.append("talk", "w", 0, 3)
-        assert [row["id"] for row in remote.get_messages("talk")] == ids
-        assert len(remote.warnings()) == 1
-        remote.close()
-        (folder / "sessions").unlink()
-        remote.open(str(path))
-        remote.append("talk", "w", 3)
-        remote.close()
-        remote.open(str(path))
-        assert transcript_ids(folder / "sessions", "talk") == Counter(row["id"] for row in remote.get_messages("talk"))
-        assert remote.check() == []
-
-
-def test_shredding_on_a_full_disk_says_so_and_ends_when_there_is_room(mounts: None, tmp_path: Path) -> None:
-    with Remote(own_mounts=True) as remote:
-        path = small_disk(remote, tmp_path / "disk", 8 * DISK)
-        remote.open(str(path))
-        for session_id, many in (("kept", 1500), ("talk", 60)):  # writing the file again takes more than what is left
-            remote.create_session(session_id, "cli")
-            remote.append(session_id, "w", 0, many)
-        kept = contents(remote.get_messages("kept"))
-        remote.fill(str(path.parent / "ballast"), leave=700 << 10)
-        done, refused = None, ""
-        try:
-            done = remote.shred_session("talk")
-        except Refused as error:  # not even room for the note of what is to be done: nothing was done
-            refused = str(error)
-        if done is None:
-            assert "StoreFull" in refused
-        else:  # what a checkpoint gave back may have been room enough; else it says what is left to do
-            assert all("full" in one.lower() for one in done["unfinished"]), done
-            assert remote.get_session("talk") is None
-            if not done["unfinished"]:
-                return
-        assert contents(remote.get_messages("kept")) == kept
-        remote.os("unlink", str(path.parent / "ballast"))
-        again = remote.shred_session("talk")
-        assert (again["messages"], again["unfinished"]) == (60, [])
-        assert contents(remote.get_messages("kept")) == kept and remote.check() == []

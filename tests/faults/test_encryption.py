@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hermes.errors import StoreBusy
-from hermes.store.encryption import convert, keys
+from hermes.store import encryption, keys
 
 from . import Nursery, Remote, Step, exports, seeded, size, step, store
 
@@ -51,7 +51,7 @@ def base(module_folder: Path) -> Path:
 def encrypted(base: Path, module_folder: Path) -> Path:
     folder = module_folder / "encrypted"
     shutil.copytree(base, folder)
-    convert.encrypt(folder / "state.db", lambda: keys.by_file(module_folder / "key"))
+    encryption.encrypt(folder / "state.db", lambda: keys.by_file(module_folder / "key"))
     return folder
 
 
@@ -157,10 +157,10 @@ def test_a_store_that_another_process_has_open_is_not_moved(base: Path, folder: 
     with Remote(work / "state.db") as remote:
         remote.append("one", "small", 0)
         with pytest.raises(StoreBusy, match=r"is open in another process \(process \d+, .*\); end it, then try again"):
-            convert.encrypt(work / "state.db", lambda: keys.by_file(folder / "key"))
+            encryption.encrypt(work / "state.db", lambda: keys.by_file(folder / "key"))
         assert not (work / "state.db-key").exists()
         remote.append("one", "small", 1)
-    convert.encrypt(work / "state.db", lambda: keys.by_file(folder / "key"))
+    encryption.encrypt(work / "state.db", lambda: keys.by_file(folder / "key"))
     with store(work / "state.db") as db:
         assert len(db.search_messages("hello", limit=10)) == 2
 
@@ -177,7 +177,7 @@ def test_a_process_that_waits_for_the_move_writes_into_the_encrypted_file(base: 
             asked.append(1)
             return keys.by_file(folder / "key")
 
-        convert.encrypt(work / "state.db", way)
+        encryption.encrypt(work / "state.db", way)
         assert asked
         remote.answer()
         remote.append("one", "small", 0)

@@ -37,25 +37,3 @@ def test_what_is_stored_although_a_sync_failed_is_said_to_be(folder: Path, numbe
     with store(path) as db:
         assert contents(db.get_messages("talk")) == texts
         assert db.check() == []
-
-
-def test_other_changes_have_their_lines_too(folder: Path) -> None:
-    path = folder / "state.db"
-    with Remote(path) as remote:
-        remote.create_session("talk", "cli")
-        remote.append_message("talk", "user", "one")
-        for call, *arguments in (
-            ("set_session_title", "talk", "A title"),
-            ("replace_messages", "talk", [{"role": "user", "content": "two"}]),
-            ("end_session", "talk", "done"),
-        ):
-            remote.fail_syncs(errno.EIO, [0])
-            reply = remote.tried(call, *arguments)
-            assert reply is not None and reply["maybe_stored"]
-        remote.kill()
-    with store(path) as db:
-        row = db.get_session("talk")
-        assert row is not None
-        assert (row["title"], row["end_reason"]) == ("A title", "done")
-        assert contents(db.get_messages("talk")) == ["two"]
-        assert db.check() == []

@@ -126,30 +126,6 @@ def test_what_someone_changed_with_sql_is_not_overruled(base: Path, folder: Path
     assert everything(path) == wanted
 
 
-def test_the_words_of_a_row_changed_with_sql_are_found_and_the_old_ones_are_not(base: Path, folder: Path) -> None:
-    path = clone(base, folder / "work")
-
-    def hits(word: str) -> list[int]:
-        return [row["id"] for row in db.search_messages(word)]
-
-    with SessionDB(path) as db:
-        assert hits("plenty") == [5] and hits("kingfisher") == []
-        change(path, "UPDATE messages SET content = 'A kingfisher' WHERE id = 5", "DELETE FROM messages WHERE id = 6")
-        assert hits("kingfisher") == [5] and hits("plenty") == [] and hits("other") == []
-    with SessionDB(path) as db:
-        assert {one["kind"] for one in db.check()} == {"counters", "transcript"}
-        db.repair()
-        assert hits("kingfisher") == [5] and hits("plenty") == []
-        assert db.check() == []
-
-
-def test_an_index_without_checksums_is_found_by_check(base: Path, folder: Path) -> None:
-    path = clone(base, folder / "work")
-    change(path, "DELETE FROM indexed_texts")
-    assert ("fts-stale", "message 5") in [(one["kind"], one["where"]) for one in look(path)]
-    assert repaired(path) == []
-
-
 def test_a_text_that_no_program_changed_is_damaged_and_comes_back_from_the_transcript(base: Path, folder: Path) -> None:
     path = clone(base, folder / "work")
     before = everything(path)
@@ -273,19 +249,6 @@ def test_a_flipped_bit_in_a_transcript_never_reaches_the_database(base: Path, fo
     assert left == []
     for line in file.read_bytes().splitlines():
         assert json.loads(line), line
-
-
-def test_a_flipped_id_in_a_line_doubles_nothing(base: Path, folder: Path) -> None:
-    path = clone(base, folder / "work")
-    before = everything(path)
-    file = path.parent / "sessions" / "s3.jsonl"
-    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
-    said = [entry for entry in lines if entry["type"] == "message"]
-    for wrong in (said[0]["id"] ^ 64, said[1]["id"]):
-        said[0]["id"] = wrong
-        file.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
-        assert repaired(path) == []
-        assert everything(path) == before
 
 
 # ── attachments ──

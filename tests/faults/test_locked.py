@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.engines.sqlite.fulltext import STANDING
-from hermes_state import SessionDB
-
-from . import Refused, Remote, assert_found, assert_kept, clone, lock_is_free, seeded, size, store, word
+from . import Refused, Remote, assert_found, assert_kept, seeded, size, store
 
 ENGINE = "hermes.store.engines.sqlite.engine"
 QUICK = {"RETRIES": 4, "QUEUE_SECONDS": 0.3}
@@ -154,41 +151,3 @@ def test_a_writer_stopped_anywhere_in_an_append_holds_up_nobody_for_ever(folder:
         assert_found(db, acks)
         assert db.check() == []
     print(f"{through} got through, {busy} were told StoreBusy")
-
-
-def test_a_put_off_index_that_meets_a_lock_does_not_undo_the_append(folder: Path) -> None:
-    """The message is safe before its index is; a lock that falls in between must not make the call fail."""
-    waiting = STANDING - 1  # one more message sets the indexer off
-    for attempt in range(20):  # until the thread that indexes in a pause did not come before the kill
-        base = folder / f"base{attempt}"
-        with Remote(base / "state.db") as before:
-            before.create_session("talk", "cli")
-            before.append("talk", "small", 0, waiting)
-            before.kill()
-        with SessionDB(base / "state.db", read_only=True) as made:
-            if made.index_status()["indexed_to"] == 0:
-                break
-    with Remote(clone(base, folder / "work")) as dry:
-        dry.count()
-        dry.append("talk", "small", waiting)
-        total = dry.counted()
-        assert total > 30, "it set no indexer off: this test would prove nothing"
-    tried, wrong = 0, []
-    for at in range(6, 42, size(7, 1)):
-        path = clone(base, folder / "work")
-        with impatient(path) as client, Remote() as holder:
-            client.count(at, signal.SIGSTOP)
-            client.begin("attempt", "talk", "smallx", 0, 1)
-            client.stopped()
-            if not lock_is_free(path):
-                continue
-            tried += 1
-            holder.hold(str(path))
-            client.signal(signal.SIGCONT)
-            outcome = client.answer()
-            holder.let_go()
-            stored = [row["content"].split(" ")[0] for row in client.get_messages("talk")[waiting:]]
-            if stored != [word("smallx", number) for _, number in outcome["done"]]:
-                wrong.append(f"stopped at {at}: stored {stored}, acknowledged {outcome['done']}")
-    assert tried, "the lock was never free: this test would prove nothing"
-    assert not wrong, "\n".join(one[:200] for one in wrong)

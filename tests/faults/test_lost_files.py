@@ -84,19 +84,6 @@ def test_what_only_the_lost_wal_had_is_saved(folder: Path, way: Callable[[Path],
         assert db.check() == []
 
 
-def test_other_files_in_the_folder_come_and_go(folder: Path) -> None:
-    remote, path = writing(folder)
-    with remote:
-        for number in range(20):
-            (path.parent / f"note{number}").write_text("x")
-            if number % 2:
-                (path.parent / f"note{number}").unlink()
-            remote.append_message("talk", "user", f"more {number}")
-        remote.close()
-    with store(path) as db:
-        assert db.message_count("talk") == 25
-
-
 @pytest.mark.parametrize("name", ["state.db", "link.db"])
 def test_a_link_or_a_relative_path_names_the_same_store_for_ever(folder: Path, name: str) -> None:
     real = folder / "real"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes.store.search.meaning import encoders
+from hermes.store.search import encoders
 from hermes_state import SessionDB
 from tests.support.program import ended, run, start
 from tests.support.waiting import until

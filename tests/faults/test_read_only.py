@@ -131,21 +131,6 @@ def test_what_a_killed_writer_left_in_its_wal_is_read_where_nothing_may_be_writt
                 raise
 
 
-def test_a_reader_without_rights_follows_a_living_writer(open_folder: Path) -> None:
-    path = open_folder / "home" / "state.db"
-    with Remote(path) as writer, Remote() as reader:
-        reader.become_nobody()
-        writer.create_session("talk", "cli")
-        writer.append_message("talk", "user", f"{word('w', 0)} hello")
-        readable(path.parent)
-        reader.open(str(path), read_only=True)
-        for number in range(1, 130):
-            message_id = writer.append_message("talk", "user", f"{word('w', number)} hello")
-            assert [hit["id"] for hit in reader.search_messages(word("w", number))] == [message_id]
-        writer.close()
-        assert len(reader.get_messages("talk")) == 130
-
-
 def test_a_read_only_look_never_changes_a_byte(folder: Path) -> None:
     path = folder / "home" / "state.db"
     ids = fill(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sqlite3
@@ -19,7 +18,6 @@ from hypothesis import strategies as st
 
 from hermes.errors import HermesError
 from hermes_state import SessionDB
-from tests.support.labs.base import until
 from tests.support.lives import LIVES, Life, Step, all_ids, assert_stays_away, facts, undone
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*lost its newest messages")
@@ -36,26 +34,6 @@ def lost(home: Path, *, database: Path | None) -> Path:
     if database is not None:
         shutil.copy(database, copy / "state.db")
     return copy
-
-
-def test_opening_leaves_the_transcript_of_a_session_that_was_emptied_before_the_loss(tmp_path: Path) -> None:
-    """The lost WAL had messages of a session unknown to the older database, and the emptying of another session."""
-    home = tmp_path / "home"
-    with SessionDB(home / "state.db") as db:
-        db.create_session("old", "cli")
-        first = db.append_message("old", "user", "one")
-        db.compress_session("old", "new", summary="a summary", head_until=first, tail_from=None)
-        db.redact_message(first)  # the next opening compares both transcripts
-    kept = home.with_name("kept.db")
-    shutil.copy(home / "state.db", kept)
-    with SessionDB(home / "state.db") as db:
-        db.replace_messages("new", [])
-        db.create_session("later", "cli")
-        db.append_message("later", "user", "two")
-        copy = lost(home, database=kept)
-    with SessionDB(copy / "state.db") as db:
-        db.rebuild()
-        assert (shown(db, "new"), shown(db, "later")) == ([], ["two"])
 
 
 @given(before=LIVES, after=LIVES, more=st.lists(st.integers(0, 40), max_size=3), whole=st.booleans())
@@ -122,31 +100,6 @@ def test_after_a_lost_wal_ids_are_not_given_again_and_a_repair_loses_nothing(tmp
         db.repair()
         assert shown(db, "a") == ["one", *(f"lost {number}" for number in range(20)), "new"]
         assert db.get_session_title("a") == "work" and db.check() == []
-
-
-@pytest.mark.parametrize("first", ["a", "b"])
-def test_an_older_database_that_is_put_back_gives_no_id_again_and_writes_every_line(tmp_path: Path, first: str) -> None:
-    path = tmp_path / "state.db"
-    with SessionDB(path) as db:
-        for name in ("a", "b"):
-            db.create_session(name, "cli")
-            db.append_message(name, "user", "one")
-    shutil.copy(path, tmp_path / "kept.db")
-    with SessionDB(path) as db:
-        for name in ("b", "a", "b", "a"):
-            db.append_message(name, "user", "lost")
-    for file in tmp_path.glob("state.db*"):
-        file.unlink()
-    shutil.copy(tmp_path / "kept.db", path)
-    with SessionDB(path) as db:
-        for name in (first, "b", "a"):
-            db.append_message(name, "user", "new")
-            assert b'"new"' in (tmp_path / "sessions" / f"{name}.jsonl").read_bytes()
-        assert "lost" in {one["kind"] for one in db.check()}
-        db.repair()
-        for name in ("a", "b"):
-            assert shown(db, name) == ["one", "lost", "lost", "new", *(["new"] if name == first else [])]
-        assert db.check() == []
 
 
 def test_a_fresh_database_beside_old_transcripts_gives_other_ids_and_says_what_is_missing(tmp_path: Path) -> None:
@@ -286,33 +239,6 @@ def test_a_strange_file_among_the_transcripts_stops_nothing(tmp_path: Path, name
         assert {one["where"] for one in db.check()} <= {"bytes.jsonl", f"{name}.jsonl"}
 
 
-def test_a_copy_of_a_transcript_does_not_count(tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "state.db") as db:
-        db.create_session("a", "cli")
-        db.append_message("a", "user", "one")
-        shutil.copy(tmp_path / "sessions" / "a.jsonl", tmp_path / "sessions" / "a_copy.jsonl")
-        db.set_session_title("a", "work")
-        assert db.check() == []
-        db.rebuild()
-        assert db.get_session_title("a") == "work" and db.check() == []
-
-
-def test_a_session_that_came_back_after_its_deletion_is_not_taken_for_deleted(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    with SessionDB(path) as db:
-        db.create_session("a", "cli")
-        db.append_message("a", "user", "one")
-        exported = db.export_all()
-        db.delete_session("a")
-    shutil.copy(path, tmp_path / "kept.db")
-    with SessionDB(path) as db:
-        db.import_sessions(exported)
-    shutil.copy(tmp_path / "kept.db", path)
-    with SessionDB(path) as db:
-        db.rebuild()
-        assert shown(db, "a") == ["one"] and db.check() == []
-
-
 def test_tables_of_other_programs_come_along_with_their_indexes(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
     with SessionDB(path) as db:
@@ -330,34 +256,6 @@ def test_tables_of_other_programs_come_along_with_their_indexes(tmp_path: Path) 
         assert db.sql('SELECT * FROM "my notes"') == [{"id": 1, "order": "first"}]
         assert db.sql("SELECT text FROM words_of_mine WHERE words_of_mine MATCH 'heron'") == [{"text": "heron"}]
         assert db.sql("SELECT 1 AS there FROM sqlite_master WHERE name = 'by_order'") == [{"there": 1}]
-        assert shown(db, "a") == ["one"] and db.check() == []
-
-
-_STOPS = """
-import os, signal
-from hermes.cli.main import script
-replace = os.replace
-def last(old, new, **options):
-    os.kill(os.getpid(), signal.SIGSTOP)
-    replace(old, new, **options)
-os.replace = last
-script()
-"""
-
-
-def test_a_second_rebuild_leaves_the_first_alone(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    with SessionDB(path, transcripts="off") as db:
-        db.create_session("a", "cli")
-        db.append_message("a", "user", "one")
-    rebuild = ["sessions", "rebuild", str(path)]
-    first = subprocess.Popen([sys.executable, "-c", _STOPS, *rebuild])
-    os.waitpid(first.pid, os.WUNTRACED)
-    second = subprocess.Popen([sys.executable, "-c", "from hermes.cli.main import script; script()", *rebuild])
-    until(lambda: len(list(tmp_path.glob("state.db.before-repair-*"))) == 2)
-    first.send_signal(signal.SIGCONT)
-    assert (first.wait(), second.wait()) == (0, 1)
-    with SessionDB(path, transcripts="off") as db:
         assert shown(db, "a") == ["one"] and db.check() == []
 
 

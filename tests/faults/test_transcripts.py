@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 
 from hermes.store.transcripts.rebuild import rebuild_store
-from hermes.store.transcripts.writer import TranscriptWriter
 
 from . import (
     Acks,
@@ -24,20 +21,16 @@ from . import (
     clone,
     contents,
     exports,
-    lock_is_free,
     seeded,
     settled,
     size,
     step,
     store,
-    transcript_ids,
 )
 
 MOMENTS = size(1, 60)  # of each call,
 LAST = size(30, 1000)  # spread over its last input/output calls, since lines are written after the commit
-ROUNDS = size(1, 6)
 WRITERS = 4
-SOON = 20.0  # seconds that nobody needs who does not wait for a sleeper
 
 ROWS = [{"role": ("user", "assistant")[n % 2], "content": f"word{n}q and more"} for n in range(6)]
 
@@ -191,58 +184,6 @@ def test_a_torn_line_of_another_process_does_not_swallow_ours(folder: Path, left
         assert db.check() == []
 
 
-def test_a_line_lost_by_the_machine_itself_is_found_by_check_and_mended_by_repair(folder: Path) -> None:
-    """After a power cut the database has more than the transcript, and nobody was there to leave a mark."""
-    path = folder / "state.db"
-    with store(path) as db:
-        db.create_session("talk", "cli")
-        for n in range(5):
-            db.append_message("talk", "user", f"word{n}q")
-    file = path.parent / "sessions" / "talk.jsonl"
-    file.write_bytes(file.read_bytes()[:-150])
-    with store(path) as db:
-        problems = db.check()
-        if problems:  # it may just as well have been filled in
-            assert {one["kind"] for one in problems} == {"transcript"}
-            db.repair()
-        assert_transcripts_whole(db)
-        assert contents(db.get_messages("talk")) == [f"word{n}q" for n in range(5)]
-        assert db.check() == []
-
-
-def test_several_processes_that_open_at_once_mend_it_once(folder: Path) -> None:
-    """The lines that a killed writer left out are filled in by one of the next processes, not by each of them."""
-    path = left_by_a_killed_writer(folder, 300)
-    file = path.parent / "sessions" / "talk.jsonl"
-    whole = file.read_bytes()
-    for round_ in range(ROUNDS):
-        mark_of_the_dead(path, round_)
-        file.write_bytes(whole[: len(whole) // 20])
-        openers = [Remote() for _ in range(WRITERS)]
-        try:
-            for opener in openers:
-                opener.warnings()  # it is up and waits
-            for opener in openers:
-                opener.begin("open", str(path))
-            for opener in openers:
-                opener.answer()
-            for opener in openers:
-                opener.close()
-        finally:
-            for opener in openers:
-                opener.kill()
-        with store(path) as db:
-            assert_transcripts_whole(db)
-            assert db.check() == []
-
-
-def mark_of_the_dead(path: Path, round_: int) -> None:
-    """A process writes one more message and is killed: the store knows that "talk" has to be looked at."""
-    with Remote(path) as remote:
-        remote.append("talk", f"v{round_}", 0)
-        remote.kill()
-
-
 def test_opening_while_others_write_the_same_session_doubles_no_line(folder: Path) -> None:
     """Writers on one session are killed and replaced again and again; each newcomer mends while the rest write."""
     dice, path = seeded("mending"), folder / "store" / "state.db"
@@ -273,70 +214,6 @@ def test_opening_while_others_write_the_same_session_doubles_no_line(folder: Pat
         assert db.check() == []
 
 
-def test_a_newcomer_leaves_the_line_to_the_living_writer_who_is_about_to_write_it(folder: Path) -> None:
-    """One process has committed and is stopped before its line; another opens and mends what a third, killed, left."""
-    wrong, tried = [], 0
-    with Remote(folder / "dry" / "state.db") as remote:
-        remote.create_session("talk", "cli")
-        remote.append("talk", "dry", 0)
-        remote.count()
-        remote.append("talk", "dry", 1)
-        total = remote.counted()
-    for at in range(max(1, total - 12), total, size(2, 1)):
-        path = folder / f"s{at}" / "state.db"
-        with Remote(path) as slow:
-            slow.create_session("talk", "cli")
-            slow.append("talk", "slow", 0)
-            with Remote(path) as victim:
-                victim.append("talk", "victim", 0)
-                victim.kill()
-            slow.count(at, signal.SIGSTOP)
-            slow.begin("append", "talk", "slow", 1)
-            slow.stopped()
-            free = lock_is_free(path)
-            if free:
-                tried += 1
-                with Remote() as newcomer:  # whatever the stopped one has in its hands, this one gets through
-                    newcomer.begin("open", str(path))
-                    newcomer.answer(SOON)
-                    newcomer.begin("append", "talk", "newcomer", 0)
-                    newcomer.answer(SOON)
-                    newcomer.begin("close")
-                    newcomer.answer(SOON)
-            slow.signal(signal.SIGCONT)
-            slow.answer()
-            slow.close()
-        with store(path) as db:
-            try:
-                assert_transcripts_whole(db)
-                assert len(db.get_messages("talk")) == 3 + free
-                assert db.check() == []
-            except AssertionError as error:
-                wrong.append(f"stopped at {at} of {total}: {error}".replace("\n", " ")[:160])
-    assert tried, "the lock was never free: this test would prove nothing"
-    assert not wrong, "\n".join(wrong)
-
-
-def test_a_store_that_is_opened_while_another_process_creates_a_session_has_lost_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newcomer completes the transcript of the session before its creator writes the first line."""
-    path, opened = folder / "state.db", TranscriptWriter.opened
-
-    def late(writer: TranscriptWriter, *session: Any, **more: Any) -> None:
-        store(path).close()
-        opened(writer, *session, **more)
-
-    with store(path) as db:
-        db.create_session("before", "cli")
-        monkeypatch.setattr(TranscriptWriter, "opened", late)
-        db.create_session("talk", "cli")
-        db.append_message("talk", "user", "hello")
-        assert_transcripts_whole(db)
-        assert db.check() == []
-    store(path).close()  # without a warning
-
-
 def test_rows_of_another_program_get_their_lines(folder: Path) -> None:
     path = folder / "state.db"
     with store(path) as db:
@@ -353,51 +230,6 @@ def test_rows_of_another_program_get_their_lines(folder: Path) -> None:
         assert contents(db.get_messages("talk")) == ["ours", "theirs 0", "theirs 1", "theirs 2"]
         assert_transcripts_whole(db)
         assert db.check() == []
-
-
-def test_rows_that_another_program_has_just_written_are_no_finding(folder: Path) -> None:
-    path = folder / "state.db"
-    with store(path) as db:
-        db.create_session("talk", "cli")
-        db.append_message("talk", "user", "ours")
-    with (
-        closing(sqlite3.connect(path)) as sql,
-        sql,
-    ):  # as a program of schema 11 does: it counts, and knows no other column
-        sql.execute("INSERT INTO messages(session_id, role, content, timestamp) VALUES ('talk', 'user', 'theirs', 5e9)")
-        sql.execute("UPDATE sessions SET message_count = message_count + 1 WHERE id = 'talk'")
-    with store(path) as db:
-        assert db.check() == []
-        assert_transcripts_whole(db)
-        assert db.get_session("talk")["last_active"] == 5e9
-
-
-def test_the_transcripts_of_killed_writers_alone_give_the_same_store(nursery: Nursery, folder: Path) -> None:
-    """Kill four writers, open once, throw the database away: everything is in the files."""
-    path, dice = folder / "store" / "state.db", seeded("rebuild")
-    with Acks() as acks:
-        writers = [Remote(pass_fds=[acks.write_end]) for _ in range(WRITERS)]
-        for number, writer in enumerate(writers):
-            writer.begin("open", str(path), durability="normal")
-            writer.begin("ensure_session", f"own{number}", "cli")
-            writer.begin("ensure_session", "shared", "cli")
-            writer.begin("write_on", f"own{number}", "shared", f"w{number}", acks.write_end)
-        acks.wait_for(dice.randint(100, 250))
-        for writer in writers:
-            writer.signal(9)
-        for writer in writers:
-            writer.kill()
-        acks.drain()
-    with store(path) as db:
-        shown = exports(db)
-        assert sum(len(one["messages"]) for one in shown.values()) >= len(acks.all)
-    alone = folder / "alone"
-    shutil.copytree(path.parent / "sessions", alone)
-    assert_same(rebuilt(alone, folder / "again.db"), shown)
-    with store(folder / "again.db", transcripts="off") as again:
-        assert_kept(again, acks.all)
-        assert again.check() == []
-    assert sum(transcript_ids(alone, "shared").values()) == len(shown["shared"]["messages"])
 
 
 def test_a_transcript_that_cannot_be_read_is_moved_aside_and_written_again(tmp_path: Path) -> None:

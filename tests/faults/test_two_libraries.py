@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from . import Refused, Remote, contents, size, store
+from . import Remote, contents, store
 
 WAYS = ["select", "bytes", "write", "fork"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its locks are POSIX locks there: see docs/format.md")
@@ -52,65 +52,6 @@ def test_what_was_acknowledged_is_there_after_another_library_used_the_file(fold
     assert sorted(stored(path)) == sorted(wanted)
 
 
-@pytest.mark.parametrize("way", ["select", "write"])
-def test_four_processes_with_another_library_in_each(folder: Path, way: str) -> None:
-    path = prepared(folder)
-    wanted: list[str] = []
-    remotes = [Remote(path) for _ in range(4)]
-    try:
-        for remote, name in zip(remotes, "abcd", strict=True):
-            remote.begin("mixed", str(path), way, name, size(80, 1500))
-        for remote in remotes:
-            wanted += remote.answer()
-        for remote in remotes[:2]:
-            remote.kill()
-        for remote in remotes[2:]:
-            remote.close()
-    finally:
-        for remote in remotes:
-            remote.__exit__()
-    assert sorted(stored(path)) == sorted(wanted)
-
-
-def hurry(remote: Remote) -> None:
-    """Let a client give up soon."""
-    remote.set("hermes.store.engines.sqlite.engine", RETRIES=2)
-    remote.set("hermes.store.engines.sqlite.connection", BUSY_SECONDS=0.02)
-
-
-def test_another_library_that_writes_in_the_same_process_is_waited_for(folder: Path) -> None:
-    path = prepared(folder)
-    with Remote() as ours:
-        hurry(ours)
-        ours.open(str(path))
-        ours.append_message("talk", "user", "before")
-        ours.hold(str(path))
-        with pytest.raises(Refused) as refused:
-            ours.append_message("talk", "user", "meanwhile")
-        assert refused.value.kind == "StoreBusy"
-        ours.let_go()
-        ours.append_message("talk", "user", "after")
-        ours.kill()
-    assert stored(path) == ["before", "after"]
-
-
-def test_closing_the_store_takes_no_lock_from_another_library(folder: Path) -> None:
-    """It writes in the process that closes its store: nobody else may write before it is done."""
-    path = prepared(folder)
-    with Remote() as both, Remote() as other:
-        for remote in (both, other):
-            hurry(remote)
-            remote.open(str(path))
-        both.hold(str(path))
-        both.close()
-        with pytest.raises(Refused) as refused:
-            other.append_message("talk", "user", "too early")
-        assert refused.value.kind == "StoreBusy"
-        both.let_go()
-        other.append_message("talk", "user", "in time")
-    assert stored(path) == ["in time"]
-
-
 def test_descriptors_are_closed_and_the_last_one_to_leave_removes_the_wal(folder: Path) -> None:
     path = prepared(folder)
     with Remote() as ours:
@@ -124,21 +65,3 @@ def test_descriptors_are_closed_and_the_last_one_to_leave_removes_the_wal(folder
             assert not os.path.exists(f"{path}-wal"), "nobody uses the store, but its WAL is left"
         assert len(set(counts[1:])) == 1, counts
     assert len(stored(path)) == 6
-
-
-def test_a_store_that_a_forked_child_opens_is_whole_whatever_becomes_of_the_parents(folder: Path) -> None:
-    path = prepared(folder)
-    (told, ready), (go, started) = os.pipe(), os.pipe()
-    with Remote(path, pass_fds=(ready, go)) as parent:
-        parent.append_message("talk", "user", "parent")
-        parent.fork_and_open(str(path), ready, go)
-        os.read(told, 1)
-        parent.close()
-        with Remote(path) as other:  # the last one to close removes the WAL
-            other.append_message("talk", "user", "other")
-            other.close()
-        os.write(started, b"x")
-        assert os.read(told, 1) == b"x"
-    for pipe in (told, ready, go, started):
-        os.close(pipe)
-    assert stored(path) == ["parent", "child first", "other", *(f"child {number}" for number in range(10))]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from . import Nursery, Refused, Remote, assert_found, clone, contents, exports, size, step, store
+from . import Nursery, Remote, assert_found, clone, contents, exports, size, step, store
 
 MANY = size(300, 3000)
 
@@ -111,20 +111,6 @@ def test_rubbish_in_place_of_the_wal_takes_nothing_away(base: Path, folder: Path
                 remote.append_message("talk", "user", "still here")
                 assert remote.check() == []
             remote.close()
-
-
-def test_a_folder_in_place_of_the_wal_is_a_typed_error_and_takes_nothing_away(base: Path, folder: Path) -> None:
-    path = clone(base, folder / "work")
-    before = path.read_bytes()
-    Path(f"{path}-wal").mkdir()
-    with Remote() as remote:
-        with pytest.raises(Refused) as refused:
-            remote.open(str(path))
-        assert "StoreError" in refused.value.kinds, refused.value
-    Path(f"{path}-wal").rmdir()
-    assert path.read_bytes() == before
-    with store(path) as db:
-        assert db.check() == []
 
 
 def foreign_wal(folder: Path, kind: str) -> Path:

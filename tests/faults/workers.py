@@ -146,13 +146,6 @@ class Stage:
     def do_counted(self) -> int:
         return self.fate.end()
 
-    def do_open_many(self, path: str, count: int, **kw: Any) -> int:
-        from hermes_state import SessionDB
-
-        for _ in range(count):
-            self.others.append(SessionDB(db_path=path, **kw))
-        return len(self.others)
-
     def do_append(self, session_id: str, tag: str, first: int, count: int = 1) -> list[int]:
         ids = []
         for number in range(first, first + count):
@@ -187,9 +180,6 @@ class Stage:
             os.write(acks, f"{message_id} {session_id} {tag} {number}\n".encode())
         return number
 
-    def do_tell(self, pipe: int) -> None:
-        os.write(pipe, b"now\n")
-
     def do_everything(self, queries: list[str]) -> dict[str, Any]:
         """All that can be read, by every road there is."""
         db = self.db
@@ -202,33 +192,6 @@ class Stage:
         counts = [db.session_count(), db.message_count()]
         titles = [db.resolve_session_by_title(one["title"]) for one in exported.values() if one["title"]]
         return {"sessions": exported, "listed": listed, "found": found, "counts": counts, "titles": titles}
-
-    def do_open_search_close(self, path: str, query: str, times: int) -> list[int]:
-        """A reader that comes and goes; how many it found each time."""
-        from hermes_state import SessionDB
-
-        seen = []
-        for turn in range(times):
-            with SessionDB(db_path=path, read_only=bool(turn % 2)) as db:
-                hits = db.search_messages(query, limit=10_000)
-                assert all(query in hit["snippet"].replace(">>>", "").replace("<<<", "") for hit in hits), hits
-                for row in db.list_sessions_rich(limit=50):
-                    whole = db.get_messages(row["id"])
-                    for got in whole:
-                        tag, number = got["content"].split(" ")[0][:-1].rsplit("n", 1)
-                        wanted = message(tag, int(number))
-                        same = {key: got[key] for key in wanted}
-                        assert same == wanted, (same, wanted)
-                seen.append(len(hits))
-        return seen
-
-    def do_reader(self, path: str, query: str, ready: int, stop: int) -> list[int]:
-        """Opens, reads and closes, at least twice and until the pipe `stop` ends."""
-        os.write(ready, b"reading\n")
-        seen = self.do_open_search_close(path, query, 2)
-        while not select.select([stop], [], [], 0)[0]:
-            seen += self.do_open_search_close(path, query, 2)
-        return seen
 
     def do_module(self, module: str, *argv: str) -> dict[str, Any]:
         """`python -m module argv…`, without the cost of another interpreter: {"code", "out"}."""
@@ -249,23 +212,23 @@ class Stage:
     def do_encrypt(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store.encryption import convert, keys
+        from hermes.store import encryption, keys
 
-        convert.encrypt(Path(path), lambda: keys.by_file(Path(key)))
+        encryption.encrypt(Path(path), lambda: keys.by_file(Path(key)))
 
     def do_decrypt(self, path: str) -> None:
         from pathlib import Path
 
-        from hermes.store.encryption import convert
+        from hermes.store import encryption
 
-        convert.decrypt(Path(path))
+        encryption.decrypt(Path(path))
 
     def do_rekey(self, path: str, key: str) -> None:
         from pathlib import Path
 
-        from hermes.store.encryption import convert, keys
+        from hermes.store import encryption, keys
 
-        convert.rekey(Path(path), lambda: keys.by_file(Path(key)))
+        encryption.rekey(Path(path), lambda: keys.by_file(Path(key)))
 
     # the surroundings
 
@@ -362,32 +325,6 @@ class Stage:
     def do_foreign(self, how: str, path: str, tag: str = "f") -> Any:
         """Use the file beside the store, in this very process, as a program does that knows nothing of it."""
         return Foreign(path, self.db).use(how, tag)
-
-    def do_mixed(self, path: str, how: str, tag: str, count: int) -> list[str]:
-        """Append, and use the file beside that now and then; what was stored."""
-        dice, done = random.Random(f"{tag} {os.getpid()}"), []
-        for number in range(count):
-            self.db.append_message(tag, "user", f"{tag} {number}")
-            done.append(f"{tag} {number}")
-            if dice.random() < 0.1:
-                done += Foreign(path, self.db).use(how, f"{tag} {number}") or []
-        return done
-
-    def do_fork_and_open(self, path: str, ready: int, go: int) -> int:
-        """A child with a store of its own, beside the copy of ours; it writes once before `go` ends and ten times after."""
-        child = os.fork()
-        if child == 0:
-            from hermes_state import SessionDB
-
-            own = SessionDB(db_path=path)
-            own.append_message("talk", "user", "child first")
-            os.write(ready, b"x")
-            os.read(go, 1)
-            for number in range(10):
-                own.append_message("talk", "user", f"child {number}")
-            os.write(ready, b"x")
-            os.kill(os.getpid(), signal.SIGKILL)
-        return child
 
     def do_descriptors(self) -> int:
         return len(os.listdir("/proc/self/fd"))

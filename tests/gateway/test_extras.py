@@ -34,12 +34,12 @@ PARTS: dict[str, list[str]] = {
         "hermes.interop",
     ],
     "chat": ["hermes.agent.models.endpoint", "hermes.agent.tools", "hermes.chat", "hermes.commands", "mcp"],
-    "embedded": ["hermes.agent.models.embedded", "xllamacpp"],
+    "embedded": ["hermes.agent.models.offline", "xllamacpp"],
     "postgres": ["hermes.store.engines.postgres"],
-    "acp": ["hermes.serve.acp.server", "hermes.cli.acp"],
-    "encryption": ["hermes.store.encryption.convert", "argon2", "cryptography", "keyring"],
-    "meaning": ["hermes.store.search.meaning.vectors", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
-    "multilingual": ["hermes.store.search.meaning.encoders", "numpy"],
+    "acp": ["hermes.serve.acp_server", "hermes.cli.serving"],
+    "encryption": ["hermes.store.encryption", "argon2", "cryptography", "keyring"],
+    "meaning": ["hermes.store.search.vectors", "numpy", "onnxruntime", "tokenizers", "Stemmer"],
+    "multilingual": ["hermes.store.search.encoders", "numpy"],
     "serve": [*GATEWAY, "hermes.serve", "hermes.gateway.platforms.webhook", "uvicorn"],
     **{
         extra: [*GATEWAY, module.removesuffix(".adapter")]
@@ -70,7 +70,7 @@ def load(allowed, parts):
         module = importlib.import_module(name)
         if name.startswith("hermes") and hasattr(module, "__path__"):
             for found in pkgutil.walk_packages(module.__path__, name + "."):
-                if not found.name.startswith("hermes.serve.acp."):  # which have an extra of their own
+                if not found.name.startswith("hermes.serve.acp_"):  # which have an extra of their own
                     importlib.import_module(found.name)
 
 sys.meta_path.insert(0, Only())

@@ -15,8 +15,9 @@ import pytest
 
 from hermes.errors import Fenced
 from hermes.gateway.events import Chat, as_json
+from hermes.store import leases
 from hermes.store.api.session_db import SessionDB
-from hermes.store.gateway import connections, inbox
+from hermes.store.gateway import inbox
 from hermes.store.gateway.gateway_db import GatewayDB
 from hermes.store.gateway.inbox import IncomingEvent
 from tests.gateway.test_crash import STREAMING, all_answered, record_of, say
@@ -79,7 +80,7 @@ class Pair:
 
     def living(self) -> list[str]:
         with SessionDB(url=self.url, read_only=True) as db:
-            return GatewayDB(db).read(connections.gateways)
+            return GatewayDB(db).read(leases.gateways)
 
     def process(self, which: int) -> int:
         process = self.both[which].process
@@ -89,7 +90,7 @@ class Pair:
     def holder(self, platform: str = "plain") -> int | None:
         """Which of the two is connected to a platform."""
         with SessionDB(url=self.url, read_only=True) as db:
-            name = db.lease_holder(connections.connection_lease(platform))
+            name = db.lease_holder(leases.connection_lease(platform))
         number = int(name.split(":")[1]) if name else 0
         return next((n for n, one in enumerate(self.both) if one.process and one.process.pid == number), None)
 
@@ -272,25 +273,25 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SessionDB]:
 
 def test_what_a_dead_one_held_is_free_and_what_it_writes_is_refused(db: SessionDB) -> None:
     store, dead, living = GatewayDB(db), "here:1:0a:gateway", "there:1:0b:gateway"
-    taken = store.write(connections.acquire, "plain", dead, 0.05)
+    taken = store.take_connection("plain", dead, 0.05)
     assert taken is not None and taken[1] is None
     event = store.receive(IncomingEvent("key", "plain", "e", "{}")).id
     store.post("plain", "{}", "Run it?", "id-q1")
     db.create_session("s", "plain")
     held = db.hold_session("s", "here:1:0001:plain", 60.0)
     assert held is not None
-    until(lambda: store.read(connections.connected) == {})
-    again = store.write(connections.acquire, "plain", living, 60.0)
+    until(lambda: store.read(leases.connected) == {})
+    again = store.take_connection("plain", living, 60.0)
     assert again == (taken[0] + 1, dead)
-    assert store.write(connections.acquire, "plain", dead, 60.0) is None
-    assert store.write(connections.free_leases_of, dead) == 1
+    assert store.take_connection("plain", dead, 60.0) is None
+    assert store.free_process(dead) == 1
     assert not db.is_live("s")
-    assert store.read(connections.connected) == {"plain": living}
+    assert store.read(leases.connected) == {"plain": living}
     events, parts = store.unfinished("plain")
     assert [one.id for one in events] == [event] and parts == []  # nobody waits for the answer to its question
-    with pytest.raises(Fenced), db.fenced(connections.connection_lease("plain"), taken[0]):
+    with pytest.raises(Fenced), db.fenced(leases.connection_lease("plain"), taken[0]):
         store.finish(event, "plain", "{}")
-    with pytest.raises(Fenced), db.fenced(connections.connection_lease("plain"), taken[0]):
+    with pytest.raises(Fenced), db.fenced(leases.connection_lease("plain"), taken[0]):
         store.receive(IncomingEvent("key", "plain", "too late", "{}"))
     with pytest.raises(Fenced), db.fenced("session:s", held):
         db.append_message("s", "assistant", "too late")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hermes.agent.attached_files import MOST_TEXT, image_type, text_in
-from hermes.agent.models.extractive import ExtractiveModel
+from hermes.agent.models.offline import ExtractiveModel
 from hermes.store.api.session_db import SessionDB
 from tests.support.echo import Echo
 from tests.support.gateway import running

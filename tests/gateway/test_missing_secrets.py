@@ -15,7 +15,7 @@ from hermes.errors import ConfigError
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.startup import check_work, made_adapters
 from hermes.store.api.session_db import SessionDB
-from hermes.store.coordination.cron import CronDB
+from hermes.store.gateway.cron import CronDB
 
 WHOLE: dict[str, dict[str, Any]] = {
     "whatsapp": {"phone_number_id": "1", "access_token": "t" * 20, "app_secret": "s" * 20, "verify_token": "v" * 20},

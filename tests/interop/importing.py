@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hermes.store.records.file_edits import hashes_in
+from hermes.store.records.file_changes import hashes_in
 from hermes_state import SessionDB
 from tests.support import program
 

@@ -426,15 +426,3 @@ def test_a_session_that_was_here_before_its_fork_keeps_what_it_has(tmp_path: Pat
     brought_in(folder, home)
     assert texts(home) == ["one", "two", "here, later than there"] and texts(home, FORK) == ["one", "two", "there"]
     assert not any(hidden(one) for one in sessions(home).values())
-
-
-def test_requests_and_totals_that_newer_versions_write_are_no_unknown_kinds(tmp_path: Path) -> None:
-    kinds = ("api-request", "api-request-blob", "api-request-shape", "atis-latch", "tools-used", "cost-state")
-    spoken = {"type": "user", "uuid": "u1", "parentUuid": None, "sessionId": "s", "timestamp": "2026-03-01T10:00:00Z",
-              "message": {"role": "user", "content": "hello"}}  # fmt: skip
-    file = lines(
-        tmp_path / "s.jsonl",
-        [*({"type": kind, "sessionId": "s", "message": {"role": "user", "content": "x"}} for kind in kinds), spoken],
-    )
-    assert "unknown" not in brought_in(file, tmp_path / "home")
-    assert told(sessions(tmp_path / "home")["claude-code-s"]) == [("user", "hello")]

@@ -91,16 +91,6 @@ def test_a_conversation_of_the_editor(tmp_path: Path) -> None:
     assert "2 sessions already here" in brought_in(file, home)
 
 
-def test_it_grows_and_loses_nothing(tmp_path: Path) -> None:
-    file, home = editor(tmp_path / "state.vscdb", talk()), tmp_path / "home"
-    brought_in(file, home)
-    editor(file, [composer([0, 2, 8], name="Title"), *talk()[1:4], bubble(8, 1, text="go on")])
-    brought_in(file, home)
-    session = sessions(home)[f"cursor-{NAME}"]
-    assert session["title"] == "Title" and told(session)[-1] == ("user", "go on")
-    assert "Done." in hidden(session) and len(session["messages"]) == 3
-
-
 def test_damaged_and_emptied_rows_cost_themselves(tmp_path: Path) -> None:
     rows = [*talk(), (f"bubbleId:{NAME}:b9", None), ("composerData:empty", None), ("composerData:torn", "{torn"),
             (f"bubbleId:{NAME}:b10", "[1]"), ("composerData:none", json.dumps({"composerId": "none"}))]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes.store.records.file_edits import hashes_in, line_hash
+from hermes.store.records.file_changes import hashes_in, line_hash
 from hermes_state import SessionDB
 from tests.interop import test_cline as cline
 from tests.interop import test_copilot as copilot

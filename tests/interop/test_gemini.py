@@ -183,21 +183,6 @@ def test_a_rewind_after_a_resume_takes_away_what_it_names(tmp_path: Path) -> Non
     assert told(everything(fresh)) == told(session) and hidden(everything(fresh)) == []
 
 
-def test_tokens_that_are_written_after_the_words_come_in_with_the_next_import(tmp_path: Path) -> None:
-    home, file = tmp_path / "home", tmp_path / "chats" / "session-1.jsonl"
-    lines(file, [HEADER, user("m1", "which files?"), {**REPLY, "tokens": None, "model": None}])
-    brought_in(file, home)
-    lines(file, [HEADER, user("m1", "which files?"), {**REPLY, "tokens": None, "model": None}, REPLY])
-    brought_in(file, home)
-    session = everything(home)
-    assert [session["messages"][1][name] for name in ("input_tokens", "output_tokens", "cache_read_tokens")] == [
-        10,
-        5,
-        40,
-    ]
-    assert (session["output_tokens"], session["model"]) == (5, "gemini-3-pro")
-
-
 def test_an_older_chat_that_was_resumed_is_read_from_the_file_that_goes_on(tmp_path: Path) -> None:
     """On resume Gemini CLI copies the older file into one of lines beside it, and leaves the older one."""
     home, chats = tmp_path / "home", tmp_path / "tmp" / "parser" / "chats"

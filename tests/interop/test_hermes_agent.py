@@ -95,7 +95,7 @@ def test_what_is_imported_is_what_their_file_says(home: Path, tmp_path: Path) ->
 
 def test_import_found_lists_their_store_and_brings_what_is_new_later(home: Path, tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
-    seen = run("sessions", "import", "--found", "--dry-run", home=home, env=env)
+    seen = run("sessions", "import", "--found", home=home, env=env)
     assert "Hermes Agent" in seen.out and not (home / "record.db").exists()
     assert run("sessions", "import", "--found", "--yes", home=home, env=env).status == 0
     assert "Birds" in run("sessions", "list", home=home).out

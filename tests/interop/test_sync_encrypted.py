@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hermes.interop.sync_exchange import sync
+from hermes.interop.sync import sync
 from hermes.interop.sync_folder import FolderPlace
-from hermes.store.encryption import convert, keys
+from hermes.store import encryption, keys
 from hermes_state import SessionDB
 from tests.support import program
 from tests.support.encrypted_homes import files_with
@@ -57,7 +57,7 @@ def homes(tmp_path: Path, passphrase: Path) -> tuple[Path, Path]:
     one, other = tmp_path / "one", tmp_path / "other"
     for home in (one, other):
         filled(home, home.name)
-        convert.encrypt(home / "state.db", lambda: keys.by_passphrase("correct horse"))
+        encryption.encrypt(home / "state.db", lambda: keys.by_passphrase("correct horse"))
     return one, other
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_passphrase_is_one_line_and_writes_nothing(
     wrong.write_text("battery staple\n")
     for encrypted in (False, True):
         if encrypted:
-            convert.encrypt(third / "state.db", lambda: keys.by_passphrase("battery staple"))
+            encryption.encrypt(third / "state.db", lambda: keys.by_passphrase("battery staple"))
         done = run(third, "sync", folder, passphrase=wrong)
         assert done.status == 1 and done.err.count("\n") == 1 and "this is not its passphrase" in done.err
         assert content(folder) == before
@@ -211,12 +211,3 @@ def test_the_copy_of_an_encrypted_store_is_encrypted_unless_it_is_asked_for_plai
     assert plain.read_bytes().startswith(b"SQLite format 3")
     done = run(homes[0], "migrate", "--to", f"sqlite:///{plain}", passphrase=passphrase)
     assert done.status == 1 and done.err.count("\n") == 1 and "--plain" in done.err
-
-
-def test_an_export_of_an_encrypted_store_says_that_it_is_plain(
-    homes: tuple[Path, Path], passphrase: Path, tmp_path: Path
-) -> None:
-    done = run(homes[0], "export", tmp_path / "all.jsonl", passphrase=passphrase)
-    assert done.status == 0 and f"{tmp_path / 'all.jsonl'} is not" in done.err
-    filled(tmp_path / "plain", "plain")
-    assert "this store is encrypted" not in run(tmp_path / "plain", "export", tmp_path / "plain.jsonl").err

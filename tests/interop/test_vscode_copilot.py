@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.interop import test_copilot
 from tests.interop.importing import brought_in, changed, hidden, lines, sessions, told
 from tests.support import program
 
@@ -130,22 +129,6 @@ def test_a_log_of_changes_is_the_chat_it_makes(tmp_path: Path) -> None:
     assert session["title"] == "Two"
     assert [content for _, content in told(session)] == ["make x two", "Reading.", "x = 1\ny", None, "edited", "Done."]
     assert "1 session already here" in brought_in(file.parent, home)
-
-
-def test_a_chat_with_little_in_it(tmp_path: Path) -> None:
-    """Requests without an id, without the editor's names around them, and set one by one; notes of the extension are no session."""
-    few = [{"message": {"text": f"question {n}"}, "response": [{"value": f"answer {n}"}]} for n in (1, 2)]
-    log_ = [
-        {"kind": 0, "v": {"sessionId": NAME, "requests": []}},
-        *({"kind": 1, "k": ["requests", n], "v": one} for n, one in enumerate(few)),
-    ]
-    for name, records in {"c.json": [{"sessionId": NAME, "requests": few}], "c.jsonl": log_}.items():
-        file = lines(tmp_path / name / "chatSessions" / name, records)
-        lines(tmp_path / name / "GitHub.copilot-chat" / "transcripts" / "t.jsonl", test_copilot.talk())
-        home = tmp_path / f"home of {name}"
-        assert "1 session with 4 messages imported" in brought_in(file.parent.parent, home)
-        session = sessions(home)[SESSION]
-        assert [content for _, content in told(session)] == ["question 1", "answer 1", "question 2", "answer 2"]
 
 
 def test_requests_that_were_undone_are_hidden(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from hermes.errors import HermesError
 from hermes_state import SessionDB
-from tests.interop import test_gemini as gemini
 from tests.interop.importing import lines
 from tests.interop.test_claude_code import NAME, said
 from tests.support import program
@@ -73,47 +72,6 @@ def test_what_is_written_comes_in_also_after_a_kill(tmp_path: Path) -> None:
     stamp = file.stat().st_mtime_ns
     done = program.run("sessions", "watch", folder, "--once", home=home)
     assert (done.status, done.out) == (0, "0 messages imported\n") and file.stat().st_mtime_ns == stamp
-
-
-def test_a_chat_that_is_resumed_keeps_its_calls_and_tokens(tmp_path: Path) -> None:
-    home, folder, session = tmp_path / "home", tmp_path / "tmp", f"gemini-{gemini.NAME}"
-    file = lines(folder / "parser" / "chats" / "session-1.jsonl", gemini.TALK)
-    words = ["which files?", "Two files.", "a\nb", "read a", "None", "alpha"]
-    with watching(folder, home):
-        until_shown(home, words, session)
-        before = gemini.everything(home)
-        with file.open("a") as stream:
-            for one in gemini.resumed("of the API"):
-                stream.write(json.dumps(one) + "\n")
-                stream.flush()
-            stream.write(json.dumps(gemini.user("m6", "thanks")) + "\n")
-        until_shown(home, [*words, "thanks"], session)
-    after = gemini.everything(home)
-    assert after["messages"][:-1] == before["messages"]
-    assert [after[name] == before[name] for name in ("input_tokens", "output_tokens", "model")] == [True] * 3
-
-
-def processor_time(process: subprocess.Popen[str]) -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def test_at_rest_it_uses_next_to_nothing_of_a_core(tmp_path: Path) -> None:
-    """Docs promise 2 %; the limit here leaves room for a busy machine's clock ticks."""
-    home, folder = tmp_path / "home", tmp_path / "projects"
-    for number in range(300):
-        file = folder / f"project-{number % 20}" / f"{NAME[:-3]}{number:03}.jsonl"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(said("u0", None, "line 0", 0)).replace(NAME, file.stem) + "\n")
-    write(folder / f"{NAME}.jsonl", 0)
-    with watching(folder, home) as process:
-        until_shown(home, ["line 0"])
-        write(folder / f"{NAME}.jsonl", 1)  # the first look at everything is over when this one is in
-        until_shown(home, ["line 0", "line 1"])
-        before, began = processor_time(process), time.monotonic()
-        time.sleep(5)
-        used, passed = processor_time(process) - before, time.monotonic() - began
-    assert used / passed < 0.04, f"{used:.2f} s of processor time in {passed:.1f} s"
 
 
 def test_a_program_that_is_installed_later_is_followed(tmp_path: Path) -> None:

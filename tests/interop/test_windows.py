@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hermes.interop import formats
-from hermes.interop.history_watch import HistoryWatcher
+from hermes.interop.programs import HistoryWatcher
 from hermes_state import SessionDB
 from tests.interop import test_claude_code as claude_code
 from tests.interop import test_codex as codex

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hermes.store.api.session_db import SessionDB
-from hermes.store.coordination.cron import CronDB
+from hermes.store.gateway.cron import CronDB
 from tests.chat.server import Call
 from tests.jobs.conftest import AnsweringServer
 from tests.support.echo import Echo
@@ -51,6 +51,10 @@ def log(home: Path) -> list[tuple[str, str | None]]:
         return [(one.status, one.text) for one in CronDB(db).log()]
 
 
+def ended_all(home: Path) -> bool:
+    return all(status != "running" for status, _ in log(home))
+
+
 def ended(home: Path) -> bool:
     return any(status != "running" for status, _ in log(home))
 
@@ -74,7 +78,7 @@ def test_a_job_is_made_listed_paused_resumed_and_removed(server: AnsweringServer
     assert run("cron", "pause", name[:4], home=home).out == f"{name} is paused.\n"
     assert "paused" in run("cron", "list", home=home).out
     assert run("cron", "resume", name, home=home).out.startswith(f"{name}  next ")
-    assert name in run("completion", "--words", "zsh", "--", "cron", "pause", "", home=home).out
+    assert "no gateway is running" in run("cron", "run", name, home=home).err
     assert run("cron", "log", home=home).out == "No runs yet.\n"
     assert run("cron", "remove", name, home=home).status == 0
     assert json.loads(run("cron", "list", "--json", home=home).out) == []
@@ -102,27 +106,24 @@ def test_a_platform_that_takes_only_answers_gets_no_job(server: AnsweringServer,
     assert json.loads(run("cron", "list", "--json", home=home).out) == []
 
 
-def test_without_a_gateway_a_job_runs_here(server: AnsweringServer, home: Path) -> None:
-    name = run("cron", "create", "0 9 * * *", "what is new?", "--deliver", "file", home=home).out.split()[0]
-    done = run("cron", "run", name, home=home)
-    assert (done.status, done.out) == (0, "re: what is new?\n")
-    (file,) = (home / "cron" / name).iterdir()
-    assert file.read_text() == "re: what is new?\n"
-    assert sessions(home) == [[("user", "what is new?"), ("assistant", "re: what is new?")]]
-    assert server.tasks == []
-    (row,) = json.loads(run("cron", "log", name, "--json", home=home).out)
-    assert row["status"] == "done" and row["id"] == row["session_id"]
-
-
 def test_a_job_follows_the_rules_and_is_refused_the_rest(server: AnsweringServer, home: Path, tmp_path: Path) -> None:
-    name = run("cron", "create", "0 9 * * *", "what is new?", home=home).out.split()[0]
-    server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
-    done = run("cron", "run", name, home=home)
-    assert "permissions.allow" in done.out and not (tmp_path / "made").exists()
-    with (home / "config.yaml").open("a") as config:
-        config.write("permissions: {allow: [touch]}\n")
-    server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
-    assert "exit status 0" in run("cron", "run", name, home=home).out and (tmp_path / "made").exists()
+    job(home, deliver="none")
+    for rules, told, is_made in (
+        ("", "permissions.allow", False),
+        ("permissions: {allow: [touch]}\n", "exit status 0", True),
+    ):
+        with (home / "config.yaml").open("a") as config:
+            config.write(rules)
+        server.special["what is new?"] = [Call("terminal", command=f"touch {tmp_path}/made")]
+        before = len(log(home))
+        with start("gateway", home=home) as gateway:
+            if before:
+                until(lambda: run("cron", "run", "job1", home=home).status == 0, "no gateway")
+            until(lambda before=before: len(log(home)) > before and ended_all(home), "no run")
+            gateway.terminate()
+            assert gateway.wait(120) == 0
+        assert any(told in str(content) for talk in sessions(home) for _, content in talk)
+        assert (tmp_path / "made").exists() is is_made
 
 
 def test_the_agent_makes_a_job_after_the_user_agreed(server: AnsweringServer, home: Path) -> None:

@@ -7,7 +7,7 @@ from hermes_state import SessionDB
 
 
 def paced(url: str, name: Any = None, **pace: Any) -> SessionDB:
-    """The store at this URL, whose indexer has another pace (see `Pace` in indexer.py)."""
+    """The store at this URL, whose indexer has another pace (see `Pace` in upkeep.py)."""
     db = SessionDB(url=url) if name is None else SessionDB(db_path=name, url=url)
     indexer = db._engine._indexer  # type: ignore[attr-defined]
     indexer.pace = replace(indexer.pace, **pace)

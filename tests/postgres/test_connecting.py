@@ -59,13 +59,3 @@ def test_a_command_connects_once(place: tuple[postgres.Shared, str, str], words:
     done = run(*(word.format(tmp_path) for word in words), home=tmp_path / "home", env={"HERMES_STORE_URL": url})
     assert done.status == 0, done
     assert connections(server, name) == before + 1
-
-
-def test_a_store_that_is_refused_leaves_no_connection(place: tuple[postgres.Shared, str, str], tmp_path: Path) -> None:
-    server, name, url = place
-    server.sql("CREATE SCHEMA other", "CREATE TABLE other.sessions (whatever text)", database=name)
-    done = run(
-        "sessions", "list", home=tmp_path / "h", env={"HERMES_STORE_URL": f"{url}&options=-csearch_path%3Dother"}
-    )
-    assert done.status == 1 and "another program" in done.err, done
-    connections(server, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,11 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from hermes.errors import StoreError
 from hermes.store.engines import unindexed
 from hermes.store.engines.postgres import lexemes
 from hermes_state import SessionDB
-from tests.faults import Acks, Process, Remote, seeded, size, word
+from tests.faults import Acks, Remote, seeded, size, word
 from tests.support import postgres, program
 from tests.support.labs.base import until
 
@@ -126,15 +124,6 @@ def test_in_a_long_burst_not_everything_is_put_off(url: str, tmp_path: Path) -> 
         assert len(found(db, "n*")) == 400
 
 
-def test_of_very_much_text_that_waits_not_all_is_kept_in_memory(url: str, tmp_path: Path) -> None:
-    with patient(url, tmp_path / "a.db", kept_characters=50) as db:
-        db.create_session("s", "cli")
-        contents = ["x " * 3000 + f"n{number}" for number in range(8)] + [f"short{number}" for number in range(8)]
-        ids = [db.append_message("s", "tool", content) for content in contents]
-        assert [found(db, content.split()[-1]) for content in contents] == [{one} for one in ids]
-        assert db.check() == []
-
-
 def _gothic(number: int) -> str:
     """A word of letters that take four bytes each."""
     return "".join(chr(0x10330 + int(digit)) for digit in f"{number:015}")
@@ -168,66 +157,7 @@ def test_a_message_the_server_refuses_to_index_keeps_no_other_from_it(
         assert waiting(url) == 0
 
 
-def test_a_message_that_cannot_be_indexed_is_found(url: str, tmp_path: Path) -> None:
-    with patient(url, tmp_path / "a.db") as db:
-        db.create_session("s", "cli")
-        stored = db.append_message("s", "user", "somewhere")
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(
-                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not today'; END$$"
-            )
-            connection.execute(
-                "CREATE TRIGGER refusing BEFORE INSERT ON message_words FOR EACH ROW EXECUTE FUNCTION refuse()"
-            )
-            try:
-                with pytest.raises(StoreError, match="not today"):
-                    db.catch_up()
-                assert found(db, "somewhere") == {stored}
-            finally:
-                connection.execute("DROP FUNCTION refuse() CASCADE")
-
-
 # ------------------------------------------------------------------ killed, stopped, deleted, restarted
-
-
-def test_what_a_killed_process_stored_is_found(url: str, tmp_path: Path) -> None:
-    for round_ in range(size(1, 5)):
-        with Acks() as acks:
-            writer = Remote(pass_fds=[acks.write_end])
-            writer.begin("open", str(tmp_path / "there" / "state.db"), url=url)
-            writer.begin("ensure_session", "s", "cli")
-            writer.begin("ensure_session", "shared", "cli")
-            writer.begin("write_on", "s", "shared", f"r{round_}", acks.write_end)
-            acks.wait_for(60)
-            writer.signal(signal.SIGKILL)
-            writer.kill()
-            acks.drain()
-        assert waiting(url) > 0
-        with SessionDB(db_path=tmp_path / "here.db", url=url) as db:
-            for message_id, _, tag, number in acks.all:
-                assert message_id in found(db, word(tag, number))
-            assert db.check() == []
-
-
-def test_whoever_is_stopped_holds_up_nobody(url: str, tmp_path: Path) -> None:
-    with Acks() as acks, Remote(pass_fds=[acks.write_end]) as writer:
-        writer.begin("open", str(tmp_path / "there" / "state.db"), url=url)
-        writer.begin("ensure_session", "s", "cli")
-        writer.begin("ensure_session", "shared", "cli")
-        writer.begin("write_on", "s", "shared", "w", acks.write_end)
-        with SessionDB(db_path=tmp_path / "here.db", url=url) as db:
-            for round_ in range(size(2, 8)):
-                acks.wait_for(20 * (round_ + 1))
-                _stopped(writer)
-                acks.drain()
-                message_id, _, tag, number = acks.all[-1]
-                assert message_id in found(db, word(tag, number))
-                writer.signal(signal.SIGCONT)
-
-
-def _stopped(process: Process) -> None:
-    process.signal(signal.SIGSTOP)
-    process.stopped()
 
 
 def test_messages_that_are_deleted_before_they_are_indexed_leave_nothing(url: str, tmp_path: Path) -> None:
@@ -403,64 +333,7 @@ def test_names_in_long_messages_are_found_beside_words_and_phrases(engine: str, 
         server.forget(str(tmp_path))
 
 
-@pytest.mark.parametrize("engine", ["postgres", "sqlite"])
-def test_a_part_of_a_name_finds_exactly_the_messages_it_stands_in(engine: str, tmp_path: Path) -> None:
-    """A thousand names of few syllables, and parts of them that begin and end anywhere."""
-    server = postgres.server()
-    dice = seeded("names")
-    where: Any = {"url": server.store(str(tmp_path))} if engine == "postgres" else {}
-    syllables = ("ka", "ti", "ro", "user", "get", "x", "7")
-
-    def name() -> str:
-        parts = ["".join(dice.choices(syllables, k=dice.randint(1, 2))) for _ in range(dice.randint(2, 4))]
-        return "_" * dice.randint(0, 1) + "_".join(parts)
-
-    with SessionDB(db_path=tmp_path / "state.db", **where) as db:
-        db.create_session("s", "cli")
-        texts = [
-            f"{dice.choice(('call', 'the'))} {name()}({name()}) and {name().replace('_', ' ')}" for _ in range(300)
-        ]
-        ids = [
-            db.append_message("s", dice.choice(("user", "tool")), text.upper() if n % 3 else text)
-            for n, text in enumerate(texts)
-        ]
-        for _ in range(size(30, 200)):
-            whole = dice.choice(texts).split("(")[0].split()[-1]
-            start = dice.randrange(len(whole))
-            part = whole[start : start + dice.randint(3, 12)]
-            if "_" not in part.strip("_") or min(len(part.strip("_").split("_")[0]), len(part.split("_")[-1])) < 3:
-                continue
-            literal = {one for one, text in zip(ids, texts, strict=True) if part in text}
-            phrase = " ".join(part.strip("_").split("_"))
-            hits = {hit["id"]: hit["reason"] for hit in db.search_messages(part, limit=500)}
-            assert {one for one, reason in hits.items() if reason == "substring"} <= literal, part
-            assert literal <= set(hits), part
-            for one in set(hits) - literal:  # the words it is made of, found as a phrase
-                assert phrase in " ".join(re.findall("[a-z0-9]+", texts[ids.index(one)])), part
-    if where:
-        server.forget(str(tmp_path))
-
-
 # ------------------------------------------------------------------ lists by groups
-
-
-@pytest.mark.parametrize("waiting", [False, True])
-def test_a_part_that_ends_a_word_is_found_among_thousands_of_words_with_that_part(
-    url: str, tmp_path: Path, waiting: bool
-) -> None:
-    """`ect.goog` is the end of one word and the beginning of the next: all words that end so are asked for."""
-    with (patient if waiting else paced)(url, tmp_path / "a.db") as db:
-        db.create_session("s", "cli")
-        letters = "abcdefghijklmnopqrst"
-        inside = [f"{a}{b}{c}ect{c}{b}{a}" for a in letters for b in letters for c in letters[:8]]
-        for start in range(0, len(inside), 400):
-            db.append_message("s", "user", " ".join(inside[start : start + 400]))
-        for number in range(80):
-            db.append_message("s", "user", f"other googol{number}")
-        wanted = [db.append_message("s", "user", f"see https://{one}proj{one}ect.google.com/x") for one in letters]
-        if not waiting:
-            db.catch_up()
-        assert {hit["id"] for hit in db.search_messages("ect.goog", limit=100)} == set(wanted)
 
 
 def test_a_message_that_is_edited_while_its_first_text_waits_is_indexed_as_it_is(url: str, tmp_path: Path) -> None:

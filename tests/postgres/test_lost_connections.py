@@ -20,8 +20,8 @@ from hermes.agent.models.endpoint import EndpointModel
 from hermes.agent.turn import Text
 from hermes.config import Config
 from hermes.errors import StoreBusy, StoreError, StoreUnreachable
+from hermes.store.engines.postgres import connection as transaction
 from hermes.store.engines.postgres import engine as engine_module
-from hermes.store.engines.postgres import transaction
 from hermes_state import SessionDB
 from tests.faults import size
 from tests.support.echo import Echo
@@ -131,29 +131,6 @@ def test_a_change_that_stores_no_message_is_settled_in_the_same_way(db: Any, wir
     assert wire.cuts == 4
 
 
-def test_wherever_the_wire_is_cut_a_compression_is_done_whole_or_not_at_all(db: Any, wire: Wire) -> None:
-    ids = [db.append_message("s", ("user", "assistant")[n % 2], f"n{n}") for n in range(6)]
-    db.branch_session("s", "rehearsal")
-    before = wire.passed
-    db.compress_session("rehearsal", "rehearsed", summary="notes", tail_from=ids[4])
-    length = wire.passed - before
-    refused = 0
-    for where in random.Random(6).sample(range(1, length), 12):
-        name = f"c{where}"
-        db.branch_session("s", name)
-        wire.cut_after(where)
-        try:
-            outcome = db.compress_session(name, f"{name} c", summary="notes", tail_from=ids[4])
-            assert outcome == f"{name} c" and words_of(db, outcome) == ["notes", "n4", "n5"]
-            assert db.get_session(name)["end_reason"] == "compression"
-        except StoreUnreachable:
-            refused += 1
-            assert db.get_session(f"{name} c") is None and db.get_session(name)["ended_at"] is None
-        wire.cut_after(None)
-    assert refused
-    assert db.check() == []
-
-
 def test_reads_that_are_cut_anywhere_are_repeated(db: Any, wire: Wire) -> None:
     for number in range(5):
         db.append_message("s", "user", f"words number {number}")
@@ -230,43 +207,6 @@ def test_a_network_that_stays_away_is_told_and_once_it_is_back_everything_goes_o
 
 
 # ------------------------------------------------------------------ servers that go away, stop or wait
-
-
-@pytest.mark.parametrize("how", ["fast", "immediate"])
-def test_a_server_that_is_restarted_in_the_middle_of_everything_loses_and_doubles_nothing(
-    server: Cluster, db: Any, how: str
-) -> None:
-    """Four threads write all the time; they notice at most that it took longer."""
-    stop, wrong = threading.Event(), list[BaseException]()
-    kept: dict[int, list[tuple[int, str]]] = {number: [] for number in range(4)}
-
-    def write(number: int) -> None:
-        count = 0
-        try:
-            db.create_session(f"t{number}", "cli")
-            while not stop.is_set():
-                words = f"t{number}n{count}"
-                kept[number].append((db.append_message(f"t{number}", "user", words), words))
-                count += 1
-        except BaseException as error:
-            wrong.append(error)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in kept]
-    for thread in threads:
-        thread.start()
-    for round_ in range(3):
-        until(lambda goal=20 * (round_ + 1): all(len(some) >= goal for some in kept.values()) or bool(wrong))
-        server.stop(how)
-        server.start()
-    stop.set()
-    for thread in threads:
-        thread.join(120)
-    assert not wrong, wrong
-    for number, some in kept.items():
-        rows = [(row["id"], row["content"]) for row in db.get_messages(f"t{number}")]
-        assert rows == some
-        assert db.get_session(f"t{number}")["message_count"] == len(rows)
-    assert db.check() == []
 
 
 @contextmanager
@@ -387,20 +327,6 @@ def test_connections_that_are_all_in_use_are_told_and_come_back(db: Any) -> None
         thread.join()
     db.append_message("s", "user", "room again")
     assert words_of(db, "s") == ["before", "room again"]
-
-
-def test_a_statement_that_takes_longer_than_the_server_allows_is_told(
-    server: Cluster, wire: Wire, tmp_path: Path
-) -> None:
-    url = wire.url(server, options="-cstatement_timeout%3D300")
-    with SessionDB(db_path=tmp_path / "state.db", url=url) as db:
-        db.create_session("s", "cli")
-        with psycopg.connect(server.url()) as other:
-            other.execute("SELECT 1 FROM sessions FOR UPDATE")
-            with pytest.raises(StoreBusy, match="longer than the server allows"):
-                db.append_message("s", "user", "too long")
-        db.append_message("s", "user", "now")
-        assert words_of(db, "s") == ["now"]
 
 
 def test_a_failure_that_somebody_passed_over_is_not_taken_for_a_commit(db: Any) -> None:

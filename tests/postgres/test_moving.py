@@ -157,30 +157,6 @@ def test_what_changed_since_is_brought_over_and_what_is_gone_is_removed(tmp_path
         assert server.check() == []
 
 
-def test_a_record_that_is_being_written_to_comes_right_in_the_end(tmp_path: Path, url: str) -> None:
-    with (
-        SessionDB(tmp_path / "state.db") as file,
-        SessionDB(tmp_path / "state.db") as other,
-        SessionDB(tmp_path / "x" / "state.db", url=url) as server,
-    ):
-        for number in range(30):
-            file.create_session(f"s{number}", "cli")
-            for line in range(20):
-                file.append_message(f"s{number}", "user", f"heron {number} {line}")
-        writer = threading.Thread(target=lambda: [other.append_message("s7", "user", f"late {n}") for n in range(25)])
-        begun = threading.Event()
-
-        def told(done: int, total: int) -> None:
-            if not begun.is_set():
-                begun.set()
-                writer.start()
-
-        move(file, server, told)
-        writer.join()
-        move(file, server)
-        assert server.export_all() == file.export_all()
-
-
 def test_a_backup_of_a_server_is_a_file_of_one_moment(tmp_path: Path, url: str) -> None:
     """Two sessions always get their messages together; in the copy neither is ahead."""
     with (
@@ -326,24 +302,6 @@ def small_home(folder: Path) -> Path:
         db.append_message("s", "user", "heron")
         db.set_session_title("s", "birds")
     return folder
-
-
-def test_the_guide_in_either_order_the_store_is_named_first_or_the_record_moved_first(
-    tmp_path: Path, new_store: Callable[[], str]
-) -> None:
-    for number, first in enumerate(("named", "moved")):
-        home, url = small_home(tmp_path / str(number)), new_store()
-        (home / ".env").write_text("HERMES_DB_PASSWORD=geheim\n")
-        address = url.replace("postgres@", "postgres:${HERMES_DB_PASSWORD}@", 1)
-        say = [["config", "set", "store.url", address], ["sessions", "migrate", "--to", address]]
-        for words in say if first == "named" else reversed(say):
-            done = run(*words, home=home)
-            assert done.status == 0, done
-            assert "geheim" not in done.out + done.err
-        listed = run("sessions", "list", home=home)
-        assert "birds" in listed.out, listed
-        with SessionDB(url=url, db_path=tmp_path / "x.db") as db:
-            assert [row["content"] for row in db.get_messages("s")] == ["heron"]
 
 
 def test_a_store_that_is_in_use_already_is_not_overwritten_by_the_file_that_was_in_use_before(

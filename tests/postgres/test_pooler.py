@@ -139,19 +139,6 @@ def test_what_one_client_asks_for_reaches_no_other_client(
         assert tx.value("SHOW transaction_read_only") == "on" and tx.value("SHOW jit") == "off"
 
 
-def test_statements_are_prepared_without_a_pooler(server: Cluster, tmp_path: Path) -> None:
-    server.sql("CREATE DATABASE direct")
-    try:
-        with SessionDB(tmp_path / "x.db", url=server.url("direct")) as db:
-            db.ensure_session("s", "cli")
-            append(db, "s", 5)
-            with db._engine.read() as tx:
-                prepared = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%said AS%'"
-                assert tx.value(prepared) == 1
-    finally:
-        server.sql("DROP DATABASE direct WITH (FORCE)")
-
-
 def test_a_schema_that_the_pooler_does_not_pass_on_is_refused(server: Cluster, pooler: Pooler, tmp_path: Path) -> None:
     """A store must not land in another schema than the URL names."""
     options = "-csearch_path%3Dteam"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
+from hermes.store.engines.postgres import fulltext
 from hermes_state import SessionDB
-
-from . import paced
 
 WORDS = ("lighthouse", "harbour", "Peniche", "sardines", "ferry")
 ASKED = "Where near the lighthouse and the harbour of Peniche did they sell the sardines?"
@@ -38,8 +38,6 @@ def answers(db: SessionDB) -> list[tuple[str, str, float, str]]:
 
 
 def test_a_question_finds_the_same_as_on_sqlite_however_far_ids_lie_apart(url: str, tmp_path: Path) -> None:
-    """Also with what is remembered of common words: when their messages are gone, older ones are found."""
-
     def skip(count: int) -> None:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("SELECT setval('messages_id_seq', (SELECT max(id) FROM messages) + %s)", (count,))
@@ -60,21 +58,9 @@ def test_a_question_finds_the_same_as_on_sqlite_however_far_ids_lie_apart(url: s
         assert {"old-lighthouse", "old-Peniche", "old-sardines"} <= {one for one, *_ in answers(db)}
 
 
-def test_the_window_of_a_common_word_is_remembered_and_widened(url: str) -> None:
-    """With tiny windows every search widens; what it finds stays the same."""
+def test_with_tiny_windows_every_search_widens_and_finds_the_same(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(url=url) as db:
         filled(db, lambda _: None)
         before = answers(db)
-        fulltext = db._engine.fulltext
-        fulltext.first_window = 1
+        monkeypatch.setattr(fulltext, "FIRST_WINDOW", 1)
         assert answers(db) == before
-        fulltext._enough.update({"'harbour'": 1, "'lighthous'": 1})
-        assert answers(db) == before
-
-
-def test_the_words_of_an_import_do_not_stay_in_the_list_that_every_search_reads(url: str) -> None:
-    with paced(url, untidy=50) as db:
-        db.import_session(exported("imported", [f"Message {number} of the ferry." for number in range(60)], 1_000.0))
-    with psycopg.connect(url, autocommit=True) as connection:
-        (pages,) = connection.execute("SELECT gin_clean_pending_list('idx_words')").fetchone() or (1,)
-    assert pages == 0

@@ -317,20 +317,6 @@ def test_only_a_role_that_exists_and_is_not_the_owner_can_be_a_tenant(house: Hou
         tenants.switch_on(house.of(house.alice), [(house.alice, "telegram", "2")])
 
 
-def test_the_command_switches_it_on_names_the_tenants_and_switches_it_off(fresh: House, tmp_path: Path) -> None:
-    tenants.switch_off(fresh.url)
-    home = tmp_path / "a home"
-    at = {"HERMES_STORE_URL": fresh.url}
-    done = run("sessions", "migrate", "--rls", "--tenant", f"{fresh.alice}=telegram:1", home=home, env=at)
-    assert (done.status, done.err) == (0, "")
-    assert "row-level security is on; 1 tenant" in done.out
-    assert fresh.ask(fresh.alice, "SELECT count(*) FROM sessions") == [(2,)]
-    done = run("sessions", "migrate", "--no-rls", home=home, env=at)
-    assert (done.status, done.out) == (0, "row-level security is off\n")
-    with pytest.raises(psycopg.Error):
-        fresh.ask(fresh.alice, "SELECT count(*) FROM sessions")
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [

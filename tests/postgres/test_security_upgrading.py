@@ -113,24 +113,3 @@ def test_a_plain_owner_keeps_rows_apart(guide: Guide, tmp_path: Path) -> None:
     assert (done.status, done.out) == (0, "row-level security is off\n")
     with pytest.raises(psycopg.Error):
         guide.sql(guide.tenant, "SELECT id FROM public_tenants.sessions")
-
-
-def test_a_restored_dump_keeps_its_tenants(guide: Guide, tmp_path: Path) -> None:
-    tenants.switch_on(guide.of(guide.owner), [(guide.tenant, "telegram", "1")])
-    file = guide.server.folder / f"{guide.name}.sql"
-    try:
-        guide.server.run("pg_dump", "-B", "-d", guide.of(guide.owner), "-f", str(file))
-        guide.server.sql(f"CREATE DATABASE {guide.name}_2 OWNER {guide.owner} ENCODING 'UTF8' TEMPLATE template0")
-        try:
-            guide.server.sql("CREATE EXTENSION pg_trgm", database=f"{guide.name}_2")
-            there = Guide(guide.server, f"{guide.name}_2", guide.owner, guide.tenant)
-            guide.server.run("psql", "-q", "-d", guide.server.url(there.name), "-f", str(file))
-            assert there.sql(there.tenant, "SELECT id FROM public_tenants.sessions") == [("mine",)]
-            with SessionDB(url=there.of(there.owner)) as db:
-                assert db.message_count() == 2
-                db.append_message("mine", "user", "goes on")
-            assert there.sql(there.tenant, "SELECT count(*) FROM public_tenants.messages") == [(2,)]
-        finally:
-            guide.server.sql(f"DROP DATABASE {there.name} WITH (FORCE)")
-    finally:
-        file.unlink(missing_ok=True)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.store.engines.postgres import lexemes, transaction
-from hermes.store.engines.postgres.transaction import translated
+from hermes.store.engines.postgres import connection as transaction
+from hermes.store.engines.postgres import lexemes
+from hermes.store.engines.postgres.connection import translated
 from hermes.store.engines.sqlite.schema import TOKENIZER
-from hermes.store.exchange.copy import declared
 from hermes.store.records.codec import Blob
 from hermes.store.text.index_text import index_text, index_words
 from hermes_state import SessionDB
@@ -162,15 +162,3 @@ def test_of_an_enormous_text_there_are_the_parts_only() -> None:
     everything = {word for row in rows for word in re.findall(r"'([^']+)'", row[4])}
     assert {*index_words(text)} <= everything
     assert lexemes.LONG not in everything and max(len(row[4]) for row in rows) < 1_000_000
-
-
-def test_tables_are_read_from_their_declarations() -> None:
-    numbered, pair = declared(
-        [
-            "CREATE TABLE IF NOT EXISTS t (id INTEGER PRIMARY KEY AUTOINCREMENT, a TEXT, UNIQUE (a, id))",
-            "CREATE TABLE IF NOT EXISTS u (b REAL, a TEXT NOT NULL, PRIMARY KEY (a, b)) WITHOUT ROWID",
-            "CREATE TABLE IF NOT EXISTS without_a_key (a TEXT)",
-        ]
-    )
-    assert (numbered.columns, numbered.key, numbered.is_numbered) == (("id", "a"), ("id",), True)
-    assert (pair.columns, pair.key, pair.is_numbered) == (("b", "a"), ("a", "b"), False)

@@ -12,7 +12,6 @@ import pytest
 from hermes_state import SessionDB
 from tests.faults import Refused, Remote
 from tests.support import postgres
-from tests.support.waiting import until
 
 VERSIONS = [name.removeprefix("postgres") for name in postgres.ENGINES if name != "sqlite"]
 NEWER = b"INSERT INTO hermes_migrations VALUES(999, 'of_a_newer_program', 0)"
@@ -60,22 +59,3 @@ def test_a_running_process_stores_nothing_after_an_upgrade(url: str, tmp_path: P
                 older.tag_session("s", "late")
         assert [row["content"] for row in older.get_messages("s")][-1] == "while it may 4"  # it reads on
     assert words(url) == ["before", *(f"while it may {number}" for number in range(5))]
-
-
-@pytest.mark.parametrize("call", [("append_message", "s", "user", "too late"), ("create_session", "t", "cli")])
-def test_a_write_that_meets_the_upgrade_waits_for_it_and_is_refused(
-    url: str, tmp_path: Path, call: tuple[str, ...]
-) -> None:
-    with Remote() as older, psycopg.connect(url) as newer, psycopg.connect(url, autocommit=True) as watching:
-        older.open(str(tmp_path / "older.db"), url=url)
-        for number in range(5):
-            older.append_message("s", "user", f"while it may {number}")
-        newer.execute(b"LOCK TABLE hermes_migrations IN ACCESS EXCLUSIVE MODE")
-        newer.execute(NEWER)
-        older.begin(*call)
-        waits = b"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'hermes_migrations'::regclass"
-        until(lambda: watching.execute(waits).fetchone())
-        newer.commit()
-        with pytest.raises(Refused, match="newer program"):
-            older.answer()
-    assert "too late" not in words(url)

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from hermes.gateway.events import DM, GROUP, Chat, Choice, OutgoingFile
+from hermes.gateway.events import DM, GROUP, Chat, OutgoingFile
 from hermes.gateway.platforms.feishu.adapter import Feishu, card
 from hermes.gateway.platforms.feishu.client import decode, encode
 from tests.support.labs.base import until
 from tests.support.labs.feishu import APP_ID, APP_SECRET, BOT, Lab
 from tests.support.labs.recording import connected
-from tests.support.vendor_sdk import SdkError, VendorSdk
+from tests.support.vendor_sdk import VendorSdk
 from tests.support.wiretap import Call, Wiretap
 
 pytestmark = pytest.mark.thorough
@@ -71,46 +71,6 @@ def test_the_long_connection_brings_each_event_and_takes_its_acknowledgement(
     assert listening.wait(RECALLED)[0]["message_id"] == first
     until(lambda: lab.acknowledged == [200, 200, 200])
     assert lab._waiting == {}
-
-
-def test_an_event_whose_handler_fails_comes_again(lab: Lab, listening: VendorSdk) -> None:
-    listening("fail", times=1)
-    lab.say("important")
-    until(lambda: lab.acknowledged == [500])
-    lab.drop()
-    assert [words(one) for one in listening.wait(SAID)] == ["important"]
-    assert listening.told("reconnected") == [None]
-    until(lambda: lab.acknowledged == [500, 200])
-
-
-async def test_buttons_reach_the_sdk_as_they_reach_us(
-    lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path
-) -> None:
-    """A card of ours is sent by the SDK; what its button brings is compared with what our adapter gets."""
-    url, dm = f"http://127.0.0.1:{tap.port}", lab.chat_id("dm")
-    listening("login", url=url, **LOGIN)
-    content = card("Shall I?", [("Yes", {"says": "/yes", "type": DM, "thread": ""})])
-    listening("create", data={"receive_id": dm, "msg_type": "interactive", "content": content, "uuid": "1"})
-    lab.press("Yes")
-    (pressed,) = listening.wait(PRESSED)
-    assert (pressed["action"]["value"]["says"], pressed["operator"]["union_id"]) == ("/yes", lab.user_id("alice"))
-    until(lambda: lab.acknowledged == [200])
-    listening("disconnect")
-    until(lambda: not lab._sockets)
-    adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
-    async with connected(adapter) as link:
-        choice = Choice(label="Yes", says="/yes")
-        there = Chat(platform="feishu", chat_id=dm, type=DM)
-        await adapter.send_choices(there, "Shall I?", [choice], nonce="2")
-        lab.press("Yes")
-        await link.until(lambda: link.events)
-        assert (link.events[0].text, link.events[0].sender.stable_id) == ("/yes", lab.user_id("alice"))
-    listening("connect", url=url, **LOGIN)
-
-
-def test_a_wrong_secret_opens_no_connection(lab: Lab, tap: Wiretap, sdk: VendorSdk) -> None:
-    with pytest.raises(SdkError, match="code=514"):
-        sdk("connect", url=f"http://127.0.0.1:{tap.port}", app=APP_ID, secret="another")
 
 
 async def test_our_frames_are_the_sdks_frames(lab: Lab, tap: Wiretap, listening: VendorSdk, tmp_path: Path) -> None:
@@ -201,29 +161,3 @@ async def test_our_adapter_asks_as_the_sdk_does(lab: Lab, tap: Wiretap, sdk: Ven
         await adapter.send_file(there, paper, nonce="5")
     assert lab.shown() == shown
     assert sent(tap) == theirs
-
-
-async def test_the_sdk_reads_what_our_adapter_reads(lab: Lab, tap: Wiretap, sdk: VendorSdk, tmp_path: Path) -> None:
-    """Names, quoted messages and files."""
-    url = f"http://127.0.0.1:{tap.port}"
-    first = lab.say("a question")
-    adapter = Feishu({**lab.settings, "base_url": url}, tmp_path)
-    async with connected(adapter) as link:
-        file = lab.attach(PICTURE, "a.bin", "application/octet-stream")
-        lab.say("what about this?", parent_id=first)
-        event = await link.event("what about this?")
-        attachment = next(attached for one in link.events for attached in one.attachments)
-        data = await adapter.fetch(attachment)
-        data, file, name, quoted = data, file, event.sender.name, event.quoted
-    asked = [(one.method, one.path, one.query) for one in tap.calls if one.method == "GET"]
-    tap.forget()
-    sdk("login", url=url, **LOGIN)
-    assert data == PICTURE
-    key = next(one for one in lab._files if one.startswith("file"))
-    theirs = base64.b64decode(sdk("resource", id=file, key=key, kind="file"))
-    assert theirs == PICTURE
-    assert sdk("user", id="ou_alice")["data"]["user"]["name"] == name == "Alice"
-    item = sdk("read", id=first)["data"]["items"][0]
-    assert json.loads(item["body"]["content"])["text"] == quoted == "a question"
-    found = [(one.method, one.path, one.query) for one in tap.calls if one.method == "GET"]
-    assert [one for one in found if one not in asked] == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import PlatformRefused, PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.homeassistant import HomeAssistant
 from tests.gateway.platforms import conftest as fixtures
@@ -55,30 +55,6 @@ def test_somebody_who_is_no_administrator_is_told_so(lab: Lab) -> None:
             asyncio.run(adapter.check() if call == "check" else adapter.connect(Recorder()))
 
 
-def test_another_page_than_home_assistants_is_refused(lab: Lab) -> None:
-    values = {**lab.settings, "url": lab.settings["url"] + "/elsewhere"}
-    with pytest.raises(PlatformRefused, match="url"):
-        asyncio.run(HomeAssistant(values, Path("/nowhere")).check())
-
-
-@pytest.mark.parametrize(
-    "status, error", [(503, PlatformUnreachable), (502, PlatformUnreachable), (403, PlatformRefused)]
-)
-def test_what_the_server_says_decides_whether_another_try_is_worth_it(
-    lab: Lab, status: int, error: type[PlatformError]
-) -> None:
-    lab.proxy.fail(1, status)
-    with pytest.raises(error, match=str(status)):
-        asyncio.run(HomeAssistant(lab.settings, Path("/nowhere")).check())
-
-
-def test_when_asked_to_wait_it_says_for_how_long(lab: Lab) -> None:
-    lab.proxy.rate_limit(7)
-    with pytest.raises(SlowDown) as caught:
-        asyncio.run(HomeAssistant(lab.settings, Path("/nowhere")).check())
-    assert caught.value.retry_after == 7
-
-
 # ------------------------------------------------------------------------------------------ receiving
 
 
@@ -116,16 +92,6 @@ async def test_what_an_automation_says_is_the_houses_unless_it_names_somebody(la
         assert link.events[0].id != link.events[1].id
 
 
-async def test_events_come_in_order_and_each_has_its_own_id(lab: Lab) -> None:
-    async with connected(lab) as (_, link):
-        for number in range(30):
-            lab.say(str(number))
-        lab.say("29")
-        await link.until(lambda: len(link.events) == 31)
-        assert link.texts == [*(str(number) for number in range(30)), "29"]
-        assert len({event.id for event in link.events}) == 31
-
-
 @pytest.mark.parametrize("data", [{}, {"text": ""}, {"text": 7}, {"text": None}, {"text": ["a"]}, {"message": "hello"}])
 async def test_an_event_without_a_text_is_left_alone(lab: Lab, data: dict[str, Any]) -> None:
     async with connected(lab) as (_, link):
@@ -155,21 +121,6 @@ async def test_watched_entities_tell_of_their_changes_and_others_do_not(lab: Lab
         await link.until(lambda: link.texts == ["Warmth (input_number.warmth) changed from 21.5 °C to 30.0 °C."])
 
 
-async def test_nothing_is_told_of_entities_where_none_is_watched(lab: Lab) -> None:
-    async with connected(lab) as (_, link):
-        lab.call("input_boolean.toggle", entity_id="input_boolean.lamp")
-        lab.say("hello")
-        await link.until(lambda: link.texts == ["hello"])
-
-
-async def test_an_event_that_could_not_be_kept_is_offered_again_before_later_ones(lab: Lab) -> None:
-    async with connected(lab) as (_, link):
-        link.refusals = 2
-        lab.say("first")
-        lab.say("second")
-        await link.until(lambda: link.texts == ["first", "second"])
-
-
 # ------------------------------------------------------------------------------------------ sending
 
 
@@ -193,39 +144,11 @@ async def test_the_same_nonce_again_is_still_one_notification(lab: Lab) -> None:
         assert sorted(one["message"] for one in lab.notifications().values()) == ["once", "other"]
 
 
-async def test_other_services_get_plain_text(lab: Lab) -> None:
-    async with connected(lab, notify_service="notify.persistent_notification", notify_title="Kitchen") as (adapter, _):
-        await adapter.send(chat(lab), "**Dinner** is [ready](http://k.example)", nonce="one")
-        found = lab.house.wire.ask("persistent_notification/get")
-        assert [(one["title"], one["message"]) for one in found] == [("Kitchen", "Dinner is ready (http://k.example)")]
-
-
-async def test_only_the_event_where_no_notification_is_wanted(lab: Lab) -> None:
-    async with connected(lab, notify_service="none") as (adapter, link):
-        await adapter.send(chat(lab), "quiet", nonce="one")
-        await link.until(lambda: lab.shown() == ["quiet"])
-        assert lab.notifications() == {}
-
-
-async def test_the_longest_text_arrives_whole(lab: Lab) -> None:
-    text = ("Größe 🙂 * " * 2000)[: HomeAssistant.capabilities.longest]
-    async with connected(lab) as (adapter, link):
-        sent = await adapter.send(chat(lab), text, nonce="one")
-        await link.until(lambda: lab.shown() == [text])
-        assert lab.notifications()[sent]["message"] == text
-
-
 async def test_a_service_that_does_not_exist_is_refused_for_good(lab: Lab) -> None:
     async with connected(lab, notify_service="notify.mobile_app_nobody") as (adapter, _):
         with pytest.raises(SendRefused, match="mobile_app_nobody"):
             await adapter.send(chat(lab), "hello", nonce="one")
         assert lab.shown() == []
-
-
-async def test_a_service_that_fails_is_worth_another_try(lab: Lab) -> None:
-    async with connected(lab, notify_service="script.broken") as (adapter, _):
-        with pytest.raises(PlatformUnreachable, match="nowhere"):
-            await adapter.send(chat(lab), "hello", nonce="one")
 
 
 # ------------------------------------------------------------------------------------------ trouble
@@ -247,26 +170,6 @@ async def test_a_cut_connection_is_reported_once_and_can_be_taken_up_again(lab: 
         assert len(link.identities) == 2
 
 
-def test_stopping_is_quick_and_silent_also_in_the_middle_of_an_event(lab: Lab) -> None:
-    class Stuck(Recorder):
-        async def received(self, event: Any) -> None:
-            self.events.append(event)
-            await asyncio.Event().wait()
-
-    async def run() -> None:
-        adapter, link = HomeAssistant(lab.settings, Path("/nowhere")), Stuck()
-        await adapter.disconnect()
-        await adapter.connect(link)
-        lab.say("hello")
-        await link.until(lambda: link.events)
-        await asyncio.wait_for(adapter.disconnect(), 5)
-        await adapter.disconnect()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert link.losses == []
-
-    asyncio.run(run())
-
-
 async def test_the_token_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     token = lab.house.token
@@ -278,18 +181,3 @@ async def test_the_token_is_in_no_error_and_no_log(lab: Lab, caplog: pytest.LogC
         await link.until(lambda: link.losses)
         assert token not in f"{caught.value!r} {link.losses!r} {link.logged}"
     assert token not in caplog.text
-
-
-@pytest.mark.thorough  # a cut connection is taken up again by the test above
-async def test_a_house_that_restarts_is_found_again(lab: Lab) -> None:
-    async with connected(lab) as (adapter, link):
-        lab.stop()
-        await link.until(lambda: link.losses)
-        await adapter.disconnect()
-        with pytest.raises(PlatformUnreachable):
-            await adapter.connect(link)
-        lab.start()
-        await adapter.connect(link)
-        lab.say("welcome back")
-        await link.until(lambda: link.texts == ["welcome back"])
-        assert len(link.losses) == 1

@@ -23,7 +23,6 @@ from nio.crypto import decrypt_attachment, encrypt_attachment
 from hermes.errors import PlatformUnreachable, SendRefused
 from hermes.gateway.events import Chat, OutgoingFile, as_json
 from hermes.gateway.platforms.matrix.adapter import Matrix
-from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, log_in
 from tests.support.labs.matrix import Lab, Person
 from tests.support.labs.recording import connected
 from tests.support.sizes import some
@@ -143,17 +142,6 @@ async def test_a_file_for_an_encrypted_room_is_encrypted_and_sent_once(lab: Lab,
     assert b"treasure" not in seen and b"Schatzkarte" not in seen and b"application/pdf" not in seen
 
 
-async def test_the_longest_text_fits_also_encrypted(lab: Lab, tmp_path: Path) -> None:
-    chat = encrypted_room(lab)
-    text = "日" * Matrix.capabilities.longest
-    adapter = matrix(lab, tmp_path / "home")
-    async with connected(adapter), phone(lab, tmp_path / "alice") as alice:
-        sent = await adapter.send(chat, text, nonce="1")
-        await adapter.edit(chat, sent, text + "")
-        await alice.until(lambda: len(alice.heard) == 2, "it does not come")
-        assert alice.heard[0]["body"] == alice.heard[1]["m.new_content"]["body"] == text
-
-
 async def test_an_encrypted_file_is_decrypted_also_after_a_restart(lab: Lab, tmp_path: Path) -> None:
     chat = encrypted_room(lab)
     data = bytes(range(256)) * 50
@@ -253,21 +241,6 @@ async def test_a_key_that_could_not_be_shared_is_shared_before_the_next_try(
             assert path == "/keys/query"  # asked for before, in peace
         await alice.until(lambda: alice.heard or alice.unread, "the message does not come")
         assert ([content["body"] for content in alice.heard], alice.unread) == (["hello"], 0)
-
-
-async def test_an_upload_of_keys_that_broke_off_is_finished_after_a_restart(lab: Lab, tmp_path: Path) -> None:
-    chat = encrypted_room(lab)
-    memory = SavedState(tmp_path / "home", lab.homeserver)
-    client = MatrixClient(lab.homeserver, lab.settings["user_id"], str(memory.keys))
-    await log_in(client, lab.settings, memory)
-    upload = asyncio.create_task(client.tend_keys())
-    while not lab.proxy.count("/keys/upload"):
-        await asyncio.sleep(0)
-    upload.cancel()  # the server has the keys, and we never heard of it: as a kill at this moment
-    await client.close()
-    async with phone(lab, tmp_path / "alice") as alice, connected(matrix(lab, tmp_path / "home")) as link:
-        await alice.say(chat, "are your keys whole?")
-        await link.event("are your keys whole?")
 
 
 async def test_nothing_is_sent_unencrypted_into_an_encrypted_room(lab: Lab, tmp_path: Path) -> None:

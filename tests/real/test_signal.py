@@ -93,41 +93,11 @@ def test_an_account_that_is_not_registered_is_refused_with_what_to_do(daemon: st
             asyncio.run(work())
 
 
-async def test_sending_on_it_and_listening_to_it_are_refused_too(daemon: str) -> None:
-    client = Daemon(daemon, NOBODY)
-    try:
-        with pytest.raises(PlatformRefused, match="register or link"):
-            await client.call("send", recipient=[stub.ACCOUNT], message="x")
-        with pytest.raises(PlatformRefused, match="no account"):
-            async for _ in client.events(lambda: None):
-                pass
-    finally:
-        await client.close()
-
-
 def test_the_stream_opens_and_gives_a_sign_of_life(daemon: str) -> None:
     with httpx.stream("GET", f"{daemon}/api/v1/events", trust_env=False, timeout=30) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"] == "text/event-stream"
         assert next(answer.iter_lines()) == ":"
-
-
-def test_our_own_daemon_has_the_same_errors(daemon: str) -> None:
-    lab = stub.Lab()
-    try:
-        for method, params in [
-            ("send", {"account": NOBODY, "recipient": [stub.ACCOUNT], "message": "x"}),
-            ("getAttachment", {"account": NOBODY, "id": "x"}),
-            ("noSuchMethod", {}),
-        ]:
-            ours, real = rpc(lab.base_url, method, **params), rpc(daemon, method, **params)
-            assert ours["error"] == real["error"]
-        nobody = {"params": {"account": NOBODY}, "trust_env": False}
-        for place in (lab.base_url, daemon):
-            assert httpx.get(f"{place}/api/v1/events", **nobody).status_code == 400  # type: ignore[arg-type]
-            assert answers(f"{place}/api/v1/check")
-    finally:
-        lab.close()
 
 
 def test_the_parameters_we_check_are_those_of_signal_clis_manual(home: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from hermes.errors import PlatformRefused, SendRefused
+from hermes.errors import PlatformRefused
 from hermes.gateway.adapter import Listening
 from hermes.gateway.events import Chat
 from hermes.gateway.platforms.sms import Sms
@@ -85,43 +84,6 @@ async def test_what_we_send_is_what_twilios_openapi_allows(
     assert form["properties"].keys() >= stub._PARAMETERS
 
 
-@pytest.mark.parametrize("sender", [{}, {"messaging_service_sid": SERVICE}])
-async def test_how_we_read_the_list_is_what_twilios_openapi_describes(
-    lab: Lab, prism: str, tmp_path: Path, sender: dict[str, str], document: dict[str, Any]
-) -> None:
-    lab.silent, lab.page_size = True, 2
-    said = [lab.say(f"missed {number}", MessagingServiceSid=SERVICE) for number in range(5)]
-    said.append(lab.attach(b"x", "a.txt", "text/plain", text="a file"))
-    sms = adapter(lab, tmp_path, base_url=prism, **sender)
-    async with connected(sms) as link:
-        async with asyncio.timeout(20):
-            while len(link.events) < len(said):
-                await asyncio.sleep(0.02)
-        events = link.events
-    assert [event.id for event in events] == said
-    (file,) = events[-1].attachments
-    assert (file.kind, file.mime) == ("file", "text/plain")
-    names = {one["name"] for one in document["paths"][MESSAGES]["get"]["parameters"]}
-    assert {name for query in lab.listed for name in query} <= names
-
-
-def test_the_check_can_fail(lab: Lab, prism: str, tmp_path: Path) -> None:
-    """A service's id of another form, a request without a receiver, no login: the document refuses each before the lab."""
-
-    async def send() -> None:
-        sms = adapter(lab, tmp_path, base_url=prism, messaging_service_sid="MG1", phone_number="")
-        async with connected(sms):
-            await sms.send(ALICE, "hello", nonce="1")
-
-    with pytest.raises(SendRefused, match="422"):
-        asyncio.run(send())
-    url, login = f"{prism}/2010-04-01/Accounts/{stub.SID}/Messages.json", (stub.SID, stub.TOKEN)
-    body = {"From": stub.NUMBER, "Body": "hello"}
-    assert httpx.post(url, data=body, auth=login, trust_env=False).status_code == 422
-    assert httpx.post(url, data={**body, "To": "+15005550101"}, trust_env=False).status_code == 401
-    assert lab.shown() == []
-
-
 @pytest.mark.parametrize(
     "wrong", [{"account_sid": "AC1"}, {"account_sid": "AC" + "x" * 32}, {"messaging_service_sid": "MG1"}]
 )
@@ -130,18 +92,6 @@ def test_ids_that_twilios_openapi_refuses_are_refused_before_anything_is_sent(
 ) -> None:
     with pytest.raises(PlatformRefused, match=next(iter(wrong))):
         adapter(lab, tmp_path, **wrong).validate()
-
-
-def test_the_lab_serves_twilios_own_client(lab: Lab) -> None:
-    lab.unsubscribed.add("+15005550102")
-    message = {"from": stub.NUMBER, "to": "+15005550101", "body": "Grüße & 1 + 1"}
-    sent = twilio(base=lab.address, send=[message, {**message, "to": "+15005550102"}])
-    assert sent["account"] == "The Lab"
-    good, stopped = sent["sent"]
-    assert lab.shown() == ["Grüße & 1 + 1"]
-    assert good["sid"].startswith("SM") and good["status"] == "queued" and good["body"] == "Grüße & 1 + 1"
-    assert (good["to"], good["from"]) == ("+15005550101", stub.NUMBER) and good["made"]
-    assert (stopped["status"], stopped["code"]) == (400, 21610) and stopped["moreInfo"]
 
 
 FORMS: list[dict[str, Any]] = [
@@ -208,18 +158,3 @@ async def test_what_twilios_library_signs_is_accepted_and_a_changed_body_is_not(
         good, bad, texts = good, bad, link.texts
     assert good == [200] * len(FORMS) and bad == [403] * len(FORMS)
     assert texts == [one["Body"] for one in FORMS]
-
-
-async def test_another_address_is_refused(lab: Lab, tmp_path: Path, signatures: dict[str | None, list[str]]) -> None:
-    """Only the port may differ."""
-    sms = adapter(lab, tmp_path)
-    sms.webhook_place = Listening(port=free_port(), public_url="https://hermes.example.com")
-    async with connected(sms):
-        assert (await posted(sms, form(0), signatures[PUBLIC][0])) == 403
-
-
-def test_the_lab_signs_as_twilio_does(lab: Lab) -> None:
-    fields = {"Body": "Grüße ☃ 😀", "From": "+15005550101", "Empty": ""}
-    url = "https://hermes.example.org/sms?x=1"
-    one = {"url": url, "fields": fields, "signature": stub.signed(url, fields)}
-    assert twilio(check=[one, {**one, "fields": {**fields, "Body": "changed"}}])["valid"] == [True, False]

@@ -6,7 +6,6 @@ It checks the lab's tokens, reads its activities and answers through its own con
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,29 +118,6 @@ def test_both_understand_the_same(folder: Path, lab: Lab, tmp_path: Path) -> Non
     assert lab.problems() == []
 
 
-def test_the_lab_serves_the_sdks_connector_client(folder: Path, lab: Lab) -> None:
-    """Replies, edits, "is typing", proactive messages and the offer of a file, in the chats that there are."""
-    lab.say("one")
-    lab.say("two", where="group")
-    lab.say("three", where="thread")
-    assert [one["error"] for one in foreign(folder, lab)] == [None] * 3
-    for where, word in (("dm", "one"), ("group", "two"), ("thread", "three")):
-        assert lab.shown(where) == [f"echo: {word}.", "later"]
-    assert (lab.typed("dm"), lab.typed("group")) == (1, 1)
-    lab.waiting.clear()
-    lab.say("four")
-    offer = {"offer": "k" * 32}
-    assert [one["error"] for one in foreign(folder, lab, offer=offer)] == [None]
-    lab.waiting.clear()
-    lab.consent("a:alice", offer, "a.txt")
-    lab.consent("a:alice", offer, "a.txt", "decline")
-    accepted, declined = (one["seen"][0] for one in foreign(folder, lab))
-    assert accepted["kind"] == "accept" and accepted["context"] == offer
-    assert accepted["place"].keys() == {"contentUrl", "name", "uploadUrl", "uniqueId", "fileType"}
-    assert declined["kind"] == "decline" and declined["context"] == offer
-    assert lab.problems() == []
-
-
 def test_both_accept_and_refuse_the_same_tokens(folder: Path, lab: Lab, tmp_path: Path) -> None:
     now = int(time.time())
     good = {
@@ -187,22 +163,6 @@ def test_both_accept_and_refuse_the_same_tokens(folder: Path, lab: Lab, tmp_path
     accepted = ("good", "ended within the tolerance", "begins within the tolerance")
     stricter = ("a key that names no channels", "without an end")
     assert judged == {name: (name in accepted or name in stricter, name in accepted) for name in cases}
-
-
-def test_a_bot_in_another_cloud(folder: Path, lab: Lab, tmp_path: Path) -> None:
-    """The settings that the guide names are the SDK's constants; tokens are of that cloud's issuer, and no other's."""
-    auth = folder / "node_modules" / "botframework-connector" / "lib" / "auth" / "governmentConstants.js"
-    names = ("ToChannelFromBotLoginUrlPrefix", "ToBotFromChannelOpenIdMetadataUrl", "ToBotFromChannelTokenIssuer")
-    login, metadata, issuer = (re.findall(rf"\.{name} = '(.*)';", auth.read_text())[0] for name in names)
-    guide = (Path(__file__).parents[2] / "docs" / "guide" / "platforms" / "teams.md").read_text()
-    assert f"`{login.rstrip('/')}`, `{metadata}`, `{issuer}`" in guide
-    lab.say("from the usual cloud")
-    lab.issuer = issuer
-    lab.say("from this one")
-    theirs = foreign(folder, lab, issuer=issuer, scope=f"{issuer}/.default")
-    statuses, link = ours(lab, tmp_path, issuer=issuer)
-    assert [one["status"] for one in theirs] == [401, 200] and statuses == [403, 200]
-    assert link.texts == ["from this one"] and lab.problems() == []
 
 
 async def test_what_we_send_is_of_the_sdks_types_and_goes_where_the_sdk_sends(
@@ -256,10 +216,3 @@ type Consent = FileConsentCardResponse & { type: "fileUpload" };"""
 
 def kinds(body: dict[str, Any]) -> list[str]:
     return [one["contentType"] for one in body.get("attachments", ())]
-
-
-def test_the_lab_knows_the_fields_of_an_activity(folder: Path) -> None:
-    text = (folder / "node_modules" / "botframework-schema" / "lib" / "index.d.ts").read_text()
-    found = re.search(r"^export interface Activity \{(.*?)^\}", text, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    assert frozenset(re.findall(r"^    (\w+)\??:", found[1], re.MULTILINE)) == stub.FIELDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -39,14 +38,6 @@ def bridge(installed: Path, tmp_path: Path) -> Path:
     shutil.copytree(CONTRIB, made, ignore=shutil.ignore_patterns("node_modules"))
     (made / "node_modules").symlink_to(installed / "node_modules")
     return made
-
-
-def test_the_packages_are_those_of_the_bridge(installed: Path) -> None:
-    wanted = json.loads((CONTRIB / "package.json").read_text())["dependencies"]
-    assert {name.rpartition("@")[0] for name in PACKAGES} == wanted.keys()
-    for name, asked in wanted.items():
-        version = json.loads((installed / "node_modules" / name / "package.json").read_text())["version"]
-        assert version.partition(".")[0] == asked.lstrip("^").partition(".")[0]
 
 
 @pytest.fixture

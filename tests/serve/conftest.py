@@ -15,12 +15,9 @@ from hermes.serve.api.app import api_app
 from hermes.serve.api.turns import ServedAgent
 from hermes.serve.http import HttpServer
 from tests.serve.running import NOBODY, Loop, Served
-from tests.support.aimock import aimock
 from tests.support.browser import Browser
 from tests.support.echo import Echo
 from tests.support.page import Page, fill, talkative
-
-__all__ = ["aimock"]
 
 
 @pytest.fixture(autouse=True)

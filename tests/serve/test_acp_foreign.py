@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shlex
@@ -16,7 +15,7 @@ import pytest
 
 from tests.chat.conftest import *  # noqa: F403  the model server and the home that points to it
 from tests.chat.server import Call, Gate, ModelServer
-from tests.serve.test_acp_server import Editor, connected, stored
+from tests.serve.test_acp_server import stored
 from tests.support.node import node_folder, npm_program
 from tests.support.optional import library
 from tests.support.program import PROGRAM, environment
@@ -138,42 +137,3 @@ def test_acpx_goes_through_every_method(server: ModelServer, home: Path, acpx: A
     roles = [role for role, _ in stored(home, session)]
     assert roles == ["user", "assistant", *(["user", "assistant", "tool", "assistant"] * 2), "user", "assistant"]
     assert stored(home, session)[-2:] == [("user", "go on"), ("assistant", "half an answer ")]
-
-
-def test_kill_in_a_prompt_then_load_replays_everything_once(server: ModelServer, home: Path, acpx: Acpx) -> None:
-    acpx("sessions", "new", "--name", "a")
-    server.scripts = [["The first."]]
-    first = acpx("prompt", "-s", "a", "one")
-    session = next(one["params"]["sessionId"] for one in first if one.get("method") == "session/update")
-    gate = Gate()
-    server.scripts = [["half an answer ", gate]]
-    prompt = acpx.start("prompt", "-s", "a", "and die")
-    shown = until_shown(prompt, "half an answer ")
-    agents = [number for number, command in acpx.running().items() if command.startswith(" ".join([*PROGRAM, "acp"]))]
-    assert len(agents) == 1
-    os.kill(agents[0], signal.SIGKILL)
-    gate.open.set()
-    acpx.finished(prompt, ok=False)
-    assert said(shown) == "half an answer "
-
-    expected = [("user", "one"), ("assistant", "The first."), ("user", "and die"), ("assistant", "half an answer ")]
-    assert asyncio.run(loaded(home, session, acpx.folder)) == expected
-
-    server.scripts = [["And on."]]
-    after = acpx("prompt", "-s", "a", "and now?")  # acpx resumes where it can
-    assert "session/resume" in [one.get("method") for one in after] and said(after) == "And on."
-    acpx("sessions", "close", "a")
-    expected += [("user", "and now?"), ("assistant", "And on.")]
-    assert asyncio.run(loaded(home, session, acpx.folder)) == expected == stored(home, session)
-    asked = [(one["role"], one["content"]) for one in server.requests[-1]["messages"] if one["role"] != "system"]
-    assert asked[: len(expected) - 1] == expected[:-1]
-
-
-async def loaded(home: Path, session: str, folder: Path) -> list[tuple[str, str]]:
-    """The messages that session/load replays, received by the protocol's own client."""
-    editor = Editor()
-    async with connected(home, editor) as (agent, _):
-        await agent.load_session(cwd=str(folder), session_id=session, mcp_servers=[])
-    roles = {"user_message_chunk": "user", "agent_message_chunk": "assistant"}
-    shown = [one for _, one in editor.updates if one.session_update in roles]
-    return [(roles[one.session_update], one.content.text) for one in shown]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from hermes.config import Auxiliary
 from hermes.serve.api import app, turns
-from tests.chat.server import ModelServer
 from tests.serve.running import NOT_PUBLIC
 from tests.support.labs.base import until
 from tests.support.wire import CUT, STALL, Wire, delta, end, error, said, sse
@@ -96,6 +93,25 @@ def test_a_client_that_sends_everything_each_time_stays_in_one_session(serve: An
         assert wire.bodies[-1]["messages"][0]["content"].endswith("You are brief.")
 
 
+def test_whatever_an_answer_depends_on_tells_conversations_apart(serve: Any) -> None:
+    on = [*HELLO, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "and now?"}]
+    pirate, lawyer = ({"role": "system", "content": f"You are a {one}."} for one in ("pirate", "lawyer"))
+    weather = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
+    ways: list[tuple[list[Any], dict[str, Any]]] = [
+        ([], {}), ([pirate], {}), ([lawyer], {}), ([], {"user": "u1"}), ([], {"user": "u2"}), ([], {"tools": [weather]}),
+    ]  # fmt: skip
+    with Wire([said("Hi.")] * 40) as wire:
+        client = serve(wire).client().chat.completions.with_raw_response
+
+        def session(messages: list[Any], more: dict[str, Any]) -> str:
+            return str(client.create(model="fake", messages=messages, **more).headers["x-hermes-session-id"])
+
+        begun = [session([*system, *HELLO], more) for system, more in ways]
+        assert len(set(begun)) == len(ways)
+        assert [session([*system, *on], more) for system, more in ways] == begun
+        assert sum("pirate" in str(body["messages"][0]["content"]) for body in wire.bodies) == 2
+
+
 def test_another_answer_to_an_earlier_question_is_a_branch_that_copies_nothing(serve: Any) -> None:
     with Wire([said("First."), said("Second."), said("Another.")]) as wire:
         served = serve(wire)
@@ -173,27 +189,6 @@ def test_a_session_may_have_a_name_in_any_script(serve: Any, make_db: Any) -> No
         assert served.said(name)[-1] == ("assistant", "Hi.")
 
 
-def test_a_slow_title_does_not_part_a_conversation(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "IDLE", 0.0)
-    asked, may_answer = threading.Event(), threading.Event()
-
-    def slowly(body: dict[str, Any]) -> str:
-        asked.set()
-        may_answer.wait(10)
-        return "A Title That Took Its Time"
-
-    with Wire([said("One."), said("Two.")]) as wire, ModelServer() as titles:
-        titles.task_answer = slowly
-        served = serve(wire)
-        served.config.auxiliary.title = Auxiliary(model="test-model", base_url=titles.base_url)
-        served.client().chat.completions.create(model="fake", messages=HELLO)
-        assert asked.wait(120)
-        threading.Timer(0.3, may_answer.set).start()
-        messages = [*HELLO, {"role": "assistant", "content": "One."}, {"role": "user", "content": "b"}]
-        served.client().chat.completions.create(model="fake", messages=messages)
-        assert len(served.sessions()) == 1
-
-
 def test_an_unknown_session_is_not_found(serve: Any) -> None:
     with Wire([said("Hi.")]) as wire:
         with pytest.raises(openai.NotFoundError) as caught:
@@ -266,6 +261,7 @@ def test_pictures_and_recordings_reach_the_model(serve: Any) -> None:
 
 
 def test_addresses_that_only_this_machine_or_its_network_can_open_are_refused(serve: Any) -> None:
+    later = [{"role": "assistant", "content": "?"}, {"role": "user", "content": "and now?"}]
     with Wire([said("A cat.")]) as wire:
         client = serve(wire).client()
         for address in NOT_PUBLIC:
@@ -274,12 +270,11 @@ def test_addresses_that_only_this_machine_or_its_network_can_open_are_refused(se
             pdf = {"type": "file", "file": {"file_data": address, "filename": "a: b.pdf"}}
             sound = {"type": "input_audio", "input_audio": {"data": address, "format": "wav"}}
             for part in (picture, video, *((pdf, sound) if ":" in address else ())):
-                for later in ([], [{"role": "assistant", "content": "?"}, {"role": "user", "content": "and now?"}]):
-                    messages = [{"role": "user", "content": [{"type": "text", "text": "what is this?"}, part]}, *later]
-                    with pytest.raises(openai.BadRequestError) as caught:
-                        client.chat.completions.create(model="fake", messages=messages)
-                    assert caught.value.param == "messages[0].content[1]", part
-                    assert "address" in caught.value.message
+                asked = {"role": "user", "content": [{"type": "text", "text": "what is this?"}, part]}
+                with pytest.raises(openai.BadRequestError) as caught:
+                    client.chat.completions.create(model="fake", messages=[asked, *later])
+                assert caught.value.param == "messages[0].content[1]", part
+                assert "address" in caught.value.message
         assert wire.bodies == []
 
 

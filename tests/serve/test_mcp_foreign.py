@@ -128,20 +128,6 @@ def test_the_inspector_finds_and_reads(home: Path, served: Served) -> None:
     assert "Traceback" not in served.log.read_text()
 
 
-@pytest.mark.skipif(not THOROUGH, reason="the same path as the test above, for every tool; HERMES_TEST_SIZE=all")
-def test_the_inspector_calls_every_other_tool(home: Path, served: Served) -> None:
-    target = [served.url]
-    read = called(home, target, "read_session", session="The parser", around_message_id=7, window=1, max_tokens=1000)
-    assert [one["message_id"] for one in read["messages"]] == [6, 7, 8]
-    assert [one["session_id"] for one in called(home, target, "list_sessions", source="cli")["sessions"]] == ["s1"]
-    assert called(home, target, "session_stats")["by_source"] == {"cli": 1, "telegram": 1}
-    assert called(home, target, "tag_session", session="t1", tags=["phone"])["tags"] == ["phone"]
-    assert called(home, target, "set_title", session="t1", title="On the phone")["title"] == "On the phone"
-    note = called(home, target, "append_note", session="t1", text="decided: PEG")
-    with SessionDB(home / "state.db", read_only=True) as db:
-        assert db.get_messages("t1")[-1]["id"] == note["message_id"]
-
-
 @pytest.mark.parametrize("era", some(["modern", "legacy"], 1))
 def test_the_inspector_starts_it_as_a_command_which_only_reads(home: Path, era: str) -> None:
     asked = ["--tool-name", "search_sessions", "--tool-args-json", '{"query": "tokenizer"}', "--protocol-era", era]

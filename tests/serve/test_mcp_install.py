@@ -153,18 +153,6 @@ def test_a_file_made_read_only_is_left_alone(user: Path) -> None:
     assert "read-only" in refused(user, "cursor") and path.read_text() == "{}\n"
 
 
-def test_what_stands_in_the_way_is_named(user: Path) -> None:
-    path = user / ".cursor/mcp.json"
-    path.parent.mkdir()
-    for own, named in (
-        ({"url": "http://127.0.0.1:8765/mcp"}, "http://127.0.0.1:8765/mcp"),
-        ({"command": "hermes", "args": ["mcp"], "env": ["A=b"]}, "another entry"),
-        (5, "another entry"),
-    ):
-        path.write_text(text := json.dumps({"mcpServers": {"hermes": own}}))
-        assert named in refused(user, "cursor") and path.read_text() == text
-
-
 def test_an_entry_of_another_program_stays_and_an_old_one_of_ours_is_renewed(user: Path) -> None:
     path = user / ".cursor/mcp.json"
     path.parent.mkdir()
@@ -242,13 +230,6 @@ files = st.builds(
     st.dictionaries(st.text(max_size=5), values, max_size=2),
 )  # fmt: skip
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]')
-
-
-def test_a_comment_that_opens_the_section_keeps_its_space(tmp_path: Path) -> None:
-    (path := tmp_path / "settings.json").write_text(text := '{"mcpServers": { /* mine */ "other": {}}}')
-    file = SettingsFile(path, "mcpServers", "hermes")
-    file.write(file.text_with({"command": "hermes"}))
-    assert SettingsFile(path, "mcpServers", "hermes").text_with(None) == text
 
 
 @settings(max_examples=size(40, 300), deadline=None)

@@ -28,7 +28,6 @@ from hermes.serve.api.app import api_app
 from hermes.serve.http import HttpServer
 from hermes_state import SessionDB
 from tests.serve.running import NOBODY, Loop
-from tests.support.aimock import fixtures_of
 from tests.support.labs.base import until
 from tests.support.sizes import size
 from tests.support.wire import STALL, Wire, delta, end, said, sse
@@ -157,37 +156,6 @@ def test_every_model_of_the_endpoint_may_be_named(serve: Any) -> None:
 def test_a_server_that_lists_nothing_still_has_its_own_model(serve: Any) -> None:
     with Wire([said("Hi.")]) as wire:
         assert [model.id for model in serve(wire).client().models.list()] == ["hermes", "fake"]
-
-
-def test_without_any_model_the_history_answers(serve: Any, make_db: Any) -> None:
-    from hermes.agent.models.extractive import ExtractiveModel
-
-    db = make_db()
-    db.create_session("old", "cli")
-    db.append_message("old", "user", "The door code of the shed is 4711.")
-    served = serve(None, db=db, model=ExtractiveModel(db))
-    name = ExtractiveModel(db).name
-    reply = served.client().chat.completions.create(
-        model=name, messages=[{"role": "user", "content": "door code of the shed"}]
-    )
-    assert "4711" in reply.choices[0].message.content
-
-
-def test_a_fake_model_of_others_works_too(serve: Any, aimock: Any) -> None:
-    server = aimock(
-        [
-            {"match": {"userMessage": "story"}, "response": {"content": "Once upon a time."}, "chunkSize": 4},
-            *fixtures_of("Hi!"),
-        ]
-    )
-    client = serve(server, tools=None).client()
-    pieces = client.chat.completions.create(
-        model="fake", messages=[{"role": "user", "content": "a story"}], stream=True
-    )
-    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == "Once upon a time."
-    assert client.responses.create(model="fake", input="hello").output_text == "Hi!"
-    offered = {tool["function"]["name"] for tool in server.requests()[0]["tools"]}
-    assert {"session_search", "terminal"} <= offered
 
 
 # ------------------------------------------------------------------------------------------------ stops and kills
@@ -433,13 +401,6 @@ def test_whatever_is_sent_the_answer_is_one_a_client_understands(
         problem = got.json()["error"]
         assert problem["message"] and problem["type"] == "invalid_request_error"
     assert "Traceback" not in got.text
-
-
-@settings(max_examples=size(12, 100))
-@given(path=st.sampled_from(["/v1/chat/completions", "/v1/responses"]), body=st.binary(max_size=200))
-def test_bytes_that_are_no_request_are_refused(fuzzed: Any, path: str, body: bytes) -> None:
-    got = fuzzed.post(path, content=body)
-    assert got.status_code == 400 and got.json()["error"]["message"]
 
 
 def test_an_error_nobody_foresaw_shows_no_insides(serve: Any, monkeypatch: pytest.MonkeyPatch, make_db: Any) -> None:

@@ -118,10 +118,8 @@ def test_read(seen: Page) -> None:
     assert told["messages"][1]["tokens"][:2] == [1200, 80] and told["messages"][1]["cost"] == 0.004
     assert seen.client.get("/api/session/nothing").status_code == 404
     session = seen.get("/api/session/new")
-    assert session["previous"] == "old" and session["part"] == [2, 2] and session["compressed"] == 8
+    assert session["previous"] == "old" and session["part"] == [2, 2] and session["summary"]
     assert {one["id"]: one["parent"] for one in session["family"]} == {"old": None, "new": "old", "branch": "new"}
-    left = seen.get("/api/compressed/new", **{"from": 0})
-    assert [one["html"].strip() for one in left["messages"]] == [f"<p>early words {n}</p>" for n in range(2, 10)]
     assert seen.get("/api/insights")["by_weekday_hour"]
 
 
@@ -209,7 +207,7 @@ def test_a_user_sees_what_is_theirs_and_changes_nothing(home: Path) -> None:
         assert page.get("/api/facets")["sources"] == {"telegram": 1}
         assert page.get("/api/insights")["sessions"] == 1
         assert {one["session"]["id"] for one in page.get("/api/search", q="tokenizer")["groups"]} == {"media"}
-        for path in ("messages", "session", "compressed", "running"):
+        for path in ("messages", "session", "running"):
             assert page.client.get(f"/api/{path}/s1").status_code == 404, path
         assert next(page.events(session="s1")) == ("session=s1", None)
         assert page.client.get("/export/jsonl/s1").status_code == 404

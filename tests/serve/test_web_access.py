@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import socket
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -283,18 +282,3 @@ def test_deeply_nested_json_is_a_bad_request(home: Path) -> None:
         for value in ([], {}, ["x"], 7, True):
             assert page.do("/api/do/title/s1", title=value or [1]).status_code == 400
         assert page.get("/api/session/s1") == before
-
-
-def test_the_head_of_a_stream_ends(home: Path) -> None:
-    with Page(of(home, "")) as page:
-        assert page.client.head("/api/live/s1").status_code == 405
-        assert page.client.head("/s/s1").status_code == 200  # on the same connection
-        assert page.client.options("/api/sessions").status_code == 405
-
-
-def test_a_connection_that_sends_no_request_is_closed(home: Path) -> None:
-    with Page(of(home, "")) as page, socket.create_connection(page.address.split("//")[1].split(":")) as slow:
-        slow.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
-        slow.settimeout(60)
-        assert slow.recv(1) == b""
-        assert page.client.get("/").status_code == 200

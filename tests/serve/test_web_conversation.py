@@ -280,29 +280,6 @@ def test_files_are_dropped_pasted_or_chosen(browser: Browser, page: Page, tmp_pa
     browser.shows("chosen words")
 
 
-def test_a_conversation_with_a_running_turn_is_not_trashed(browser: Browser, page: Page) -> None:
-    begin(browser, page, "long=2000 slow=60")
-    browser.wait("location.pathname.startsWith('/s/') && !!document.querySelector('.streaming p')")
-    browser.click(".head button", "Trash")
-    browser.wait("document.getElementById('toast').innerText.includes('is answering in')")
-    assert browser.value("!!document.querySelector('.streaming p')")
-    browser.click(".talk button", "Stop")
-    over(browser, 2)
-    browser.events.clear()  # the refusal is in the console, as it should be
-
-
-def test_a_call_says_that_it_waits_and_that_it_was_declined(browser: Browser, page: Page, tmp_path: Path) -> None:
-    begin(browser, page, f'call=terminal {{"command": "rm -rf {tmp_path}/a"}}')
-    browser.wait("document.querySelector('#messages .call .state')?.innerText === 'waits for permission'")
-    browser.click(".head button", "Pin")
-    browser.wait("!!document.querySelector('#toast .undo')")
-    bottom, top = (f"document.querySelector('{one}').getBoundingClientRect()" for one in ("#toast", ".asking"))
-    browser.wait(f"{bottom}.bottom <= {top}.top")  # what confirms does not lie over the question
-    browser.click("[role=alertdialog] button", "Decline")
-    browser.wait("document.querySelector('#messages .call .state')?.innerText === 'declined'")
-    over(browser, 3)
-
-
 def test_hostile_text_is_harmless_while_it_is_written(browser: Browser, page: Page) -> None:
     hostile = (
         r"slow=1 $\text{<img src=x onerror=window.hacked=1>}$ $\href{javascript:window.hacked=2}{x}$ <img src=x onerror=window.hacked=3>"

@@ -33,55 +33,6 @@ def numbers(browser: Browser) -> list[int]:
     return found
 
 
-def test_a_live_update_without_news_does_not_move_the_page(browser: Browser, page: Page) -> None:
-    """The first event of a page tells nothing new: a reader who has moved meanwhile stays there, and hits what is clicked."""
-    browser.hold("*/api/messages/new?from=*")
-    browser.open(page.address + "/s/new", 1280)
-    browser.wait("scrollY > 0")
-    browser.held()
-    browser.value("document.querySelector('.compressed').scrollIntoView({block: 'center'})")
-    assert browser.value("scrollY") == 0
-    browser.release()
-    browser.value("new Promise(done => setTimeout(done, 100))")
-    assert browser.value("scrollY") == 0
-
-
-def test_what_was_compressed_is_loaded_once_and_stays_while_others_write(
-    browser: Browser, page: Page, home: Path
-) -> None:
-    browser.hold("*/api/compressed/*")
-    browser.open(page.address + "/s/new", 1280)
-    for _ in range(3):  # opened, closed and opened while the answer is on its way
-        browser.click(".compressed summary")
-    browser.held()
-    assert browser.value("document.querySelector('.compressed').open && scrollY === 0")
-    with SessionDB(home / "state.db") as db:
-        db.append_message("new", "user", "written meanwhile")
-    browser.wait("document.querySelector('#messages').innerText.includes('written meanwhile')")
-    browser.release()
-    browser.wait("document.querySelectorAll('.compressed .message').length > 0")
-    with SessionDB(home / "state.db") as db:
-        db.append_message("new", "user", "written afterwards")
-    browser.wait("document.querySelector('#messages').innerText.includes('written afterwards')")
-    assert browser.value("document.querySelectorAll('.compressed .message').length") == 8
-    assert browser.value("document.querySelector('.compressed').open && scrollY === 0"), "the reader was moved away"
-
-
-def test_what_was_compressed_can_be_asked_for_again_after_an_error(window: Browser, page: Page) -> None:
-    window.hold("*/api/compressed/*")
-    window.open(page.address + "/s/new", 1280)
-    window.click(".compressed summary")
-    for request in window.held():
-        window.call("Fetch.failRequest", requestId=request, errorReason="ConnectionReset")
-    window.events.clear()
-    window.call("Fetch.disable")
-    window.shows("hermes web does not answer")
-    window.click(".compressed button", "Try again")
-    window.wait("document.querySelectorAll('.compressed .message').length === 8")
-    assert "hermes web does not answer" not in window.value("document.querySelector('.compressed').innerText")
-    window.events.clear()  # the error of the browser itself, about the connection
-
-
 def test_folds_stay_open_and_the_prompt_keeps_its_text_while_others_write(
     browser: Browser, page: Page, home: Path
 ) -> None:

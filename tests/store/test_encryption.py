@@ -15,7 +15,7 @@ from hermes.errors import InvalidInput, StoreLocked
 from hermes.gateway.events import Chat, Event, Sender
 from hermes.gateway.platforms._shared.receipt import Spool
 from hermes.home import key_file
-from hermes.store.encryption import convert, keys
+from hermes.store import encryption, keys
 from hermes.store.transcripts.rebuild import rebuild_store
 from hermes_state import SessionDB
 
@@ -124,9 +124,9 @@ def test_what_the_database_lacks_is_not_removed(tmp_path: Path) -> None:
     waiting.write_text("{}")
     key = tmp_path.parent / f"{tmp_path.name} key"
     with pytest.raises(InvalidInput, match="run the gateway until it has them"):
-        convert.encrypt(database, lambda: keys.by_file(key))
+        encryption.encrypt(database, lambda: keys.by_file(key))
     waiting.unlink()
-    left = convert.encrypt(database, lambda: keys.by_file(key))
+    left = encryption.encrypt(database, lambda: keys.by_file(key))
     assert left == [stranger]
     assert stranger.read_text() == "another program's"
     assert not (tmp_path / "attachments").exists()
@@ -139,13 +139,13 @@ def test_the_transcripts_that_are_wanted_come_back(tmp_path: Path, transcripts: 
     database = tmp_path / "state.db"
     with SessionDB(database, transcripts=transcripts) as db:
         talk(db)
-    convert.encrypt(database, lambda: keys.by_file(tmp_path.parent / f"{tmp_path.name} key"))
+    encryption.encrypt(database, lambda: keys.by_file(tmp_path.parent / f"{tmp_path.name} key"))
     with SessionDB(database) as db:
         db.create_session("t", "telegram")
         db.append_message("t", "user", "said while it was encrypted")
         assert db.check() == []
     assert not list(tmp_path.rglob("*.jsonl"))
-    convert.decrypt(database, transcripts)
+    encryption.decrypt(database, transcripts)
     assert {one.name for one in tmp_path.rglob("*.jsonl")} == names
     with SessionDB(database, transcripts=transcripts) as db:
         assert db.check() == []
@@ -181,12 +181,12 @@ def test_wrong_and_missing_keys_are_said_in_one_line(tmp_path: Path, monkeypatch
 def test_a_process_goes_on_when_another_changes_the_passphrase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERMES_KEY_FILE", str(tmp_path / "key"))
     database = tmp_path / "state.db"
-    convert.encrypt(database, lambda: keys.by_file(tmp_path / "key"))
+    encryption.encrypt(database, lambda: keys.by_file(tmp_path / "key"))
     with SessionDB(database) as db:
         db.create_session("s", "cli")
         code = (
-            "import sys; from pathlib import Path; from hermes.store.encryption import convert, keys;"
-            "convert.rekey(Path(sys.argv[1]), lambda: keys.by_passphrase('another'))"
+            "import sys; from pathlib import Path; from hermes.store import encryption, keys;"
+            "encryption.rekey(Path(sys.argv[1]), lambda: keys.by_passphrase('another'))"
         )
         subprocess.run([sys.executable, "-c", code, str(database)], check=True)
         (tmp_path / "key").unlink()

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from hermes.errors import HermesError, NotADatabase, StoreCorrupt, StoreError, StoreReadOnly
+from hermes.errors import HermesError, NotADatabase, StoreError, StoreReadOnly
 from hermes_state import SessionDB
 from support import (
     assert_all_found,
@@ -199,27 +199,6 @@ def test_importing_beside_own_sessions_disturbs_none_of_them(tmp_path):
         assert db.check() == []
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_importing_again_brings_what_was_added_meanwhile(tmp_path):
-    source = tmp_path / "theirs.db"
-    made = source_file(source, 11)
-    with SessionDB(db_path=tmp_path / "ours" / "state.db") as db:
-        db.import_database(source)
-        plain_sql(
-            source,
-            "INSERT INTO sessions (id, source, started_at, message_count) VALUES ('later', 'cli', 1.8e9, 1)",
-        )
-        plain_sql(
-            source,
-            "INSERT INTO messages (session_id, role, content, timestamp) "
-            "VALUES ('later', 'user', 'Added ploverdale', 1.8e9)",
-        )
-        done = db.import_database(source)
-        assert (done["sessions"], done["messages"]) == (1, 1)
-        assert len(found(db, "ploverdale")) == 1
-        assert db.session_count() == len(made["sessions"]) + 1
-
-
 @pytest.mark.parametrize("kind", ["missing", "text", "directory", "truncated"])
 def test_importing_what_is_no_database_is_a_typed_error_and_brings_nothing(kind, tmp_path):
     source = tmp_path / "theirs.db"
@@ -352,30 +331,6 @@ def test_rows_of_another_program_are_found_and_listed_at_once(with_triggers, tmp
             assert listing(db, order_by_last_active=True)[0][0] == "theirs"
 
 
-@either_way
-def test_rows_of_another_program_stay_found_when_indexed_and_after_reopening(with_triggers, tmp_path):
-    path = tmp_path / "ours" / "state.db"
-    SessionDB(db_path=path).close()
-    with old_program(path) as other:
-        if with_triggers:
-            other.start()
-        other.begin("theirs", LATER, title="river trip")
-        wanted = {}
-        for place in range(30):
-            word = f"rivulet{place:02d}"
-            wanted[word] = [other.say("theirs", "user", f"About {word} and 渓流{place:02d}", LATER + place)]
-    with SessionDB(db_path=path) as db:
-        for _ in range(2):
-            assert {word: found(db, word) for word in wanted} == wanted
-            assert len(found(db, "渓流")) == 30
-            db.catch_up()
-        assert listing(db) == [("theirs", "About rivulet00 and 渓流00", LATER + 29)]
-        if with_triggers:  # they wrote into our index; that can be seen and put right
-            db.repair()
-        assert db.check() == []
-        assert {word: found(db, word) for word in wanted} == wanted
-
-
 def test_an_old_program_that_was_running_before_the_upgrade_can_go_on_writing(tmp_path):
     path = tmp_path / "ours" / "state.db"
     made = build(path, 11, fill="small")
@@ -394,21 +349,6 @@ def test_an_old_program_that_was_running_before_the_upgrade_can_go_on_writing(tm
         assert db.check() == []
 
 
-def test_what_another_program_deletes_is_neither_found_nor_listed(tmp_path):
-    path = tmp_path / "ours" / "state.db"
-    with SessionDB(db_path=path) as db:
-        for name in ("kept", "gone"):
-            db.create_session(name, "cli")
-            db.append_message(name, "user", f"The {name} one: swiftlight")
-        db.catch_up()
-        [kept] = [one["id"] for one in db.get_messages("kept")]
-        with old_program(path) as other:
-            other.delete("gone")
-            assert found(db, "swiftlight") == [kept]
-            assert [row[0] for row in listing(db)] == ["kept"]
-            assert db.get_session("gone") is None
-
-
 def test_titles_that_another_program_gave_resolve_by_their_family(tmp_path):
     path = tmp_path / "ours" / "state.db"
     with SessionDB(db_path=path) as db:
@@ -423,24 +363,6 @@ def test_titles_that_another_program_gave_resolve_by_their_family(tmp_path):
             other.run(("UPDATE sessions SET title = 'cellar' WHERE id = 'two'", []))
             assert db.get_session_by_title("cellar")["id"] == db.resolve_session_by_title("cellar") == "two"
             assert db.resolve_session_by_title("kitchen") is None
-
-
-def test_every_change_of_another_program_is_noticed_after_any_number_of_looks(tmp_path):
-    path = tmp_path / "ours" / "state.db"
-    with SessionDB(db_path=path) as db:
-        db.create_session("own", "cli")
-        db.append_message("own", "user", "hello")
-        with old_program(path) as other:
-            other.begin("theirs", LATER, title="start")
-            for number in range(3):
-                for _ in range(3):
-                    db.resolve_session_by_title("start")
-                    db.list_sessions_rich()
-                other.run((f"UPDATE sessions SET title = 'name {number}' WHERE id = 'theirs'", []))
-                assert db.resolve_session_by_title(f"name {number}") == "theirs"
-                db.append_message("own", "user", "a word of our own in between")
-                other.run((f"UPDATE sessions SET title = 'again {number}' WHERE id = 'theirs'", []))
-                assert db.resolve_session_by_title(f"again {number}") == "theirs"
 
 
 # ── what is no store ──
@@ -500,18 +422,6 @@ def test_a_directory_in_place_of_the_file_is_a_typed_error(read_only, tmp_path):
     with pytest.raises(StoreError, match=r"state\.db"):
         SessionDB(db_path=path, read_only=read_only)
     assert list(path.iterdir()) == []
-
-
-@pytest.mark.parametrize("version", [6, 11])
-@pytest.mark.parametrize("keep", [0.0002, 0.1, 0.5, 0.95])
-@pytest.mark.parametrize("read_only", [False, True])
-def test_a_truncated_file_is_called_corrupt_and_left_as_it_is(version, keep, read_only, tmp_path):
-    path = tmp_path / "ours" / "state.db"
-    truncated(path, version, keep=keep)
-    before = digest(path)
-    with pytest.raises(StoreCorrupt, match=r"state\.db"), SessionDB(db_path=path, read_only=read_only) as db:
-        db.export_all()
-    assert digest(path) == before
 
 
 def test_the_database_of_some_other_program_is_called_so_and_never_altered(tmp_path):

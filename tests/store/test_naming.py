@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hermes.errors import InvalidInput, TitleTooLong
@@ -240,13 +240,6 @@ def test_cleaning_never_fails_but_for_length_and_cleaning_twice_changes_nothing(
         title.encode("utf-8")
 
 
-@given(texts)
-def test_cleaning_only_takes_away(text: str) -> None:
-    rest = iter(text)
-    for character in cleaned(text) or "":
-        assert any(character == each or (character == " " and each.isspace()) for each in rest)
-
-
 @given(titles, numbers)
 @example("x" * 100, 2)
 @example("a" + "\u0301" * 99, 2)
@@ -259,15 +252,3 @@ def test_a_shown_title_is_a_title(base: str, number: int) -> None:
         start, counted = split_family(shown)
         assert counted == number
         assert base.startswith(start)
-
-
-@given(titles, numbers)
-def test_a_shown_title_with_room_tells_its_family(base: str, number: int) -> None:
-    assume(len(base) + len(f" #{number}") <= MAX_TITLE)
-    assume(split_family(base) == (base, 1))
-    assert split_family(shown_title(base, number)) == (base, number)
-
-
-@given(titles)
-def test_splitting_and_showing_gives_the_title_back(title: str) -> None:
-    assert shown_title(*split_family(title)) == title

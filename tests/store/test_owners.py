@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 
 from hermes.store.transcripts.rebuild import rebuild_store
 from hermes_state import SessionDB
-from tests.support.old_files import build
-from tests.support.program import run
 
 SHOWN = ["m0", "SUMMARY", "m4", "m5", "after"]
 
@@ -84,17 +81,6 @@ def test_what_a_revived_session_kept_for_others_goes_with_the_last_of_them(tmp_p
         assert shown(db, "A") == ["another A"] and db.check() == []
 
 
-def test_a_branch_of_a_session_from_an_older_file_is_whole_in_a_rebuild(tmp_path: Path) -> None:
-    build(tmp_path / "state.db", 11, fill="small")
-    with SessionDB(tmp_path / "state.db") as db:
-        name = max(db.search_sessions(limit=100), key=lambda row: row["message_count"])["id"]
-        db.branch_session(name, "branch")
-        wanted = shown(db, "branch")
-        assert wanted and db.check() == []
-    with rebuilt(tmp_path) as again:
-        assert shown(again, "branch") == wanted
-
-
 @pytest.mark.parametrize("removed", ["*.jsonl", "A.jsonl", "C.jsonl"])
 def test_transcripts_that_were_removed_are_written_again_with_their_owners(tmp_path: Path, removed: str) -> None:
     with SessionDB(tmp_path / "state.db") as db:
@@ -111,49 +97,6 @@ def test_transcripts_that_were_removed_are_written_again_with_their_owners(tmp_p
         assert db.check() == []
     with rebuilt(tmp_path) as again:
         assert shown(again, "B") == shown(again, "C") == SHOWN
-
-
-def test_one_exported_session_of_a_lineage_comes_in_whole_and_its_parent_later(tmp_path: Path) -> None:
-    """As people do it: three commands."""
-    home, other = tmp_path / "one", tmp_path / "two"
-    with SessionDB(home / "state.db") as db:
-        compressed(db)
-        parents = db.get_messages("A"), db.message_count()
-    for name in ("B", "A", "B"):
-        assert run("sessions", "export", tmp_path / f"{name}.jsonl", "--session-id", name, home=home).status == 0
-        done = run("sessions", "import", tmp_path / f"{name}.jsonl", home=other)
-        assert done.status == 0, done
-        with SessionDB(other / "state.db") as db:
-            assert shown(db, "B") == SHOWN
-            assert len(db.search_messages("m4 OR m0 OR undone", limit=100)) == 2
-            assert db.check() == []
-    with SessionDB(other / "state.db") as db:
-        assert (db.get_messages("A"), db.message_count()) == parents
-        assert db.get_compression_tip("A") == "B" and len(db.list_sessions_rich()) == 1
-        db.delete_session("B")
-        assert db.get_messages("A") == parents[0] and db.session_count() == 1
-
-
-def test_two_branches_exported_alone_share_what_they_carry(tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "one" / "state.db") as db:
-        db.create_session("A", "cli")
-        ids = [db.append_message("A", "user", f"m{number}") for number in range(4)]
-        db.branch_session("A", "near", at_message=ids[1])
-        db.rewind("A", ids[1])
-        db.append_message("A", "user", "m9")
-        db.branch_session("A", "far")
-        exports = [json.loads(json.dumps(db.export_session(name))) for name in ("far", "near", "A")]
-    with SessionDB(tmp_path / "two" / "state.db") as db:
-        db.create_session("mine", "cli")
-        db.append_message("mine", "user", "takes the first id")
-        for data in exports:
-            assert db.import_session(data)
-            assert db.check() == []
-            assert shown(db, "far") == ["m0", "m1", "m9"]
-            db.catch_up()
-            assert len(db.search_messages("m0 OR m1 OR m9", limit=100)) == 3
-        assert shown(db, "near") == ["m0", "m1"] and shown(db, "A") == ["m0", "m1", "m9"]
-        assert db.unrewind("A") == 2 and shown(db, "A") == ["m0", "m1", "m2", "m3"]
 
 
 def test_a_session_whose_messages_a_chat_shows_has_a_transcript_that_goes_on(tmp_path: Path) -> None:

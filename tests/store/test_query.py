@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.store.text.query import MAX_DEPTH, And, Leaf, Node, Not, Or, Query, leaves, parse, positive
+from hermes.store.text.query import And, Leaf, Node, Not, Or, Query, leaves, parse, positive
 from tests.support.sizes import size
 
 pytestmark = pytest.mark.mechanism
@@ -109,11 +109,6 @@ def test_punctuation_in_a_word_or_alone_stays(text: str) -> None:
     assert parse(text) == Query(word(text), plain=True, words=(text,))
 
 
-@pytest.mark.parametrize("text", ["hello AND", "AND hello world", "NOT java", "hello OR"])
-def test_a_dropped_operator_leaves_the_query_plain(text: str) -> None:
-    assert parse(text).plain
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -169,17 +164,9 @@ def test_repeated_leaves_collapse_whatever_their_case() -> None:
     assert parse("a (b (c d))").tree == And((A, B, C, D))
 
 
-def test_words_are_the_texts_of_all_leaves_once() -> None:
-    assert parse('Docker "two words" docker* NOT gone').words == ("Docker", "two words", "gone")
-
-
 @pytest.mark.parametrize("text", ['"a" b', "a*", "a OR b", "a AND b", "a NOT b", "a AND NOT b"])
 def test_quotes_operators_and_stars_make_a_query_not_plain(text: str) -> None:
     assert not parse(text).plain
-
-
-def test_parentheses_around_plain_words_leave_a_query_plain() -> None:
-    assert parse("how do I deploy (on staging) today").plain
 
 
 def test_positive_leaves_out_what_is_dropped_and_leaves_does_not() -> None:
@@ -197,13 +184,6 @@ def test_the_first_64_distinct_leaves_win() -> None:
     assert query.words == tuple(f"w{number}" for number in range(64))
 
 
-def test_a_leaf_over_the_bound_takes_its_not_along() -> None:
-    many = " ".join(f"w{number}" for number in range(64))
-    tree = parse(f"{many} NOT gone w0").tree
-    assert not any(isinstance(child, Not) for child in children(tree))
-    assert len(list(leaves(tree))) == 64
-
-
 def test_a_phrase_is_cut_after_64_words_and_is_then_no_prefix() -> None:
     assert parse('"' + "a " * 100 + '"*').tree == phrase(" ".join("a" * 64))
 
@@ -211,18 +191,6 @@ def test_a_phrase_is_cut_after_64_words_and_is_then_no_prefix() -> None:
 def test_a_leaf_cut_inside_a_word_becomes_a_prefix() -> None:
     query = parse("x" * 5000)
     assert query == Query(word("x" * 1000, prefix=True), plain=True, words=("x" * 1000,))
-
-
-def test_groups_nest_so_deep_and_deeper_parentheses_are_ignored() -> None:
-    def nested(depth: int) -> str:
-        return "".join(f"x{level} (" for level in range(depth)) + "a OR b" + ")" * depth
-
-    good = parse(nested(MAX_DEPTH)).tree
-    assert isinstance(good, And)
-    assert good.children[-1] == Or((A, B))
-    flat = parse(nested(MAX_DEPTH + 1)).tree
-    assert isinstance(flat, And)
-    assert flat.children[-1] == Or((And((word(f"x{MAX_DEPTH}"), A)), B))
 
 
 def test_a_tree_never_has_more_than_256_places() -> None:
@@ -320,16 +288,6 @@ def test_no_word_of_the_text_is_lost(text: str) -> None:
     together = "\n".join(parse(text).words).lower()
     for each in re.findall("[a-z]+", text):
         assert each in together
-
-
-@given(st.text(max_size=300).map(lambda text: re.sub('["()*\u201c-\u201f\u00ab\u00bb\uff02\uff08-\uff0a]', "", text)))
-def test_every_word_of_a_plain_query_is_a_leaf(text: str) -> None:
-    runs = re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", " ", text).split()
-    assume(not {"AND", "OR", "NOT"} & set(runs) and len(set(runs)) <= 64)
-    assume(not any(run.startswith("-") for run in runs))  # -word: without it
-    query = parse(text)
-    assert query.plain
-    assert [each.lower() for each in query.words] == list(dict.fromkeys(run.lower() for run in runs))
 
 
 # Trees in the form that parse() promises: flat, without repetition, no Not in Not.keep.

@@ -11,7 +11,7 @@ from hermes.errors import StoreError
 from hermes.store.api.session_db import SessionDB
 from hermes.store.engines.base import Scope
 from hermes.store.records.codec import Blob
-from hermes.store.search.meaning import encoders, vectors
+from hermes.store.search import encoders, vectors
 from hermes.store.search.reranking import Reranking
 
 pytestmark = pytest.mark.mechanism

@@ -69,35 +69,11 @@ def test_parts_are_read_as_parts_at_once_and_never_as_text(name, tmp_path):
         assert db.search_messages("iVBORw0KGgo") == []
 
 
-def test_the_payloads_of_an_older_file_are_lifted_when_it_is_indexed(tmp_path):
-    path = sample("schema-11", tmp_path)
-    with opened(path) as db:
-        db.catch_up()
-        assert picture_of(db, texts(db, "parts")[0]) == PICTURE
-        digest = next(db.attachments_dir.glob("*/*")).name
-        told = {"hash": digest, "mime": "image/png", "bytes": len(PICTURE)}
-        assert db.export_session("parts")["attached"] == {"1": [told]}
-        assert db.check() == []
-    ((raw, form),) = plain_sql(path, "SELECT content, content_format FROM messages WHERE id = 1")
-    assert form == "json"
-    assert "base64" not in raw
-    assert [line for line in (tmp_path / "sessions").glob("*.jsonl") if "base64" in line.read_text()] == []
-
-
 @pytest.mark.parametrize("name", ["schema-11", "schema-22"])
 def test_an_import_lifts_the_payloads(name, tmp_path):
     with imported(name, tmp_path) as db:
         assert picture_of(db, texts(db, "parts")[0]) == PICTURE
         assert db.check() == []
-
-
-def test_an_exported_session_with_a_payload_in_it_is_imported_with_an_attachment(tmp_path):
-    with opened(sample("schema-22", tmp_path / "theirs")) as other:
-        data = other.export_session("parts")
-    assert "base64" in json.dumps(data)
-    with SessionDB(db_path=tmp_path / "ours" / "state.db") as db:
-        assert db.import_session(data) is True
-        assert picture_of(db, texts(db, "parts")[0]) == PICTURE
 
 
 def test_a_text_that_looks_like_another_programs_parts_stays_a_text(tmp_path):
@@ -141,11 +117,6 @@ def test_a_newer_file_is_read_as_what_it_means_and_is_sound(tmp_path):
     assert digest(path) == before
 
 
-def test_an_older_file_opened_for_reading_is_sound(tmp_path):
-    with opened(sample("schema-11", tmp_path), read_only=True) as db:
-        assert db.check() == []
-
-
 def test_an_import_keeps_what_is_undone_compacted_and_archived(tmp_path):
     with imported("schema-22", tmp_path) as db:
         assert_meaning(db)
@@ -173,16 +144,6 @@ def test_what_is_compacted_survives_a_rebuild_from_transcripts(tmp_path):
         assert len(again.search_messages("marsh")) == 4
         assert [m["platform_message_id"] for m in again.get_messages("compacted")] == [None, "tg-9"]
         assert again.search_messages("withdrawn") == []
-
-
-def test_a_session_with_compacted_messages_is_deleted_whole(tmp_path):
-    with imported("schema-22", tmp_path) as db:
-        assert db.delete_session("compacted")
-        assert db.search_messages("marsh") == []
-        assert db.check() == []
-    assert plain_sql(
-        tmp_path / "ours" / "state.db", "SELECT count(*) FROM messages WHERE session_id = 'compacted'"
-    ) == [(0,)]
 
 
 # ── a file of ours that the other program has opened ──

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from hermes.store.transcripts.rebuild import rebuild_store
 from hermes_state import SessionDB
@@ -81,21 +77,6 @@ def test_lone_surrogates_make_valid_lines_and_come_back_exactly(tmp_path: Path) 
         assert db.check() == []
         for line in lines(db, "s"):
             json.dumps(line, ensure_ascii=False).encode()
-
-
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [("jq", ["-r", ".type"]), ("perl", ["-MJSON::PP", "-ne", 'print JSON::PP->new->utf8->decode($_)->{type}, "\\n"'])],
-)
-def test_other_programs_read_every_line(tmp_path: Path, program: str, words: list[str]) -> None:
-    if shutil.which(program) is None:
-        pytest.skip(f"no {program} here")
-    with SessionDB(tmp_path / "state.db") as db:
-        odd(db)
-        file = db.sessions_dir / "s.jsonl"
-        done = subprocess.run([program, *words, file], capture_output=True, text=True, timeout=120, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.split() == [line["type"] for line in lines(db, "s")]
 
 
 def test_a_parent_names_where_it_goes_on(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from typing import Any
 # what the commands load, the libraries of a turn included
 _LOADED = (
     "aiohttp", "anyio.streams.tls", "click", "genai_prices.data", "h2.connection", "hermes.agent.models.endpoint",
-    "hermes.agent.loop", "hermes.agent.models.choice", "hermes.agent.language", "hermes.agent.recall.session_search",
+    "hermes.agent.loop", "hermes.agent.models.choice", "hermes.agent.summary", "hermes.agent.session_search",
     "hermes.agent.titler", "hermes.chat.oneshot", "hermes.chat.repl", "hermes.cli.chat", "hermes.cli.sessions", "hermes.cli.streams",
     "hermes.cli.sessions.listing", "hermes.config.reading", "hermes.gateway.runner", "hermes.store.gateway.gateway_db",
     "hermes.store.api.configured", "hermes.store.search", "hermes_state", "httpcore", "httpcore2", "httpx", "markdown_it",
@@ -46,7 +46,7 @@ _LOADED = (
 )  # fmt: skip
 # what some commands load besides; kept from the first run of such a command
 _LOADED_FOR = {
-    ("acp",): ("hermes.serve.acp.server",),
+    ("acp",): ("hermes.serve.acp_server",),
     ("mcp",): ("hermes.serve.mcp",),
     ("web",): ("uvicorn", "hermes.serve.web.app"),
     ("sessions", "browse"): ("hermes.chat.browse.screen",),

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from hermes.agent.models.endpoint import EndpointModel
-from hermes.agent.models.extractive import ExtractiveModel
+from hermes.agent.models.offline import ExtractiveModel
 from hermes.config import Config
 from hermes.config.loading import parse_config
 from hermes.gateway.platforms import adapter_class

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from hermes.store.api.session_db import Transactions
 from hermes_state import SessionDB
 from tests.support import program
 
@@ -136,7 +137,8 @@ def fill(home: Path, url: str | None = None) -> None:
             "s1", "assistant", "Let me **look**:\n\n```python\nprint('<i>')\n```", reasoning="I should look.", tool_calls=[call],
             model="gpt-5-mini", input_tokens=1200, output_tokens=80, cost_usd=0.004,
         )  # fmt: skip
-        db.append_message("s1", "tool", "<h1>out</h1>\n[exit status 2]", tool_call_id="c1", tool_name="terminal")
+        result = {"content": "<h1>out</h1>\n[exit status 2]", "tool_call_id": "c1", "meta": {"outcome": "exit 2"}}
+        Transactions(db).store_message("s1", {"role": "tool", "tool_name": "terminal", **result})
         db.append_message("s1", "assistant", "It was a missing bracket.", model="gpt-5-mini")
 
 

@@ -14,7 +14,7 @@ FILES = ("sqlite", "encrypted")
 def made_encrypted(folder: Path) -> None:
     """A store that is made in this folder is encrypted from its beginning."""
     from hermes.home import key_file
-    from hermes.store.encryption import keys
+    from hermes.store import keys
 
     if not key_file(folder / "state.db").exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,13 +8,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from hermes.interop.sync_exchange import StorePlace, sync
+from hermes.interop.sync import StorePlace, sync
 from hermes.interop.sync_folder import FolderPlace
 from tests.support.stores import opener
 
 # The processes that are killed come from one without threads and open stores.
 _CLEAN = multiprocessing.get_context("forkserver")
-_CLEAN.set_forkserver_preload(["hermes.store.api.session_db", "hermes.interop.sync_exchange", __name__])
+_CLEAN.set_forkserver_preload(["hermes.store.api.session_db", "hermes.interop.sync", __name__])
 
 
 def opened(engine: str, folder: Path) -> Any:

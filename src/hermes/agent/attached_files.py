@@ -90,7 +90,7 @@ class Reader:
 
     def _picture(self, name: str, mime: str, data: bytes, path: str) -> tuple[str, Any]:
         model, vision = self._model, self._media.vision_model
-        part = {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{base64.b64encode(data).decode()}"}}
+        part = picture_part(mime, data)
         if vision is None:
             if model.kind in ("endpoint", "local"):
                 return f"[Picture {name}, saved as {path}]", part
@@ -175,6 +175,11 @@ def text_in(name: str | None, mime: str | None, data: bytes) -> tuple[str, str] 
         if text is not None and not any(sign < " " and sign not in "\t\n\r\f\x1b" for sign in text[:4096]):
             return text.replace("\0", "\ufffd"), "utf-8" if encoding == "utf-8-sig" else str(encoding)
     return None
+
+
+def picture_part(mime: str, data: bytes) -> dict[str, Any]:
+    """A picture as a part of a message's content."""
+    return {"type": "image_url", "image_url": {"url": f"data:{mime};base64,{base64.b64encode(data).decode()}"}}
 
 
 def image_type(data: bytes) -> str | None:

@@ -15,10 +15,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.history import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.leases import SessionLease
 from hermes.agent.models.model import can_write, counted_for, without_thinking
 from hermes.agent.prompt import TOOL_BUDGET
-from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.agent.room import cut_to
 from hermes.errors import ContextTooLong, InvalidInput, ModelError, SessionNotFound
 from hermes.texts import estimate_tokens, harmless, limits, shortened, text_tokens, without_middle

@@ -51,14 +51,13 @@ class Conversations(Generic[A]):
     """Agents by the name of their conversation. From any thread."""
 
     def __init__(self, *, kept: int = KEPT, idle_seconds: float = math.inf, patience: float = 0.0) -> None:
-        """An agent is closed after `idle_seconds`, and the longest unused when there are more than `kept`.
+        """When one is taken, those that were unused for `idle_seconds` are closed, and the longest unused of more than `kept`.
 
         `patience` is how long closing one waits for its title; a process that keeps running need not wait.
         """
         self._kept, self._idle_seconds, self._patience = kept, idle_seconds, patience
         self._changed = threading.Condition()
         self._all: dict[str, _AgentSlot[A]] = {}  # the longest unused first
-        self._sweeping = False
         self._closed = False
 
     # ------------------------------------------------------------------------------------------ order
@@ -101,8 +100,6 @@ class Conversations(Generic[A]):
             following = slot.queue[0] if slot.queue else None
             if following is None and slot.agent is None:
                 del self._all[name]
-            elif following is None:
-                self._sweep_later()
             if self._closed:
                 self._changed.notify_all()
         if following is not None:
@@ -168,21 +165,6 @@ class Conversations(Generic[A]):
                 with suppress(Exception):  # a closed store: its lease expires
                     agent.close(patience=0)
             self.leave(one.name)
-
-    def _sweep_later(self) -> None:
-        if self._idle_seconds != math.inf and not self._sweeping and not self._closed:
-            self._sweeping = True
-            threading.Thread(target=self._sweep, name="hermes-idle-agents", daemon=True).start()
-
-    def _sweep(self) -> None:
-        """Close idle agents, until there are no agents."""
-        while True:
-            self._close_unused()
-            with self._changed:
-                if self._closed or all(one.agent is None for one in self._all.values()):
-                    self._sweeping = False
-                    return
-                self._changed.wait(self._idle_seconds / 4)
 
     def close(self, seconds: float = 5.0) -> None:
         """Wait up to this time until no conversation is in use, then close the unused agents, in as much time."""

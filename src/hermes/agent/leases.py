@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from hermes.errors import Fenced, HermesError, StoreClosed
-from hermes.store.coordination.leases import (
+from hermes.store.leases import (
     COMPRESSION,
     OPEN,
     TURN,

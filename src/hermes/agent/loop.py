@@ -55,11 +55,11 @@ from hermes.errors import (
     StoreError,
 )
 from hermes.home import get_hermes_home
-from hermes.store.coordination.drafts import Draft
-from hermes.store.records.events import MODEL_ERROR, RECALLED
+from hermes.store.records.sessions import MODEL_ERROR, RECALLED
+from hermes.store.transcripts.drafts import Draft
 
 if TYPE_CHECKING:
-    from hermes.agent.recall.recall import Recalled
+    from hermes.agent.recall import Recalled
     from hermes.agent.tools.permission import Answer
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
@@ -157,7 +157,7 @@ class Agent:
 
     def background_running(self) -> int:
         """How many background processes of this conversation still run."""
-        from hermes.agent.tools.processes import running
+        from hermes.agent.tools.terminal import running
 
         return running(self.context)
 
@@ -371,7 +371,7 @@ class Agent:
         wanted = self.recalls and self.private and self.config.memory.recall != "off"
         if not wanted or self.model.kind == "extractive":  # this model searches itself
             return
-        from hermes.agent.recall.recall import ids_of, recall
+        from hermes.agent.recall import ids_of, recall
 
         with suppress(StoreError):
             found = recall(

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes.agent.history import SUMMARY_MARK
 from hermes.agent.models.model import Message
-from hermes.agent.recall.history_text import SUMMARY_MARK
 from hermes.agent.room import ALWAYS_FITS
 from hermes.home import project_folder
 from hermes.store.records.attachments import Read, mime_of

@@ -17,7 +17,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from hermes.agent.language import (
+from hermes.agent.history import EXTRACTIVE, NOTE, SUMMARY_MARK, message_text, quoted
+from hermes.agent.models.model import can_write, counted_for, without_thinking
+from hermes.agent.summary import (
     DENSE_ENDINGS,
     DENSE_OPENINGS,
     DENSE_RUN,
@@ -26,11 +28,8 @@ from hermes.agent.language import (
     sentences,
     words,
 )
-from hermes.agent.models.model import can_write, counted_for, without_thinking
-from hermes.agent.recall.excerpts import EXTRACTIVE
-from hermes.agent.recall.history_text import NOTE, SUMMARY_MARK, message_text, quoted
 from hermes.errors import InvalidInput, TitleClash
-from hermes.store.coordination.leases import holder_name, title_lease
+from hermes.store.leases import holder_name, title_lease
 from hermes.store.records.titles import titled_key
 from hermes.store.text.index_text import fold
 from hermes.texts import harmless, shortened

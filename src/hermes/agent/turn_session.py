@@ -26,8 +26,8 @@ from hermes.agent.tools.tool import Context
 from hermes.agent.turn import Event, Followed, Notice
 from hermes.errors import Fenced, InvalidInput, SessionBusy, SessionNotFound
 from hermes.store.api.session_db import Transactions
-from hermes.store.coordination.drafts import Draft
-from hermes.store.coordination.leases import TURN, holder_name, session_lease
+from hermes.store.leases import TURN, holder_name, session_lease
+from hermes.store.transcripts.drafts import Draft
 from hermes.texts import content_text
 
 if TYPE_CHECKING:

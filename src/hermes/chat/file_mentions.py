@@ -6,7 +6,6 @@ Only an existing path counts, so an address or a name with an @ stays text. A pa
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -14,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from hermes.agent.attached_files import image_type, picture_part
 from hermes.errors import InvalidInput
-from hermes.store.records.attachments import mime_of
 from hermes.texts import counted, harmless, text_of_bytes, without_middle
 
 BUDGET: Final = 200_000  # characters of all texts of one question
@@ -29,16 +28,15 @@ _ATTACHED: Final = re.compile(
     r"|\n\n(\[folder [^\n]+: [^\]\n]* entr(?:y|ies)\])\n.*?(?=\n\n|$)",
     re.DOTALL,
 )
-_PICTURES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(slots=True)
 class Mentions:
-    """The attachments of a question: texts, pictures as data URLs, and a line about each for the user."""
+    """The attachments of a question: texts, pictures, and a line about each for the user."""
 
     left: int  # characters that the texts may still take
     texts: list[str] = field(default_factory=list)
-    pictures: list[str] = field(default_factory=list)
+    pictures: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, path: Path, sign: str) -> None:
@@ -65,11 +63,10 @@ class Mentions:
         if size > FILE_BYTES:
             return f"has {size:,} bytes, more than {FILE_BYTES:,}"
         data = path.read_bytes()
-        mime = mime_of(data)
-        if mime in _PICTURES:
+        if (mime := image_type(data)) is not None:
             if size > PICTURE_BYTES:
                 return f"is a picture of {size:,} bytes, more than {PICTURE_BYTES:,}"
-            self.pictures.append(f"data:{mime};base64,{base64.b64encode(data).decode()}")
+            self.pictures.append(picture_part(mime, data))
             self.notes.append(f"{name}: picture, {_size(size)}")
             return None
         text = text_of_bytes(data)
@@ -103,8 +100,7 @@ def with_files(
     whole = "\n\n".join(part for part in (text, *found.texts) if part)
     if not found.pictures:
         return whole, found.notes
-    parts: list[dict[str, Any]] = [{"type": "text", "text": whole}]
-    return [*parts, *({"type": "image_url", "image_url": {"url": url}} for url in found.pictures)], found.notes
+    return [{"type": "text", "text": whole}, *found.pictures], found.notes
 
 
 def without_files(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hermes.chat.file_mentions import typed_path
 from hermes.commands.registry import ALIASES, Command, Host, is_known, known, load
 from hermes.errors import StoreError
-from hermes.store.upkeep.shred import append_history, load_history, rewrite_history
+from hermes.store.upkeep.shred import append_history, load_history
 from hermes.texts import counted, harmless
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _LONG_PASTE = 1_000  # characters
 _MANY_LINES = 8
 _HISTORY_UP_TO = 20_000  # characters of a line worth keeping in the history
-_ENTRY = re.compile(r"^\+[^\n]*(?:\n\+[^\n]*)*", re.MULTILINE)  # an entry of prompt_toolkit's FileHistory
 _MARK = re.compile(r"\[((?:pasted|earlier) text \d+): [^\]\n]*\]")
 
 
@@ -176,20 +175,7 @@ def _history(path: Path, pastes: Pastes, mask: Callable[[str], str]) -> FileHist
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600))
     except OSError:
         return InMemoryHistory()  # type: ignore[return-value]
-    try:
-        _mask_earlier(path, mask)
-    except OSError:
-        pass  # for the same reason
     return History(str(path))
-
-
-def _mask_earlier(path: Path, mask: Callable[[str], str]) -> None:
-    """Mask earlier entries of the file: they may have been written before masking existed, or while it was off."""
-
-    def masked(entry: re.Match[str]) -> str:
-        return "+" + mask(entry[0][1:].replace("\n+", "\n")).replace("\n", "\n+")
-
-    rewrite_history(path, lambda text: _ENTRY.sub(masked, text))
 
 
 def readable(line: str) -> str:

@@ -19,8 +19,8 @@ from hermes.chat.file_mentions import with_files
 from hermes.chat.keyboard import Terminated, quiet_keyboard, shells_keyboard
 from hermes.chat.render import TerminalDisplay, console, display_for
 from hermes.chat.resume import resume_line
-from hermes.chat.terminal_conversation import ChatOptions, TerminalConversation
-from hermes.commands.session_choice import ONESHOT
+from hermes.chat.terminal_conversation import ChatOptions, TerminalConversation, Voice
+from hermes.commands.info_commands import ONESHOT
 from hermes.errors import ModelError, kind_of
 from hermes.store.api import configured
 from hermes.texts import harmless, shortened_line
@@ -70,7 +70,7 @@ class JsonDisplay(TerminalDisplay):
             put_json(self.stream, {"type": kind, **values})
 
 
-class PipeVoice:
+class PipeVoice(Voice):
     """Writes everything but the answer to standard error; asks questions only if standard input is a terminal."""
 
     def __init__(self) -> None:
@@ -98,20 +98,8 @@ class PipeVoice:
         self.say(f"{question}\nRefused: there is no terminal to ask on. Allow it with {how}")
         return NO_USER
 
-    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
-        return None
-
-    def clear(self) -> None:
-        """None: nothing is on a screen here."""
-
-    def typing(self) -> None:
-        """None: typed keys are not read while one question is answered."""
-
     def display(self, *, reasoning: bool = False) -> TerminalDisplay:
         return display_for(self.screen, "Run the command again, or rephrase the question.")
-
-    def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
-        """None: only the answer is printed."""
 
 
 class JsonVoice(PipeVoice):

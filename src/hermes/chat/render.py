@@ -1,4 +1,4 @@
-"""A turn on the screen, as it happens.
+"""A turn on the screen, as it happens, and Markdown as the terminal shows it.
 
 On a terminal a reply is Markdown: a complete block is printed permanently (so the scrollback keeps it), the one being
 written stands in a small region below that is redrawn a few times a second (not in a terminal that can't do that). In a pipe
@@ -12,6 +12,8 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -34,12 +36,13 @@ from hermes.agent.turn import (
     ToolProgress,
     ToolStarted,
 )
-from hermes.chat.terminal_markdown import STYLES, blocks, markdown
 from hermes.texts import counted, harmless, one_line, shortened_line
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType, RenderResult
     from rich.live import Live
+    from rich.markdown import Markdown
+    from rich.syntax import ANSISyntaxTheme
 
 REFRESH_SECONDS = 0.1
 # characters of an unfinished block that are rendered each time; for a longer one its end is shown
@@ -395,9 +398,8 @@ class LiveDisplay(TerminalDisplay):
             if self._reasoning and self._thought.strip():
                 thought = Styled(self._thought[-_TAIL:].strip(), style="dim italic", overflow="fold")
                 parts += thought.wrap(self._screen, self._screen.width)[-RUNNING_LINES:]
-            parts.append(
-                self._waiting("Thinking" if left <= 0 else f"Retrying in {math.ceil(left)} s (try {self._try})")
-            )
+            what = "Thinking" if left <= 0 else f"Retrying in {math.ceil(left)} s (try {self._try})"
+            parts.append(self._waiting(what))
         if self._typed:
             parts.append(self._input_line())
         return Group(*parts)
@@ -439,3 +441,83 @@ class LiveDisplay(TerminalDisplay):
 
     def _spinner(self) -> str:
         return "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"[int((time.monotonic() - self._begun) / REFRESH_SECONDS) % 10]
+
+
+# ------------------------------------------------------------------------------------------------ Markdown
+
+# Few terminals say whether their background is light. These of their own colours can be read on both; yellow, green, cyan and
+# the bright ones can't on white, blue can't on black, and a background of our own is a dark box on a light screen.
+STYLES = {
+    "markdown.code": "magenta",
+    "markdown.block_quote": "italic",
+    "markdown.item.number": "bold",
+    "markdown.link": "bright_blue",
+    "markdown.link_url": "underline",
+    "markdown.table.header": "bold",
+    "markdown.table.border": "dim",
+}
+
+
+def markdown(text: str) -> RenderableType:
+    """A text as rich draws Markdown, for a console with STYLES. Link addresses are shown."""
+    return _reply_class()(text, hyperlinks=False)
+
+
+@cache
+def code_theme() -> ANSISyntaxTheme:
+    """The colours of code."""
+    from pygments.token import Comment, Error, Generic, Keyword, Name, Number, String, Token  # type: ignore[import-untyped]
+    from rich.style import Style
+    from rich.syntax import ANSISyntaxTheme
+
+    return ANSISyntaxTheme(
+        {
+            Token: Style(),
+            Comment: Style(dim=True, italic=True),
+            Comment.Preproc: Style(),
+            String: Style(color="magenta"),
+            Generic.Inserted: Style(color="green"),
+            **dict.fromkeys((Keyword, Name.Tag), Style(color="bright_blue")),
+            **dict.fromkeys((Name.Function, Name.Class, Name.Decorator, Generic.Heading), Style(bold=True)),
+            **dict.fromkeys((Number, Generic.Deleted, Error), Style(color="red")),
+        }
+    )
+
+
+@cache
+def _reply_class() -> type[Markdown]:
+    """rich's Markdown, closer together and from the left."""
+    from rich.markdown import CodeBlock, Heading, Markdown
+    from rich.syntax import Syntax
+    from rich.text import Text as Styled
+
+    class Code(CodeBlock):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            yield Syntax(str(self.text).rstrip(), self.lexer_name, theme=code_theme(), word_wrap=True, padding=(0, 2))
+
+    class Title(Heading):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            yield Styled(self.text.plain, style="bold underline" if self.tag == "h1" else "bold")
+
+    class Reply(Markdown):
+        elements = {**Markdown.elements, "heading_open": Title, "fence": Code, "code_block": Code}
+
+    return Reply
+
+
+def blocks(text: str) -> list[str]:
+    """A growing Markdown text cut into its blocks. All but the last can no longer change their look.
+
+    A block is complete when another one has begun after it, on a line that is complete itself.
+    """
+    from markdown_it import MarkdownIt
+
+    lines = text[: text.rfind("\n") + 1]
+    parser = MarkdownIt().enable("strikethrough").enable("table")
+    starts = [token.map[0] for token in parser.parse(lines) if token.level == 0 and token.nesting >= 0 and token.map]
+    places, line, place = [0], 0, 0
+    for start in starts[1:]:
+        while line < start:
+            place, line = lines.index("\n", place) + 1, line + 1
+        places.append(place)
+    return [text[one:two] for one, two in pairwise([*places, len(text)])]

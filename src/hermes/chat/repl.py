@@ -21,7 +21,7 @@ from hermes.chat.file_mentions import with_files
 from hermes.chat.keyboard import ENDING, Terminated, Typing, handled, quiet_keyboard, shells_keyboard, signals_raise
 from hermes.chat.render import console, display_for, folded, styled_lines
 from hermes.chat.resume import recap
-from hermes.chat.terminal_conversation import ChatOptions, NotSent, TerminalConversation
+from hermes.chat.terminal_conversation import ChatOptions, NotSent, TerminalConversation, Voice
 from hermes.commands.registry import run_command, sent_text
 from hermes.config import environment
 from hermes.errors import ContextTooLong, HermesError, InvalidInput, ModelError, StoreError
@@ -52,7 +52,7 @@ _KEYS_MENTIONED = "unused_keys_told"  # the key of the store's meta data: the va
 _COLUMNS = re.compile(r"(\s*\S+(?: \S+)*? {2,})(\S.*)")  # "name  text": two spaces separate columns
 
 
-class TerminalVoice:
+class TerminalVoice(Voice):
     """Prints to the screen and asks at the keyboard. If standard output is no terminal, only replies go there."""
 
     def __init__(self) -> None:
@@ -152,14 +152,7 @@ def hanging(screen: Console, line: str) -> list[str]:
     return [head + first, *(" " * indent + part for part in rest)]
 
 
-def talk(
-    db: SessionDB,
-    config: Config,
-    model: Model,
-    *,
-    session_id: str | None,
-    **options: Unpack[ChatOptions],
-) -> int:
+def talk(db: SessionDB, config: Config, model: Model, *, session_id: str | None, **options: Unpack[ChatOptions]) -> int:
     """Run the prompt until the user leaves; returns the exit status."""
     voice = TerminalVoice()
     conversation = TerminalConversation(db, config, model, voice, **options)
@@ -329,16 +322,12 @@ def _content(conversation: TerminalConversation, voice: TerminalVoice, text: str
 
 def _tell(voice: TerminalVoice, error: HermesError, *, unsent: bool) -> None:
     hint = " (/retry asks again)" if isinstance(error, ModelError) else ""
-    hint = (
-        " (/model switches to another model; /new starts a new session)" if isinstance(error, ContextTooLong) else hint
-    )
+    if isinstance(error, ContextTooLong):
+        hint = " (/model switches to another model; /new starts a new session)"
     voice.screen.print(f"{harmless(str(error))}{hint}", style="red", overflow="fold")
     if isinstance(error, StoreError):
-        voice.note(
-            "Your message was not saved; it is back on the input line."
-            if unsent
-            else "The reply may not have been saved."
-        )
+        back = "Your message was not saved; it is back on the input line."
+        voice.note(back if unsent else "The reply may not have been saved.")
     voice.screen.print()
 
 

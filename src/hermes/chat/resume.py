@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.chat.file_mentions import without_files
-from hermes.commands.info_commands import tool_names
-from hermes.commands.session_choice import continued, message_count
-from hermes.commands.session_commands import USER_EXIT, exchanges, is_summary
+from hermes.commands.info_commands import message_count, tool_names
+from hermes.commands.session_commands import USER_EXIT, continued, exchanges, is_summary
 from hermes.errors import InvalidInput
 from hermes.home import project_folder
-from hermes.store.coordination.leases import is_gone, is_ours
-from hermes.store.records.events import RECALLED, described, interleaved
+from hermes.store.leases import is_gone, is_ours
+from hermes.store.records.sessions import RECALLED, described_event, interleaved
 from hermes.texts import content_text, counted, harmless, shortened_line, unfinished
 from hermes.times import ago, duration, zone_of
 
@@ -41,6 +40,7 @@ EXCHANGES = 10
 USER_CHARACTERS = 300
 ASSISTANT_CHARACTERS = 200
 ASSISTANT_LINES = 3
+_MARKS = {"user": ("●", "gold1"), "assistant": ("◆", "green"), "event": ("✗", "red"), "tools": (" ", "default")}
 _PANEL_FROM = 24  # columns; below, a frame would take more room than its content
 
 
@@ -74,18 +74,10 @@ def other_folder(db: SessionDB, session_id: str) -> str | None:
     )
 
 
-def is_elsewhere(db: SessionDB, session_id: str, patience: float = 1.5) -> bool:
-    """Whether another running process holds the session.
-
-    A gateway that has just answered holds it for a moment longer, so a held session is checked again for `patience`
-    seconds. A process that crashed on another machine counts as running until its lease expires.
-    """
-    end = time.monotonic() + patience
-    while (holder := db.session_holder(session_id)) is not None and not is_gone(holder) and not is_ours(holder):
-        if time.monotonic() >= end:
-            return True
-        time.sleep(0.05)
-    return False
+def is_elsewhere(db: SessionDB, session_id: str) -> bool:
+    """Whether another running process holds the session. One that crashed on another machine counts until its lease expires."""
+    holder = db.session_holder(session_id)
+    return holder is not None and not is_gone(holder) and not is_ours(holder)
 
 
 @dataclass(slots=True)
@@ -143,7 +135,6 @@ class Entry:
 def recap(db: SessionDB, session_id: str, config: Config, width: int) -> RenderableType:
     """The recap of a resumed session, `width` columns wide (config: display.resume_display)."""
     from rich.console import Group
-    from rich.padding import Padding
     from rich.panel import Panel
     from rich.text import Text
 
@@ -157,27 +148,22 @@ def recap(db: SessionDB, session_id: str, config: Config, width: int) -> Rendera
     earlier, entries = recalled(rows)
     if last := unanswered(rows, db.get_session_events(session_id)):
         entries.append(Entry("event", cut_user(harmless(last))))
-    lines: list[RenderableType] = (
-        [Text(f"... {counted(earlier, 'earlier message')} ...", style="dim")] if earlier else []
-    )
-    for entry in entries:
-        lines.append(_drawn(entry))
+    lines = [_drawn(entry) for entry in entries]
+    if earlier:
+        lines.insert(0, Text(f"... {counted(earlier, 'earlier message')} ...", style="dim"))
     if not lines:
         lines.append(Text("No messages here yet.", style="dim"))
     if width < _PANEL_FROM:
         return Group(*lines)
-    return Panel(
-        Padding(Group(*lines), 0), title=Text(name, style="dim"), title_align="left", border_style="dim", width=width
-    )
+    title = Text(name, style="dim")
+    return Panel(Group(*lines), title=title, title_align="left", border_style="dim", width=width)
 
 
 def _drawn(entry: Entry) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    mark, colour = {"user": ("●", "gold1"), "assistant": ("◆", "green"), "event": ("✗", "red")}.get(
-        entry.role, (" ", "default")
-    )
+    mark, colour = _MARKS[entry.role]
     grid = Table.grid(padding=(0, 1, 0, 0))
     grid.add_column(width=1)
     grid.add_column(overflow="fold", ratio=1)
@@ -197,7 +183,7 @@ def unanswered(rows: list[MessageRow], events: Sequence[SessionEvent]) -> str | 
     """A note about a model error after the last message, if it was not answered."""
     events = [event for event in events if event["kind"] != RECALLED]
     last = [event for is_event, event in interleaved(rows, events)][-1:]
-    return described(last[0]) if last and last[0] in events else None
+    return described_event(last[0]) if last and last[0] in events else None
 
 
 def entries_of(rows: list[MessageRow]) -> list[Entry]:

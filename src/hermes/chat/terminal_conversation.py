@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from hermes.agent.conversations import Conversations, new_session_id
 from hermes.agent.tools.tool import Toolbox
@@ -46,20 +46,25 @@ class NotSent(KeyboardInterrupt):
     """Ctrl-C while another process was answering in the session: nothing was sent."""
 
 
-class Voice(Protocol):
-    """The conversation's output to the user, and its questions."""
+class Voice:
+    """The conversation's output to the user, and its questions; what a voice leaves out does nothing, or answers None."""
 
-    def say(self, text: str) -> None: ...
+    def say(self, text: str) -> None:
+        """Print a text."""
 
     def note(self, text: str) -> None:
         """Print a side note, in one line."""
 
-    def ask(self, question: str) -> bool: ...
+    def ask(self, question: str) -> bool:
+        """Ask a question with the answers yes and no."""
+        raise NotImplementedError
 
     def permission(self, question: str) -> bool | Answer:
         """Ask in the middle of a turn whether a tool may do something."""
+        raise NotImplementedError
 
-    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None: ...
+    def choose(self, question: str, options: Sequence[str], says: Sequence[str] = ()) -> int | None:
+        """Let the user choose one of these options; its number."""
 
     def clear(self) -> None:
         """Clear the screen, where there is one."""
@@ -69,8 +74,10 @@ class Voice(Protocol):
 
     def display(self, *, reasoning: bool = False) -> TerminalDisplay:
         """The display of a turn; with the model's reasoning, or a line about it."""
+        raise NotImplementedError
 
-    def recap(self, db: SessionDB, session_id: str, config: Config) -> None: ...
+    def recap(self, db: SessionDB, session_id: str, config: Config) -> None:
+        """Show the end of a conversation that goes on."""
 
 
 class ChatOptions(TypedDict, total=False):
@@ -115,7 +122,7 @@ class TerminalConversation:
         self.leaving = False
         self._ending = True  # end the session on leaving; False when it continues elsewhere
         self.since = time.time()
-        self._default_model = model
+        self.default_model = model
         self._options, self._yes, self._titles_by_model = options, options.get("yes", False), titles_by_model
         self.saved = options.get("saved", True)
         self._toolbox = Toolbox(config)
@@ -155,10 +162,6 @@ class TerminalConversation:
     @property
     def model(self) -> Model:
         return self.agent.model
-
-    @property
-    def default_model(self) -> Model:
-        return self._default_model
 
     def choose_model(self, name: str | None) -> None:
         self.db.choose_model(self.session_id, name or CONFIGURED)
@@ -235,7 +238,7 @@ class TerminalConversation:
         else:
             chosen = self.db.chosen_model(session_id)
             back = resume.restore(
-                row, self._default_model,
+                row, self.default_model,
                 cwd=self._options.get("restore_cwd", True), keep_model=self._options.get("keep_model", False),
                 used=resume.model_used(self.db, row) if chosen is None else chosen,
             )  # fmt: skip
@@ -266,7 +269,7 @@ class TerminalConversation:
                 self.say("Staying here.")
                 return
         else:
-            self.agent, self.pending_title = self._agent_of(new_session_id(), self._default_model, Path.cwd()), None
+            self.agent, self.pending_title = self._agent_of(new_session_id(), self.default_model, Path.cwd()), None
         if ending is not None and old != self.session_id:
             resume.end(self.db, old, ending)
         self.since = time.time()

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completion import complete_files
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import model_option, yes_option, yes_to_option
+from hermes.cli.options import CommandGroup, flag, model_option, yes_option, yes_to_option
 from hermes.cli.output import bar, note, status_line
 from hermes.config import load_config
 from hermes.errors import InvalidInput
@@ -45,9 +43,9 @@ def command() -> None:
 
 
 @command.command("run")
-@click.argument("prompts", metavar="PROMPTS", shell_complete=complete_files)
+@click.argument("prompts", metavar="PROMPTS", type=click.Path(allow_dash=True))
 @click.option(
-    "--out", required=True, metavar="FILE", shell_complete=complete_files,
+    "--out", required=True, metavar="FILE", type=click.Path(allow_dash=True),
     help="The file of results; in a folder it is called results.jsonl.",
 )  # fmt: skip
 @click.option(
@@ -60,8 +58,8 @@ def command() -> None:
     help="Lines at a time.",
 )
 @model_option("Use this model instead of the configured one, also for lines that name one.")
-@click.option("--resume", is_flag=True, help="Continue an earlier run: finished lines are not run again.")
-@click.option("--no-tools", is_flag=True, help="Let the model answer without tools.")
+@flag("--resume", "Continue an earlier run: finished lines are not run again.")
+@flag("--no-tools", "Let the model answer without tools.")
 @yes_to_option("Run such commands: 'git push', pytest, 'npm run *'.")
 @yes_option("Run every command of the agent's (without it, those that the rules do not allow are refused).")
 def run(
@@ -132,7 +130,7 @@ def _run(config: Config, lines: Lines, out: Path, *, resume: bool, tools: bool, 
     from hermes.agent.models.choice import choose_model
     from hermes.agent.tools.tool import Toolbox
     from hermes.chat.keyboard import Terminated, signals_raise
-    from hermes.cli.arrival import open_record
+    from hermes.cli.record import open_record
     from hermes.jobs.batch import Batch, Stopped
     from hermes.jobs.batch_files import Results
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.options import find_session, model_option, session_option, yes_option, yes_to_option
+from hermes.cli.options import find_session, flag, model_option, session_option, yes_option, yes_to_option
 from hermes.cli.record import typed, zone
 from hermes.config import load_config
 from hermes.config.loading import TALK
@@ -36,15 +36,13 @@ _CHOOSE = "\0choose"  # -r without a value
     text="Continue a session by name, or @claude, @codex, …: the newest one of that program in this folder; without a name,"
     " choose one on a full screen.",
 )  # fmt: skip
-@click.option("--here", is_flag=True, help="With -c alone: continue the latest session of this folder (its git root).")
-@click.option("--no-restore-cwd", is_flag=True, help="Stay in this folder instead of the session's.")
+@flag("--here", "With -c alone: continue the latest session of this folder (its git root).")
+@flag("--no-restore-cwd", "Stay in this folder instead of the session's.")
 @model_option()
 @click.option("--system", metavar="TEXT", help="Use this system prompt for a new conversation.")
-@click.option("--no-save", is_flag=True, help="Save nothing to disk; earlier conversations are not available either.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="With -q: print one JSON object with answer, tokens, cost and tool calls."
-)
-@click.option("--stream-json", is_flag=True, help="With -q: print events as they happen, one JSON object per line.")
+@flag("--no-save", "Save nothing to disk; earlier conversations are not available either.")
+@flag("--json", "With -q: print one JSON object with answer, tokens, cost and tool calls.", "as_json")
+@flag("--stream-json", "With -q: print events as they happen, one JSON object per line.")
 @click.option(
     "--attach", metavar="FILE", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="With -q: add a text file or a picture to the question; may be repeated.",
@@ -93,7 +91,7 @@ def command(
     if resumed == _CHOOSE:
         _needs_terminal()
     if (words := resumed or continued or "").startswith("@"):
-        from hermes.interop.other_programs import named
+        from hermes.interop.programs import named
 
         named(words[1:])
     piped = piped_text()
@@ -131,7 +129,7 @@ def command(
 
 def _record(config: Config) -> SessionDB:
     """The record for the conversation; if nothing can be stored, the error names the option that needs no record."""
-    from hermes.cli.arrival import open_record
+    from hermes.cli.record import open_record
 
     try:
         return open_record(config)
@@ -154,13 +152,13 @@ def unsaved() -> SessionDB:
 def _session_to_open(db: SessionDB, continued: str | None, resumed: str | None, here: bool, once: bool) -> str | None:
     """The session to continue; None for a new one."""
     from hermes.chat.resume import latest
-    from hermes.commands.session_choice import continued as end_of_chain
+    from hermes.commands.session_commands import continued as end_of_chain
 
     words = resumed if resumed is not None else continued
     if words is None:
         return None
     if words.startswith("@"):
-        from hermes.interop.other_programs import newest
+        from hermes.interop.programs import newest
 
         return end_of_chain(db, newest(db, words[1:], Path.cwd()))
     if words != _LATEST:

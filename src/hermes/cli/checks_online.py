@@ -20,7 +20,7 @@ from hermes.cli.doctor import Found, remark, well, wrong
 from hermes.config import Config, environment, suggestion
 from hermes.errors import HermesError, PlatformUnreachable
 from hermes.home import get_hermes_home
-from hermes.texts import counted, one_line
+from hermes.texts import one_line
 
 if TYPE_CHECKING:
     import httpx
@@ -77,12 +77,13 @@ def model(config: Config, task: str | None) -> Found:
     except HermesError as error:
         yield wrong(str(error), f"start that server, or check {section}.base_url and the network")
         return
+    listed = _listed(answer)
     if answer.status_code in (401, 403):
         text = "does not accept the key" if key else "requires a key, and none is set"
         yield wrong(f"{shown} {text}", f"hermes config set {section}.api_key")
     elif answer.status_code >= 500:
         yield wrong(f"{shown} failed (HTTP {answer.status_code})", "try again later")
-    elif (listed := _listed(answer)) is None:
+    elif listed is None:
         text = f"{shown} answers, but does not say which models it has (HTTP {answer.status_code})"
         yield remark(text, f"should {section}.base_url end in /v1?")
     elif found.name not in listed and f"{found.name}:latest" not in listed:
@@ -207,16 +208,19 @@ def _people(config: Config, name: str, settings: PlatformSettings) -> Found:
 
     kind = name.partition("/")[0]
     people = _from_store(config, lambda db: GatewayDB(db).read(approvals.everyone)) or []
-    owners, paired = sum(one.startswith(f"{kind}:") for one in config.owner), sum(p["platform"] == name for p in people)
+    counts = {
+        "owner": sum(one.startswith(f"{kind}:") for one in config.owner),
+        "allowed": len(settings.allowed_users),
+        "paired": sum(one["platform"] == name for one in people),
+    }
     if settings.allow_all:
         yield remark("everyone may talk (allow_all)", f"list them: {section_key(config, name)}.allowed_users")
-    elif not settings.allowed_users and not paired and not owners:
+    elif any(counts.values()):
+        yield well("may talk: " + ", ".join(f"{number} {what}" for what, number in counts.items() if number))
+    else:
         hint = "write to it and approve the code it sends you: hermes pairing approve CODE"
         yield remark("no one is allowed to talk yet", hint)
-    else:
-        counts = (("owner", owners), ("allowed", len(settings.allowed_users)), ("paired", paired))
-        yield well("may talk: " + ", ".join(f"{number} {what}" for what, number in counts if number))
-    if not owners:
+    if not counts["owner"]:
         hint = f"put `owner: [{kind}:<your user id>]` into config.yaml"
         yield remark("no owner is set: no terminal, no handoff", hint)
     home = settings.home_channel or _from_store(config, lambda db: GatewayDB(db).read(approvals.home, name))
@@ -243,10 +247,8 @@ def api_server(config: Config) -> Found:
         return
     check_api_server(config)
     where = f"{settings.host}:{settings.port}"
-    if settings.token or settings.keys:
-        owner = "with" if settings.token else "without"
-        users = f", {counted(len(settings.keys), 'key')}" if settings.keys else ""
-        yield well(f"{where}, {owner} a token of the owner's{users}")
+    if settings.token:
+        yield well(f"{where}, with a token")
     else:
         text = f"every user of this machine may use it as the owner ({where}, no token)"
         yield remark(text, "set api_server.token")

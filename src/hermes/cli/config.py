@@ -11,9 +11,8 @@ from typing import Any
 import click
 from msgspec import to_builtins
 
-from hermes.cli.completion import complete_key, complete_value
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import json_option
+from hermes.cli.completion import complete_key
+from hermes.cli.options import CommandGroup, flag, json_option
 from hermes.cli.output import message, print_json
 from hermes.config import config_path, load_config
 from hermes.config import settings_schema as table
@@ -24,27 +23,26 @@ from hermes.config.reading import check_text
 from hermes.config.settings_schema import Config
 
 
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    help="Read and change config.yaml. Without a command: print what it sets.",
-)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
+    """Read and change config.yaml. Without a command: print what it sets."""
     if context.invoked_subcommand is None:
         context.invoke(show, everything=False, reveal=False, as_json=False)
 
 
-@command.command(help="Print where config.yaml is (or would be).")
+@command.command()
 def path() -> None:
+    """Print where config.yaml is (or would be)."""
     click.echo(config_path())
 
 
-@command.command(help="Print the value of KEY (model.default, sessions.retention_days, …).")
+@command.command()
 @click.argument("key", shell_complete=complete_key)
-@click.option("--reveal", is_flag=True, help="Print secrets as they are.")
+@flag("--reveal", "Print secrets as they are.")
 @json_option()
 def get(key: str, reveal: bool, as_json: bool) -> None:
+    """Print the value of KEY (model.default, sessions.retention_days, …)."""
     keys = split_key(key)
     known_type(keys)
     value = to_builtins(load_config())
@@ -57,11 +55,12 @@ def get(key: str, reveal: bool, as_json: bool) -> None:
     _print(value if reveal else table.masked(value, keys), as_json)
 
 
-@command.command(name="show", help="Print what config.yaml sets; with --all every key and its value.")
-@click.option("--all", "everything", is_flag=True, help="Include the keys that have their default value.")
-@click.option("--reveal", is_flag=True, help="Print secrets as they are.")
+@command.command(name="show")
+@flag("--all", "Include the keys that have their default value.", "everything")
+@flag("--reveal", "Print secrets as they are.")
 @json_option()
 def show(everything: bool, reveal: bool, as_json: bool) -> None:
+    """Print what config.yaml sets; with --all every key and its value."""
     value = to_builtins(load_config())
     if not everything:
         value = _different(value, to_builtins(Config()))
@@ -74,12 +73,12 @@ def show(everything: bool, reveal: bool, as_json: bool) -> None:
 
 @command.command(
     name="set",
-    help="Set KEY to VALUE. Without VALUE it is asked for; a secret is not shown while typed.",
     context_settings={"ignore_unknown_options": True},  # -1 is a value
 )
 @click.argument("key", shell_complete=complete_key)
-@click.argument("value", required=False, shell_complete=complete_value)
+@click.argument("value", required=False)
 def set_(key: str, value: str | None) -> None:
+    """Set KEY to VALUE. Without VALUE it is asked for; a secret is not shown while typed."""
     keys = split_key(key)
     if key == "search.meaning":  # a natural guess; it needs more than a line in a file
         raise click.ClickException("search by meaning is switched on by `hermes search setup`")
@@ -93,32 +92,31 @@ def set_(key: str, value: str | None) -> None:
     click.echo(f"{key}: {_one_line(table.masked(_now(keys), keys))}")
 
 
-@command.command(help="Remove KEY from config.yaml: its default applies again.")
+@command.command()
 @click.argument("key", shell_complete=complete_key)
 def unset(key: str) -> None:
+    """Remove KEY from config.yaml: its default applies again."""
     if not remove(key):
         raise click.ClickException(f"{key} is not set in {config_path()}")
     click.echo(f"{key} reset to its default.")
 
 
-@command.command(help="Open config.yaml in $VISUAL or $EDITOR; it is checked before it is saved.")
+@command.command()
 def edit() -> int:
+    """Open config.yaml in $VISUAL or $EDITOR; it is checked before it is saved."""
     before = read_text(Path(os.path.realpath(config_path())))
     # an unknown key that was there before is no reason to refuse; a new one is a mistake
     there = {one.unknown for one in check_text(before or "", config_path())[1]} - {None}
-    old = text = before if before is not None else HEAD
-    while True:
-        text = _in_editor(text)
-        if text == old:
-            click.echo("Nothing was changed.")
-            return 0
-        problems = [one for one in check_text(text, config_path())[1] if one.unknown not in there]
+    text = _in_editor(before if before is not None else HEAD)
+    while problems := [one for one in check_text(text, config_path())[1] if one.unknown not in there]:
         for problem in problems[:10]:
             click.echo(f"✗ {problem}", err=True)
-        if not problems:
-            break
         if not sys.stdin.isatty() or not click.confirm("Open it again?", default=True, err=True):
             return _keep(text, "config.yaml was not changed")
+        text = _in_editor(text)
+    if text == (before if before is not None else HEAD):
+        click.echo("Nothing was changed.")
+        return 0
     with locked() as (target, now):
         if now == before:
             write_config(target, text)
@@ -135,9 +133,8 @@ def _in_editor(text: str) -> str:
         edited = click.edit(text.encode(), extension=".yaml", require_save=False)
         return (edited or b"").decode("utf-8-sig")
     except (click.ClickException, ValueError, OSError):  # it can't be started, fails, or writes other than UTF-8
-        raise click.ClickException(
-            f"the editor {chosen or 'vi'!r} failed; config.yaml was not changed; set VISUAL or EDITOR to another"
-        ) from None
+        failed = f"the editor {chosen or 'vi'!r} failed; config.yaml was not changed"
+        raise click.ClickException(f"{failed}; set VISUAL or EDITOR to another") from None
 
 
 def _keep(text: str, why: str) -> int:

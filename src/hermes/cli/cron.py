@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.completion import complete_job
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import ROWS, json_option, limit_option, model_option
+from hermes.cli.options import ROWS, CommandGroup, json_option, limit_option, model_option
 from hermes.cli.output import Column, note, print_rows
 from hermes.cli.record import configuration, opened, zone
 from hermes.config import load_config, suggestion
-from hermes.home import get_hermes_home
-from hermes.store.coordination.cron import CronDB
-from hermes.texts import harmless
+from hermes.store.gateway.cron import CronDB
 from hermes.times import clock, next_time, own_timezone, zone_of
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.coordination.cron import Job
+    from hermes.store.gateway.cron import Job
 
 
 @click.group(cls=CommandGroup)
@@ -55,13 +50,7 @@ def _when(moment: float | None, job: Job) -> str:
 )  # fmt: skip
 @model_option()
 @click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; else that of config.yaml, or of this machine.")
-@click.option(
-    "--missed", type=click.Choice(["skip", "once"]), default="once", show_default=True,
-    help="If no gateway was running when a job was due: skip it, or run it once when one starts.",
-)  # fmt: skip
-def create(
-    schedule: str, prompt: str, deliver: str, mode: str, model_name: str | None, timezone: str | None, missed: str
-) -> int:
+def create(schedule: str, prompt: str, deliver: str, mode: str, model_name: str | None, timezone: str | None) -> None:
     """Run PROMPT whenever SCHEDULE is due (minute hour day month weekday).
 
     \b
@@ -78,33 +67,22 @@ def create(
     with opened(writing=True) as db:
         job = CronDB(db).add(
             secrets.token_hex(4), " ".join(schedule.split()), where, prompt, deliver=deliver,
-            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model_name, missed=missed, next_at=due,
+            session_id=new_session_id(gateway=True) if mode == "same" else None, model=model_name, missed="once", next_at=due,
         )  # fmt: skip
         if not _gateway_runs(db):
             note("no gateway is running: `hermes gateway` runs the jobs")
     click.echo(f"{job.id}  next {_when(job.next_at, job)} ({job.timezone})")
-    return 0
 
 
 def _check_delivery(deliver: str) -> None:
     config = load_config()
-    if (why := config.why_answers_only(deliver)) is not None:
-        raise click.UsageError(f"--deliver: {why}", click.get_current_context())
     known = ["file", "none", *config.enabled_platforms]
-    if deliver not in known:
-        raise click.UsageError(
-            f"--deliver: expected one of {', '.join(known)}, got {deliver!r}{suggestion(deliver, known)}"
-            " (`hermes gateway setup` enables a platform)",
-            click.get_current_context(),
-        )
-
-
-@contextmanager
-def _opened_job(name: str) -> Iterator[tuple[CronDB, Job]]:
-    """Open the store of jobs, and find the named one, to change it."""
-    with opened(writing=True) as db:
-        store = CronDB(db)
-        yield store, _job(store, name)
+    wrong = config.why_answers_only(deliver)
+    if wrong is None and deliver not in known:
+        wrong = f"expected one of {', '.join(known)}, got {deliver!r}{suggestion(deliver, known)}"
+        wrong += " (`hermes gateway setup` enables a platform)"
+    if wrong is not None:
+        raise click.UsageError(f"--deliver: {wrong}", click.get_current_context())
 
 
 def _on_job(name: str, help: str) -> Callable[[Callable[[CronDB, Job], str]], click.Command]:
@@ -112,10 +90,11 @@ def _on_job(name: str, help: str) -> Callable[[Callable[[CronDB, Job], str]], cl
 
     def made(change: Callable[[CronDB, Job], str]) -> click.Command:
         @command.command(name, help=help)
-        @click.argument("job", shell_complete=complete_job)
+        @click.argument("job")
         def changing(job: str) -> None:
-            with _opened_job(job) as (store, found):
-                click.echo(change(store, found))
+            with opened(writing=True) as db:
+                store = CronDB(db)
+                click.echo(change(store, _job(store, job)))
 
         return changing
 
@@ -128,9 +107,10 @@ def _gateway_runs(db: SessionDB) -> bool:
     return bool(running(db))
 
 
-@command.command("list", help="List all jobs and when each is due next.")
+@command.command("list")
 @json_option(ROWS)
 def list_(as_json: bool) -> int:
+    """List all jobs and when each is due next."""
     with opened() as db:
         jobs = CronDB(db).jobs()
     columns = [Column("ID"), Column("Schedule"), Column("Next"), Column("Deliver"), Column("Prompt", 10, worth=1)]
@@ -142,40 +122,12 @@ def list_(as_json: bool) -> int:
     return print_rows(jobs, columns, rows, none=none, as_json=as_json)
 
 
-@command.command("run", help="Run a job now, in the gateway, or here if none is running.")
-@click.argument("job", shell_complete=complete_job)
-def run(job: str) -> int:
-    with _opened_job(job) as (store, found):
-        store.run_soon(found.id)
-        if _gateway_runs(store.db):
-            click.echo(f"The gateway runs it in a moment; `hermes cron log {found.id}` shows the result.")
-            return 0
-        if found.deliver not in ("file", "none"):
-            note("no gateway is running: it runs when one starts (`hermes gateway`)")
-            return 1
-        return _run_here(store.db, store, found)
-
-
-def _run_here(db: SessionDB, store: CronDB, job: Job) -> int:
-    from hermes.agent.models.choice import choose_model
-    from hermes.agent.tools.tool import Toolbox
-    from hermes.agent.turn import Stop
-    from hermes.jobs.cron import Runner, claim_due
-
-    config = load_config()
-    toolbox = Toolbox(config)
-    runner = Runner(store, config, choose_model(config, db), get_hermes_home(), toolbox.tools, lambda *_: [])
-    try:
-        for claimed in claim_due(store, only=job.id):
-            runner.work(claimed, Stop())
-    finally:
-        toolbox.close()
-    (last,) = store.log(job.id, 1)
-    if last.status != "done":
-        raise click.ClickException(f"the run {last.status}: {last.text or 'it is under way elsewhere'}")
-    replies = [row for row in db.get_messages(str(last.session_id)) if row["role"] == "assistant"]
-    click.echo(harmless(str(replies[-1]["content"] or "")) if replies else "")
-    return 0
+@_on_job("run", help="Have the gateway run a job now.")
+def run(store: CronDB, job: Job) -> str:
+    if not _gateway_runs(store.db):
+        raise click.ClickException("no gateway is running; `hermes gateway` starts it")
+    store.run_soon(job.id)
+    return f"The gateway runs it in a moment; `hermes cron log {job.id}` shows the result."
 
 
 @_on_job("pause", help="Pause a job until `resume`.")
@@ -196,11 +148,12 @@ def remove(store: CronDB, job: Job) -> str:
     return f"Removed: {job.id}"
 
 
-@command.command("log", help="List the latest runs of one job, or of all.")
-@click.argument("job", required=False, shell_complete=complete_job)
+@command.command("log")
+@click.argument("job", required=False)
 @limit_option("Show at most N.")
 @json_option(ROWS)
 def log(job: str | None, limit: int, as_json: bool) -> int:
+    """List the latest runs of one job, or of all."""
     with opened() as db:
         store = CronDB(db)
         runs = store.log(None if job is None else _job(store, job).id, limit)

@@ -15,58 +15,44 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import msgspec
 
 from hermes.cli.options import json_option
 from hermes.cli.output import colourful, message_lines, print_json, screen_width, size_of
 from hermes.config import Config, config_path, load_config
 from hermes.config.loading import read_text
-from hermes.errors import HermesError, MissingExtra, StoreLocked
+from hermes.errors import HermesError, MissingExtra, StoreLocked, install_line
 from hermes.home import default_database, get_hermes_home
-from hermes.install_line import install_line
 from hermes.texts import counted, one_line
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
     from hermes.store.upkeep.check import Health
 
-_MEGABYTE = 1 << 20
-LITTLE_SPACE, NO_SPACE = 1 << 30, 50 * _MEGABYTE
-LONG_WAL = 200 * _MEGABYTE
+LITTLE_SPACE, NO_SPACE = 1 << 30, 50 << 20  # bytes
 LONG_TAIL = 5000  # messages
+EDIT = "`hermes config edit` opens and checks it"
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorFinding:
+class DoctorFinding(NamedTuple):
     """One line of the report; without a name, that of the check."""
 
-    name: str
     state: str  # "well", "remark" or "wrong"
     text: str
     hint: str = ""
+    name: str = ""
 
 
 Found = Iterator[DoctorFinding]
 
 
-def well(text: str, name: str = "") -> DoctorFinding:
-    """Everything is in order."""
-    return DoctorFinding(name, "well", text)
-
-
-def remark(text: str, hint: str, name: str = "") -> DoctorFinding:
-    """A warning: it works, but should be looked at."""
-    return DoctorFinding(name, "remark", text, hint)
-
-
-def wrong(text: str, hint: str, name: str = "") -> DoctorFinding:
-    """An error: it keeps something from working."""
-    return DoctorFinding(name, "wrong", text, hint)
+well = partial(DoctorFinding, "well")  # everything is in order
+remark = partial(DoctorFinding, "remark")  # a warning: it works, but should be looked at
+wrong = partial(DoctorFinding, "wrong")  # an error: it keeps something from working
 
 
 class Check(NamedTuple):
@@ -74,7 +60,7 @@ class Check(NamedTuple):
 
     name: str
     run: Callable[[Config], Found]
-    hint: str = "`hermes config edit` opens and checks it"  # where it raises an error
+    hint: str = EDIT  # where it raises an error
 
 
 def checks_for(config: Config) -> list[Check]:
@@ -106,11 +92,10 @@ _INDENT = 19  # cells before the text of a check: a mark, and names up to "auxil
 _MARKS = {"well": ("✓", "green"), "remark": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
-@click.command(
-    help="Run checks: what is configured, what can be reached, what is wrong and how to fix it. Changes nothing."
-)
+@click.command()
 @json_option()
 def command(as_json: bool) -> int:
+    """Run checks: what is configured, what can be reached, what is wrong and how to fix it. Changes nothing."""
     findings: list[DoctorFinding] = []
     for finding in _examine():
         findings.append(finding)
@@ -118,7 +103,7 @@ def command(as_json: bool) -> int:
             _print(finding)
     bad, remarks = (sum(finding.state == state for finding in findings) for state in ("wrong", "remark"))
     if as_json:
-        print_json({"ok": not bad, "checks": msgspec.to_builtins(findings)})
+        print_json({"ok": not bad, "checks": [one._asdict() for one in findings]})
     else:
         counts = [f"{counted(bad, 'problem')} (✗)"] * bool(bad) + [f"{counted(remarks, 'warning')} (!)"] * bool(remarks)
         click.echo(f"\n{', '.join(counts) or 'No problems found'}.")
@@ -127,20 +112,19 @@ def command(as_json: bool) -> int:
 
 def _examine() -> Iterator[DoctorFinding]:
     """Every finding about this home, in order, as soon as it is known; one cause gives one line."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an unknown key has a line of its own
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an unknown key has a line of its own
+        try:
             config = load_config()
-    except HermesError:
-        config = Config()  # the check of config.yaml reports what is wrong with it
+        except HermesError:
+            config = Config()  # the check of config.yaml reports what is wrong with it
     checks = checks_for(config)
     reported: set[str] = set()
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
-        for answer in [pool.submit(_findings, check, config) for check in checks]:
-            for one in answer.result():
-                if one.state != "wrong" or one.text not in reported:
-                    yield one
-                reported.add(one.text)
+        for one in chain.from_iterable(pool.map(lambda check: _findings(check, config), checks)):
+            if one.state != "wrong" or one.text not in reported:
+                yield one
+            reported.add(one.text)
 
 
 def _findings(check: Check, config: Config) -> list[DoctorFinding]:
@@ -158,7 +142,7 @@ def _findings(check: Check, config: Config) -> list[DoctorFinding]:
         found.append(wrong(f"{error.filename or check.name} can't be reached ({error.strerror})", check.hint))
     except Exception as error:
         found.append(wrong(f"this check failed ({type(error).__name__}: {error})", "please report it"))
-    return [replace(one, name=one.name or check.name) for one in found]
+    return [one._replace(name=one.name or check.name) for one in found]
 
 
 def _print(finding: DoctorFinding) -> None:
@@ -192,12 +176,12 @@ def home(_: Config) -> Found:
         yield wrong(f"{folder} can't be written", f"chmod u+rwx {folder}, or set HERMES_HOME to another place")
     else:
         mode, free = folder.stat().st_mode & 0o777, shutil.disk_usage(folder).free
-        if mode & 0o077:
+        if is_open := bool(mode & 0o077):
             yield remark(f"{folder} is open to other users (mode {mode:04o})", f"chmod 700 {folder}")
         if free < LITTLE_SPACE:
             say = wrong if free < NO_SPACE else remark
             yield say(f"{folder}: only {size_of(free)} are free on that disk", "free some space")
-        elif not mode & 0o077:
+        elif not is_open:
             yield well(f"{folder}, {size_of(free)} free")
 
 
@@ -206,26 +190,25 @@ def configuration(_: Config) -> Found:
     from hermes.config.reading import check_text
     from hermes.store.upkeep.check import agent_store
 
-    path, edit = config_path(), "`hermes config edit` opens and checks it"
+    path = config_path()
     text = read_text(path)
     if text is None:
         yield well(f"{path} does not exist: every key has its default")
         return
     read, problems = check_text(text, path)
-    if agent_store(default_database()) and (theirs := [one for one in problems if one.unknown]):
-        problems = [one for one in problems if not one.unknown]
-        yield well(f"{path}: {counted(len(theirs), 'setting')} of Hermes Agent, ignored here")
-    for problem in problems:
-        if problem.unknown:
-            yield remark(f"{path} {problem} (ignored)", f"hermes config unset {problem.unknown}")
-        else:
-            yield wrong(f"{path} {problem}", edit)
-    if any(not one.unknown for one in problems):
-        return
-    for one in read.unset:
-        text = f"{one.key} needs ${{{one.variable}}}, which is not set: the parts that use it do not start"
-        yield wrong(text, f"put it into {path.parent / '.env'}")
-    if not read.unset and not problems:
+    unknown = [one for one in problems if one.unknown]
+    mistakes = [one for one in problems if not one.unknown]
+    if unknown and agent_store(default_database()):
+        yield well(f"{path}: {counted(len(unknown), 'setting')} of Hermes Agent, ignored here")
+        unknown = []
+    for one in unknown:
+        yield remark(f"{path} {one} (ignored)", f"hermes config unset {one.unknown}")
+    for one in mistakes:
+        yield wrong(f"{path} {one}", EDIT)
+    for missing in read.unset if not mistakes else ():
+        needs = f"{missing.key} needs ${{{missing.variable}}}, which is not set"
+        yield wrong(f"{needs}: the parts that use it do not start", f"put it into {path.parent / '.env'}")
+    if not (unknown or mistakes or read.unset):
         yield well(f"{path} is fine")
 
 
@@ -258,7 +241,7 @@ def store(config: Config) -> Found:
             text = f"{path} belongs to {theirs}; it is only read here"
             yield remark(text, f"`{bring}` brings its sessions into a record of your own beside it")
             return
-        yield well(f"{theirs.path} belongs to {theirs}; `{bring}` brings in what is new there", "other store")
+        yield well(f"{theirs.path} belongs to {theirs}; `{bring}` brings in what is new there", name="other store")
     if not path.exists():
         yield well(f"{path} does not exist yet: no conversation so far")
         return
@@ -274,11 +257,19 @@ def store(config: Config) -> Found:
         yield wrong(f"{path} is a database of another program", "move it away")
         return
     for damage in health.damage:
-        yield wrong(f"{path} is damaged: {' '.join(damage.split())}", "hermes sessions repair")
+        yield wrong(f"{path} is damaged: {one_line(damage)}", "hermes sessions repair")
     if not os.access(path, os.W_OK):
         yield wrong(f"{path} can't be written", f"chmod u+rw {path}")
-    if not health.damage:
+    if health.kind == "newer":
+        text = f"{path} was written by a newer Hermes Sessions: it is read-only"
+        yield remark(text, install_line(options="--upgrade"))
+    elif health.kind != "current":
+        old = "is of an earlier version; the next conversation upgrades it"
+        yield well(f"{path} {old if health.kind == 'old' else 'is empty'}")
+    elif not health.damage:
         yield from _contents(str(path), health)
+    if health.used_by:
+        yield well(f"also open in {health.used_by}", name="in use")
 
 
 def _on_a_server(config: Config) -> Found:
@@ -299,28 +290,16 @@ def _on_a_server(config: Config) -> Found:
 
 
 def _contents(where: str, health: Health) -> Found:
-    if health.kind == "newer":
-        text = f"{where} was written by a newer Hermes Sessions: it is read-only"
-        yield remark(text, install_line(options="--upgrade"))
-    elif health.kind == "old":
-        yield well(f"{where} is of an earlier version; the next conversation upgrades it")
-    elif health.kind != "current":
-        yield well(f"{where} is empty")
+    counts = f"{counted(health.sessions, 'session')}, {counted(health.messages, 'message')}"
+    quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
+    yield well(f"{where}: {counts}, {size_of(health.bytes)}{quick}")
+    if health.pending > LONG_TAIL:
+        text = f"{health.pending} messages are not indexed yet: search is slower"
+        yield remark(text, "hermes sessions optimize", "index")
     else:
-        counts = f"{counted(health.sessions, 'session')}, {counted(health.messages, 'message')}"
-        quick = "" if health.finished else " (too large for a full check: `hermes sessions check` is thorough)"
-        yield well(f"{where}: {counts}, {size_of(health.bytes)}{quick}")
-        if health.pending > LONG_TAIL:
-            text = f"{health.pending} messages are not indexed yet: search is slower"
-            yield remark(text, "hermes sessions optimize", "index")
-        else:
-            left = f"{counted(health.pending, 'message')} to index; search finds them all the same"
-            yield well(left if health.pending else "complete", "index")
-        yield from meaning(health.all_rows, health.vectors)
-    if health.wal_bytes > LONG_WAL:
-        yield remark(f"{where}-wal has grown to {size_of(health.wal_bytes)}", "hermes sessions optimize", "log")
-    if health.used_by:
-        yield well(f"also open in {health.used_by}", "in use")
+        left = f"{counted(health.pending, 'message')} to index; search finds them all the same"
+        yield well(left if health.pending else "complete", name="index")
+    yield from meaning(health.all_rows, health.vectors)
 
 
 def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | None]:
@@ -332,12 +311,12 @@ def rows_with_vectors(db: SessionDB) -> tuple[int, dict[str, tuple[int, int]] | 
 
 def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
     """Report the state of search by meaning: not set up, or how many messages each model has read."""
-    from hermes.store.search.meaning.encoders import installed
+    from hermes.store.search.encoders import installed
 
     here = [encoder.name for encoder in installed()]
     if vectors is None:
         what = f"{', '.join(here)} installed, not switched on" if here else "not installed"
-        yield well(f"{what}: questions are answered by words; `hermes search setup` sets it up", "meaning")
+        yield well(f"{what}: questions are answered by words; `hermes search setup` sets it up", name="meaning")
         return
     for model in dict.fromkeys([*here, *vectors]):
         rows, count = vectors.get(model, (0, 0))
@@ -350,4 +329,4 @@ def meaning(total: int, vectors: dict[str, tuple[int, int]] | None) -> Found:
         elif left > LONG_TAIL or (left > 0 and not count):
             yield remark(progress, "hermes search setup", "meaning")
         else:
-            yield well(progress if left > 0 else f"ready: {made}", "meaning")
+            yield well(progress if left > 0 else f"ready: {made}", name="meaning")

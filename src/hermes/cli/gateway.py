@@ -1,50 +1,46 @@
-"""`hermes gateway …`: run the messengers, show their status, stop them, set one up, install them as a service."""
+"""`hermes gateway …`: run the messengers, show their status, stop them, set one up, install them as a service; and
+`hermes pairing …`: approve people who wrote to the assistant, and revoke approvals."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.groups import CommandGroup
-from hermes.cli.options import confirmed, json_option, yes_option
+from hermes.cli.options import CommandGroup, confirmed, flag, json_option, yes_option
 from hermes.cli.output import Column, message_lines, print_json, printed, screen_width
-from hermes.cli.record import opened
+from hermes.cli.record import open_record, opened, zone
 from hermes.config import environment, load_config
+from hermes.config.editing import put_value
 from hermes.home import get_hermes_home
+from hermes.store.gateway import approvals
+from hermes.store.gateway.gateway_db import GatewayDB
 from hermes.texts import one_line
-from hermes.times import rough_duration
+from hermes.times import date, rough_duration
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
 
 
-@click.group(
-    cls=CommandGroup,
-    invoke_without_command=True,
-    help="Talk on chat platforms: alone, this runs every platform that config.yaml enables, until Ctrl-C.",
-)
-@click.option("--insecure", is_flag=True, help="Let servers listen beyond this machine without a token.")
-@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@flag("--insecure", "Let servers listen beyond this machine without a token.")
+@flag("--verbose", "Log more.", "-v")
 @click.pass_context
-def command(context: click.Context, insecure: bool, verbose: bool) -> int:
-    if context.invoked_subcommand is not None:
-        return 0
-    return _run(insecure, verbose)
-
-
-def _run(insecure: bool, verbose: bool) -> int:
+def gateway(context: click.Context, insecure: bool, verbose: bool) -> int:
+    """Talk on chat platforms: alone, this runs every platform that config.yaml enables, until Ctrl-C."""
     import asyncio
 
-    from hermes.cli.arrival import open_record
     from hermes.gateway.logs import start_logging
     from hermes.gateway.startup import check_work, made_adapters, secrets_of, serve
     from hermes.store.api import configured
 
+    if context.invoked_subcommand is not None:
+        return 0
     config, home = load_config(), get_hermes_home()
     variables = environment(home)
     made = made_adapters(config, variables, home, insecure=insecure)
@@ -58,9 +54,10 @@ def _run(insecure: bool, verbose: bool) -> int:
     return 0
 
 
-@command.command(help="Show whether the gateway runs, and the state of each platform.")
+@gateway.command()
 @json_option()
 def status(as_json: bool) -> int:
+    """Show whether the gateway runs, and the state of each platform."""
     with opened() as db:
         found = report(db, load_config())
     if as_json:
@@ -70,8 +67,9 @@ def status(as_json: bool) -> int:
     return 0 if found["running"] else 1
 
 
-@command.command(help="Stop the gateway; running turns finish, or are resumed at the next start.")
-def stop() -> int:
+@gateway.command()
+def stop() -> None:
+    """Stop the gateway; running turns finish, or are resumed at the next start."""
     import signal
 
     from hermes.gateway.startup import running
@@ -85,59 +83,56 @@ def stop() -> int:
             where = " and ".join(f"on {one.host} (process {one.process})" for one in found)
             raise click.ClickException(f"the gateway runs {where}; stop it there")
         for one in here:
-            try:
-                os.kill(one.process, signal.SIGTERM)
-            except ProcessLookupError:
-                pass  # it ended at this very moment
-            except PermissionError:
-                raise click.ClickException(
-                    f"process {one.process} belongs to another user; stop it as that user"
-                ) from None
+            with suppress(ProcessLookupError):  # it ended at this very moment
+                try:
+                    os.kill(one.process, signal.SIGTERM)
+                except PermissionError:
+                    who = f"process {one.process} belongs to another user"
+                    raise click.ClickException(f"{who}; stop it as that user") from None
         deadline = time.monotonic() + 20
         while left := [one for one in running(db) if one in here]:
             if time.monotonic() > deadline:
                 raise click.ClickException(f"process {left[0].process} does not stop; see its log")
             time.sleep(0.05)
     click.echo("The gateway has stopped." if len(found) == len(here) else "The gateway of this machine has stopped.")
-    return 0
 
 
-@command.command(help="Ask for what a platform needs, check it with the platform, and write it to config.yaml.")
-@click.argument("platform", required=False)
-@click.option("--account", metavar="NAME", help="One of several bots, numbers or workspaces of the platform.")
-@click.option("--no-check", is_flag=True, help="Don't check the values with the platform.")
+@gateway.command()
+@click.argument("platform", metavar="[PLATFORM]", required=False)
+@flag("--no-check", "Don't check the values with the platform.")
 @click.option(
     "--set", "given", multiple=True, metavar="KEY=VALUE",
     help="A setting, `owner` (your user id) or `allowed_users`; nothing is asked then. Repeat it for each.",
 )  # fmt: skip
-def setup(platform: str | None, account: str | None, no_check: bool, given: tuple[str, ...]) -> int:
+def setup(platform: str | None, no_check: bool, given: tuple[str, ...]) -> int:
+    """Ask for what a platform (or an account of it: telegram/work) needs, check it there, and write it to config.yaml."""
     from hermes.cli.gateway_setup import set_up
 
-    return set_up(platform, account, check=not no_check, given=given)
+    return set_up(platform, check=not no_check, given=given)
 
 
-@command.command(help="Install the gateway as a user service (systemd; launchd on macOS) that starts with the machine.")
-@click.option("--print", "only_print", is_flag=True, help="Print the unit instead of writing it.")
+@gateway.command()
+@flag("--print", "Print the unit instead of writing it.", "only_print")
 @yes_option("Overwrite an older one without asking.")
 def install(only_print: bool, yes: bool) -> None:
-    from hermes.cli import services
-    from hermes.cli.services import GATEWAY, unit_path, unit_text
+    """Install the gateway as a user service (systemd; launchd on macOS) that starts with the machine."""
+    from hermes.cli.services import GATEWAY
 
-    text, path = unit_text(get_hermes_home()), unit_path(get_hermes_home())
+    text, path = GATEWAY.text(), GATEWAY.path
     if only_print:
         click.echo(text, nl=False)
         return
     if path.exists() and path.read_text() != text:
         confirmed(f"{path} exists and differs. Overwrite it?", yes=yes)
-    services.install(GATEWAY, starts=False)
+    GATEWAY.install(starts=False)
 
 
-@command.command(help="Stop and remove the service that `install` made.")
+@gateway.command()
 def uninstall() -> None:
-    from hermes.cli import services
+    """Stop and remove the service that `install` made."""
     from hermes.cli.services import GATEWAY
 
-    services.uninstall(GATEWAY, "install")
+    GATEWAY.uninstall("install")
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -157,11 +152,10 @@ def report(db: SessionDB, config: Config) -> dict[str, Any]:
     """The whole status, as plain data."""
     from hermes.gateway.platforms import LOST_WHILE_DOWN
     from hermes.gateway.startup import API, WEBHOOK, connected_by, running
-    from hermes.store.gateway.gateway_db import GatewayDB
 
-    gateway, found = GatewayDB(db), running(db)
-    known = {row["platform"]: row for row in gateway.statuses()}
-    counts, sessions = gateway.mail_counts(), db.source_counts()
+    tables, found = GatewayDB(db), running(db)
+    known = {row["platform"]: row for row in tables.statuses()}
+    counts, sessions = tables.mail_counts(), db.source_counts()
     names = list(config.enabled_platforms)
     names += [WEBHOOK] if config.webhooks.routes else []
     parts = {WEBHOOK: "webhooks", API: "api_server"}
@@ -230,3 +224,76 @@ def _notes(one: dict[str, Any], now: float, several: bool) -> list[str]:
     if one["lost_while_down"]:
         notes.append(f"{name}: {one['lost_while_down']}")
     return notes
+
+
+# ----------------------------------------------------------------------------------------------------
+# `hermes pairing`
+
+
+@click.group(cls=CommandGroup)
+def pairing() -> None:
+    """Manage who may talk on chat platforms, besides the people named in config.yaml."""
+
+
+@pairing.command()
+@click.argument("code")
+@flag("--owner", "This is you: an owner sees every session and may use every tool.")
+def approve(code: str, owner: bool) -> None:
+    """Approve the person who was given this code."""
+    from hermes.gateway.chats.access import welcome
+
+    with opened(writing=True) as db:
+        found = GatewayDB(db).approve_pairing(code, welcome)
+    if found is None:
+        raise click.ClickException(
+            "unknown or expired code; a code works once, for one hour (`hermes pairing list` shows who waits)"
+        )
+    person = f"{found['platform']}:{found['user_id']}"
+    click.echo(f"{one_line(found['name'] or found['user_id'])} ({one_line(person)}) may talk now.")
+    if owner:
+        make_owner(f"{found['platform'].partition('/')[0]}:{found['user_id']}")
+        click.echo("They become an owner when the gateway starts next (`owner:` in config.yaml).")
+
+
+def make_owner(person: str) -> None:
+    """Add a person (PLATFORM:USER) to the owners in config.yaml."""
+    put_value("owner", list(dict.fromkeys([*load_config().owner, person])))
+
+
+@pairing.command("list")
+@json_option()
+def list_(as_json: bool) -> None:
+    """List who is approved and who is waiting with a code."""
+    with opened(writing=True) as db:
+        tables = GatewayDB(db)
+        people, waiting = tables.read(approvals.everyone), tables.read(approvals.waiting, tables.clock())
+    rows = [
+        [f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"since {date(one['since'], zone())}"]
+        for one in people
+    ]
+    for one in waiting:
+        minutes = max(0, int((one["expires_at"] - time.time()) // 60))
+        rows.append([f"{one['platform']}:{one['user_id']}", one["name"] or "—", f"waits, {minutes} min left"])
+    columns = (Column("Person"), Column("Name", least=8, most=40), Column("State"))
+    if as_json:
+        print_json({"people": people, "waiting": waiting})
+    elif rows:
+        click.echo(printed(columns, rows))
+    else:
+        click.echo("No one has been approved by a code, and no code is waiting.")
+
+
+@pairing.command()
+@click.argument("person")
+def revoke(person: str) -> None:
+    """Revoke an approval: PLATFORM:USER, as `list` shows it."""
+    platform, sep, user_id = person.partition(":")
+    if not sep or not user_id:
+        raise click.UsageError("give PLATFORM:USER, as `hermes pairing list` shows it")
+    with opened(writing=True) as db:
+        done = GatewayDB(db).write(approvals.revoke, platform, user_id)
+    if not done:
+        raise click.ClickException(
+            f"{one_line(person)} was not approved by a code (people named in config.yaml are removed there)"
+        )
+    click.echo(f"{one_line(person)} may no longer talk.")

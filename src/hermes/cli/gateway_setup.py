@@ -15,27 +15,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hermes.cli.options import wrapped
-from hermes.cli.output import message
-from hermes.cli.pairing import make_owner
+from hermes.cli.gateway import make_owner
+from hermes.cli.output import message, wrapped
 from hermes.config import environment, load_config, suggestion
 from hermes.config.editing import put_value
 from hermes.config.settings_schema import ACCOUNTS, ANSWERS_ONLY, DEFAULT_ACCOUNT
 from hermes.errors import HermesError
 from hermes.gateway.platforms import adapter_class, known_platforms
-from hermes.gateway.settings import ACCOUNT_NAME, PEOPLE, check_accounts, listening, setting_value, variable_ending
-from hermes.home import get_hermes_home, make_private
-from hermes.whole_files import write_whole
+from hermes.gateway.settings import PEOPLE, check_accounts, listening, setting_value, variable_ending
+from hermes.home import get_hermes_home, make_private, write_whole
 
 if TYPE_CHECKING:
     from hermes.gateway.adapter import Adapter, Setting
 
 
-# Keys that a new account does not take over from the platform's section, and what it has instead: no user may talk to it yet.
 LOGIN_SECONDS = 3600.0  # a person is asked for codes, or scans one
 Answer = TypeVar("Answer")
 _OWNER = "owner"  # the key of --set for the user's own id
-_OWN: dict[str, Any] = {"allowed_users": [], "allow_all": False, "home_channel": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +39,16 @@ class _Target:
     """The target of a setup: a platform, or one of several accounts of it."""
 
     kind: type[Adapter]
+    name: str  # "telegram", or "telegram/work"
     account: str | None  # None: the platform's only one, or the one called `default`
     key: str  # where its section stands in config.yaml
     home: Path  # the folder of its files
     section: dict[str, Any]  # its present settings, without another account's secrets
-    ending: str  # the ending of its variables
-    new: bool = False  # an account that was not there yet
 
     @property
-    def platform(self) -> str:
-        return self.kind.platform
+    def ending(self) -> str:
+        """The ending of its variables."""
+        return variable_ending(self.account)
 
     def adapter(self, values: dict[str, Any]) -> Adapter:
         """The adapter, made as the gateway makes it."""
@@ -62,13 +58,11 @@ class _Target:
         return made
 
 
-def set_up(platform: str | None, account: str | None, *, check: bool, given: Sequence[str] = ()) -> int:
+def set_up(platform: str | None, *, check: bool, given: Sequence[str] = ()) -> int:
     """Ask for the settings, or take those `given` as KEY=VALUE; check and write them; the exit status."""
     if not given and not sys.stdin.isatty():
-        raise click.ClickException(
-            "setup asks questions and needs a terminal; without one, give the values:"
-            f" `hermes gateway setup {platform or 'PLATFORM'} --set KEY=VALUE …`"
-        )
+        give = f"`hermes gateway setup {platform or 'PLATFORM'} --set KEY=VALUE …`"
+        raise click.ClickException(f"setup asks questions and needs a terminal; without one, give the values: {give}")
     if platform is None and given:
         raise click.UsageError("--set needs a platform: `hermes gateway setup PLATFORM --set KEY=VALUE …`")
     if platform is None:
@@ -76,36 +70,47 @@ def set_up(platform: str | None, account: str | None, *, check: bool, given: Seq
         click.echo(message(f"Platforms: {', '.join(known)}", sys.stdout))
         kind_of = click.Choice(known, case_sensitive=False)
         platform = str(click.prompt("Which platform?", type=kind_of, show_choices=False))
-    if account is None and "/" in platform:  # the form in which status and doctor name it
-        platform, _, account = platform.partition("/")
+    platform, _, account = platform.partition("/")  # the form in which status and doctor name an account
     kind, home = adapter_class(platform), get_hermes_home()
-    target = _target(kind, account, home)
+    target, variables = _target(kind, account or None, home), environment(home)
+    mine = others = ""
     if given:
-        people, values = _read(target, given, environment(home))
+        mine, others, found = _given(target, given)
     else:
         page = guide_page(f"platforms/{platform}.md")
         where = f" {page} shows the steps;" if page is not None else ""
-        which = f", account {account}" if account is not None else ""
+        which = f", account {target.account}" if target.account is not None else ""
         click.echo(message(f"Setting up {kind.title}{which}.{where} Ctrl-C changes nothing.", sys.stdout))
-        values = _ask(target, environment(home))
-    if kind.logs_in and not given:
-        values |= _with(target, values, lambda adapter: adapter.login(click.echo), LOGIN_SECONDS)
-    _refuse_another(target, values, environment(home))
+        found = _asked(target, variables)
+        if kind.logs_in:
+            values = {
+                one.name: one.default if found.get(one.name) is None else found[one.name] for one in kind.settings
+            }
+            found |= _with(target, values, lambda adapter: adapter.login(click.echo), LOGIN_SECONDS)
+    section = {**target.section, **found}
+    values = {
+        one.name: setting_value(one, section, variables, target.key, target.ending, target.name)
+        for one in kind.settings
+    }
+    target.adapter(values).validate()
+    _refuse_another(target, values, variables)
     if check:
         who = _with(target, values, lambda adapter: adapter.check(), 30)
         click.echo(f"✓ Logged in to {kind.title} as {who}.")
-    if given:
-        mine, others = people
-    else:
+    if not given:
         ask = partial(click.prompt, default="", show_default=False)
         mine = ask(wrapped("Your own user id there (full access; leave empty to set it later)"))
         others = ask(wrapped("Other user ids that may talk, separated by commas (empty: none)"))
-    _write(target, values, home, mine.strip(), [one.strip() for one in others.split(",") if one.strip()])
+    _write(target, values, home, mine.strip(), _listed(others))
     home_chat = "" if platform in ANSWERS_ONLY else "; send /sethome in the chat where handoffs should arrive"
     click.echo(f"Written. `hermes gateway` starts it{home_chat}.")
     if not mine.strip() and not any(one.startswith(f"{platform}:") for one in load_config().owner):
         click.echo("Write to it, and it sends you a code: `hermes pairing approve --owner CODE` makes you its owner.")
     return 0
+
+
+def _listed(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
@@ -114,50 +119,39 @@ def _target(kind: type[Adapter], account: str | None, home: Path) -> _Target:
 
     platform = kind.platform
     section = load_config().platforms.get(platform, {})
-    accounts = section.get(ACCOUNTS)
-    accounts = accounts if isinstance(accounts, dict) else {}
+    there = section.get(ACCOUNTS)
+    accounts = there if isinstance(there, dict) else {}
     if account is None and accounts:
-        raise click.ClickException(
-            f"{platform} has several accounts ({', '.join(map(str, accounts))}): say which one, or a new one:"
-            f" `hermes gateway setup {platform} --account NAME`"
-        )
-    if account is None or (account == DEFAULT_ACCOUNT and not accounts):
-        return _Target(kind, None, f"platforms.{platform}", home, section, "")
-    if not ACCOUNT_NAME.fullmatch(account):
-        raise click.ClickException(f"{account!r} is not a valid account name; use up to 32 of a-z, 0-9, _ and -")
-    own = None if account == DEFAULT_ACCOUNT else account
-    ending = variable_ending(own)
-    for other in accounts:
-        if other not in (account, DEFAULT_ACCOUNT) and own is not None and variable_ending(str(other)) == ending:
-            raise click.ClickException(
-                f"the variables of {account} and {other} would have one name: choose another name"
-            )
-    secrets = {one.name for one in kind.settings if one.secret}
-    left_out = {*secrets, ACCOUNTS, *_OWN}  # keys of the other accounts
+        names = ", ".join(f"{platform}/{one}" for one in accounts)
+        raise click.ClickException(f"{platform} has several accounts: say which one ({names})")
+    if account is None:
+        return _Target(kind, platform, None, f"platforms.{platform}", home, section)
+    if account not in accounts:
+        listed = ", ".join(f"{one}: {{}}" for one in [*(accounts or [DEFAULT_ACCOUNT]), account])
+        adds = f"`{ACCOUNTS}: {{{listed}}}` under platforms.{platform} adds it"
+        raise click.ClickException(f"config.yaml has no account {account!r} of {platform}; {adds}")
+    own = {**(accounts[account] or {})}
+    key = f"platforms.{platform}.{ACCOUNTS}.{account}"
+    if account == DEFAULT_ACCOUNT:
+        return _Target(kind, platform, None, key, home, {**section, **own})
+    left_out = {ACCOUNTS, *(one.name for one in kind.settings if one.secret)}  # of the other accounts
     common = {name: value for name, value in section.items() if name not in left_out}
-    known = accounts.get(account)
     return _Target(
-        kind, own, f"platforms.{platform}.{ACCOUNTS}.{account}",
-        home if own is None else account_home(home, platform, own),
-        {**(section if own is None else common), **(known if isinstance(known, dict) else {})}, ending,
-        new=own is not None and known is None,
-    )  # fmt: skip
+        kind, f"{platform}/{account}", account, key, account_home(home, platform, account), {**common, **own}
+    )
 
 
 def _refuse_another(target: _Target, values: dict[str, Any], variables: dict[str, str]) -> None:
     """ConfigError when these are the secrets of another account: each message would be answered twice."""
-    config, platform = load_config(), target.platform
-    section = config.platforms.get(platform)
-    if section is None:
-        return
-    own, there = target.account or DEFAULT_ACCOUNT, section.get(ACCOUNTS)
-    accounts = {**(there if isinstance(there, dict) else {DEFAULT_ACCOUNT: {}}), own: values}
-    planned = config.changed(platforms={platform: {**section, ACCOUNTS: accounts}})
-    check_accounts(planned, target.kind, f"{platform}/{own}", variables)
+    config, platform = load_config(), target.kind.platform
+    section = config.platforms.get(platform, {})
+    if isinstance(accounts := section.get(ACCOUNTS), dict):
+        planned = {**section, ACCOUNTS: {**accounts, target.account or DEFAULT_ACCOUNT: values}}
+        check_accounts(config.changed(platforms={platform: planned}), target.kind, target.name, variables)
 
 
-def _read(target: _Target, given: Sequence[str], variables: dict[str, str]) -> tuple[tuple[str, str], dict[str, Any]]:
-    """The owner, the other people, and every setting: from KEY=VALUE, else its present value, else its default."""
+def _given(target: _Target, given: Sequence[str]) -> tuple[str, str, dict[str, Any]]:
+    """The owner, the other people, and the settings that are given as KEY=VALUE."""
     settings = {one.name: one for one in target.kind.settings}
     known = [*settings, _OWNER, PEOPLE]
     found: dict[str, Any] = {}
@@ -165,36 +159,26 @@ def _read(target: _Target, given: Sequence[str], variables: dict[str, str]) -> t
         key, sign, value = one.partition("=")
         if not sign or key not in known:
             wrong = f"unknown key {key!r}{suggestion(key, known)}" if sign else f"{key!r} is not KEY=VALUE"
-            raise click.UsageError(f"--set: {wrong}; keys of {target.platform}: {', '.join(known)}")
-        is_list = key in settings and settings[key].kind is list
-        found[key] = [part.strip() for part in value.split(",") if part.strip()] if is_list else value
-    people = str(found.pop(_OWNER, "")), str(found.pop(PEOPLE, ""))
-    section = {**target.section, **found}
-    name = target.platform if target.account is None else f"{target.platform}/{target.account}"
-    values = {
-        one.name: setting_value(one, section, variables, target.key, target.ending, name)
-        for one in target.kind.settings
-    }
-    target.adapter(values).validate()
-    return people, values
+            raise click.UsageError(f"--set: {wrong}; keys of {target.kind.platform}: {', '.join(known)}")
+        found[key] = _listed(value) if key in settings and settings[key].kind is list else value
+    return str(found.pop(_OWNER, "")), str(found.pop(PEOPLE, "")), found
 
 
-def _ask(target: _Target, variables: dict[str, str]) -> dict[str, Any]:
+def _asked(target: _Target, variables: dict[str, str]) -> dict[str, Any]:
     """Ask for each setting. One that others can replace, or that the login gives, is optional and may be asked first."""
-    values: dict[str, Any] = {}
-    kind, section, ending = target.kind, target.section, target.ending
+    found: dict[str, Any] = {}
+    kind, section = target.kind, target.section
     choices = {setting.unless for setting in kind.settings} | {one.name for one in kind.settings if one.asked}
     for setting in sorted(kind.settings, key=lambda one: one.unless is not None):
-        known = section.get(setting.name) or (variables.get(setting.variable + ending) if setting.variable else None)
-        if kind.logs_in and setting.required and known is None and setting.secret:
-            values[setting.name] = setting.default  # the login gives it
-            continue
-        needed = setting.required or (setting.unless is not None and not values.get(setting.unless))
-        if not needed and (known is None or setting.unless is not None) and setting.name not in choices:
-            values[setting.name] = setting.default
-            continue
-        values[setting.name] = _one(setting, known, optional=setting.name in choices)
-    return values
+        known = section.get(setting.name) or variables.get(f"{setting.variable}{target.ending}")
+        needed = setting.required or (setting.unless is not None and not found.get(setting.unless))
+        by_login = kind.logs_in and setting.required and setting.secret and known is None
+        is_asked = needed or setting.name in choices or (known is not None and setting.unless is None)
+        if by_login or not is_asked:
+            found[setting.name] = None  # its default, or what the login gives
+        else:
+            found[setting.name] = _one(setting, known, optional=setting.name in choices)
+    return found
 
 
 def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
@@ -205,9 +189,7 @@ def _one(setting: Setting, known: Any, *, optional: bool) -> Any:
         wrapped(f"{setting.help}{keep}"), default=default if default is not None else None, hide_input=setting.secret,
         show_default=shown, type=setting.kind if setting.kind in (int, float, bool) else str,
     )  # fmt: skip
-    if setting.kind is list and isinstance(answer, str):
-        return [one.strip() for one in answer.split(",") if one.strip()]
-    return answer
+    return _listed(answer) if setting.kind is list and isinstance(answer, str) else answer
 
 
 def _with(
@@ -234,36 +216,21 @@ def _with(
 
 
 def _write(target: _Target, values: dict[str, Any], home: Path, mine: str, others: list[str]) -> None:
-    _keep_first(target)
     for setting in target.kind.settings:
         value = values[setting.name]
         if value in (setting.default, "") and not setting.required:
             continue
         if setting.secret:
-            name = (setting.variable or f"{target.platform}_{setting.name}".upper()) + target.ending
+            name = (setting.variable or f"{target.kind.platform}_{setting.name}".upper()) + target.ending
             remember(home / ".env", name, str(value))
             value = "${" + name + "}"
         put_value(f"{target.key}.{setting.name}", value)
     put_value(f"{target.key}.enabled", True)
     if mine:
-        make_owner(f"{target.platform}:{mine}")
+        make_owner(f"{target.kind.platform}:{mine}")
     if others:
         allowed = [str(one) for one in target.section.get("allowed_users", [])]
         put_value(f"{target.key}.allowed_users", list(dict.fromkeys([*allowed, *others])))
-    shared = load_config().platforms[target.platform]
-    for name, empty in _OWN.items() if target.new else ():
-        if name in shared and name not in shared[ACCOUNTS][target.account]:
-            put_value(f"{target.key}.{name}", empty)
-
-
-def _keep_first(target: _Target) -> None:
-    """Make a platform without accounts the account `default`, which runs beside the new one."""
-    section = load_config().platforms.get(target.platform, {})
-    if target.account is not None and section and not isinstance(section.get(ACCOUNTS), dict):
-        put_value(f"platforms.{target.platform}.{ACCOUNTS}.{DEFAULT_ACCOUNT}", {})
-        click.echo(
-            f"The one you have is the account `{DEFAULT_ACCOUNT}` from now on; it keeps its settings and conversations."
-        )
 
 
 def guide_page(name: str) -> Path | None:

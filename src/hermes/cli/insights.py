@@ -7,7 +7,7 @@ the letters.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -36,15 +36,20 @@ from hermes.times import now, rough_duration
 if TYPE_CHECKING:
     from hermes.store.records.rows import Insights, InsightsCost, InsightsSession
 
+LEAST, MOST = 16, 120
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_DRAWN = re.compile(f"[{_EIGHTHS[1:]}{_LEVELS[1:]}]+")
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_LONGEST_BAR = 60
+_TOOLS = 10
+
+Row = tuple[str, float, tuple[str, ...]]  # a name, the length of its bar, the numbers beside it
+
 
 @click.command()
 @click.option(
-    "--days",
-    type=click.IntRange(min=1),
-    metavar="N",
-    default=30,
-    show_default=True,
-    help="How many days, today included.",
+    "--days", type=click.IntRange(1), metavar="N", default=30, show_default=True, help="How many days, today included."
 )
 @source_option()
 @json_option("Print one JSON object.")
@@ -59,46 +64,34 @@ def command(days: int, source: str | None, as_json: bool) -> None:
         click.echo(draw(found, width=screen_width(), colour=colourful()))
 
 
-LEAST, MOST = 16, 120
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LEVELS = " ▁▂▃▄▅▆▇█"
-_DRAWN = re.compile(f"[{_EIGHTHS[1:]}{_LEVELS[1:]}]+")
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_LONGEST_BAR = 60
-_TOOLS = 10
-
-Row = tuple[str, float, tuple[str, ...]]  # what, how long its bar is, the numbers behind it
-
-
 def draw(found: Insights, *, width: int, colour: bool = False) -> str:
     """The whole report as text, without a line break at its end."""
     width = max(LEAST, min(width, MOST))
-    out = _head(found, width, colour)
+    source = one_line(found["source"])
+    title = "Insights · last " + (counted(int(found["days"]), "day") if found["days"] != 1 else "day")
+    first, last = map(datetime.fromisoformat, found["local"])
+    dates = f"{first:%d %b %Y, %H:%M} – {last:%d %b %Y, %H:%M}, {found['timezone']}"
+    about = [*wrap(title + (f" · {source}" if source else ""), width), *wrap(dates, width)]
+    out = [styled(about[0], BOLD, on=colour), *(styled(line, DIM, on=colour) for line in about[1:]), RULE * width]
     if not found["sessions"]:
-        return "\n".join([*out, *(part for text in _empty(found) for part in wrap(text, width))])
+        where = f" in the source {source}" if source else ""
+        hint = "`hermes` starts one; `hermes insights --days 365` looks further back."
+        return "\n".join([*out, *wrap(f"No conversations in this time{where}.", width), *wrap(hint, width)])
     out += _totals(found, width)
+    days = zip(_WEEKDAYS, found["by_weekday"], strict=True) if found["messages"] else ()
     parts = [
         _bars("Models", ("replies", "tokens", "cost"), _models(found), width),
         _bars("Sources", ("sessions", "messages", "cost"), _sources(found), width),
         _bars("Tools", ("calls",), _tools(found), width),
+        _bars("Weekdays", ("messages",), [(name, number, (f"{number:,}",)) for name, number in days], width),
+        _hours(found["by_hour"]) if found["messages"] else [],
+        _sessions("Longest sessions", found["longest"], width),
+        _sessions("Costliest sessions", found["costliest"], width),
     ]
-    if found["messages"]:
-        days = [(name, number, (count(number),)) for name, number in zip(_WEEKDAYS, found["by_weekday"], strict=True)]
-        parts += [_bars("Weekdays", ("messages",), days, width), _hours(found["by_hour"])]
-    parts += [_sessions("Longest sessions", found["longest"], width)]
-    parts += [_sessions("Costliest sessions", found["costliest"], width)]
-    for first, *others in filter(None, parts):
-        out += ["", styled(first, BOLD, on=colour)]
-        out += [_DRAWN.sub(lambda bar: styled(bar[0], CYAN, on=colour), line) for line in others]
+    for head, *lines in filter(None, parts):
+        out += ["", styled(head, BOLD, on=colour)]
+        out += [_DRAWN.sub(lambda bar: styled(bar[0], CYAN, on=colour), line) for line in lines]
     return "\n".join(text.rstrip() for text in out)
-
-
-# ---------------------------------------------------------------------------------------------- numbers for people
-
-
-def count(number: float) -> str:
-    """A count with separators: 12,345."""
-    return f"{number:,}"
 
 
 def short(number: int) -> str:
@@ -122,51 +115,29 @@ def dollars(usd: float | None) -> str:
 # ---------------------------------------------------------------------------------------------- the parts
 
 
-def _head(found: Insights, width: int, colour: bool) -> list[str]:
-    title = f"Insights · last {counted(int(found['days']), 'day')}" if found["days"] != 1 else "Insights · last day"
-    if found["source"] is not None:
-        title += f" · {one_line(found['source'])}"
-    first, last = map(datetime.fromisoformat, found["local"])
-    dates = f"{first:%d %b %Y, %H:%M} – {last:%d %b %Y, %H:%M}, {found['timezone']}"
-    lines = [*wrap(title, width), *wrap(dates, width)]
-    return [styled(lines[0], BOLD, on=colour), *(styled(line, DIM, on=colour) for line in lines[1:]), RULE * width]
-
-
-def _empty(found: Insights) -> list[str]:
-    where = f" in the source {one_line(found['source'])}" if found["source"] is not None else ""
-    return [
-        f"No conversations in this time{where}.",
-        "`hermes` starts one; `hermes insights --days 365` looks further back.",
-    ]
-
-
 def _totals(found: Insights, width: int) -> list[str]:
     tokens, streaks = found["tokens"], found["streaks"]
+    sessions = [f"{found['sessions']:,}"]
+    if found["conversations"] != found["sessions"]:
+        sessions.append(counted(found["conversations"], "conversation"))
+        sessions += [counted(found["automated_runs"], "automated run")] if found["automated_runs"] else []
     rows = {
-        "Sessions": [count(found["sessions"]), *_runs(found)],
-        "Messages": [count(found["messages"]), f"{count(found['tool_calls'])} tool calls"],
+        "Sessions": sessions,
+        "Messages": [f"{found['messages']:,}", f"{found['tool_calls']:,} tool calls"],
         "Tokens": [
-            f"{count(tokens['input'])} input",
-            f"{count(tokens['output'])} output ({count(tokens['reasoning'])} reasoning)",
-            f"{count(tokens['cache_read'])} cache read",
-            f"{count(tokens['cache_write'])} cache written",
+            f"{tokens['input']:,} input",
+            f"{tokens['output']:,} output ({tokens['reasoning']:,} reasoning)",
+            f"{tokens['cache_read']:,} cache read",
+            f"{tokens['cache_write']:,} cache written",
         ],
         "Cost": _cost(found["cost"]),
-        "Days active": [count(streaks["days_active"]), f"streak {streaks['current']}", f"longest {streaks['longest']}"],
+        "Days active": [f"{streaks['days_active']}", f"streak {streaks['current']}", f"longest {streaks['longest']}"],
     }
     out, indent = [], 13
     for label, parts in rows.items():
         first, *others = wrap(", ".join(parts), max(1, width - indent))
         out += [pad(label, indent) + first, *(" " * indent + line for line in others)]
     return out
-
-
-def _runs(found: Insights) -> list[str]:
-    """How many conversations and automated runs these sessions are, if that differs from their number."""
-    if found["conversations"] == found["sessions"]:
-        return []
-    runs = [counted(found["automated_runs"], "automated run")] if found["automated_runs"] else []
-    return [counted(found["conversations"], "conversation"), *runs]
 
 
 def _cost(cost: InsightsCost) -> list[str]:
@@ -186,24 +157,21 @@ def _models(found: Insights) -> list[Row]:
         used = sum(row["tokens"][name] for name in ("input", "cache_read", "cache_write", "output"))
         numbers = (short(row["replies"]), short(used), dollars(row["cost_usd"]))
         rows.append((row["model"] or "(no model recorded)", used, numbers))
-    if any(amount for _, amount, _ in rows):
-        return rows
-    return [(name, row["replies"], numbers) for (name, _, numbers), row in zip(rows, found["by_model"], strict=True)]
+    return rows
 
 
 def _sources(found: Insights) -> list[Row]:
     return [
-        (row["source"], row["sessions"], (count(row["sessions"]), short(row["messages"]), dollars(row["cost_usd"])))
+        (row["source"], row["sessions"], (f"{row['sessions']:,}", short(row["messages"]), dollars(row["cost_usd"])))
         for row in found["by_source"]
     ]
 
 
 def _tools(found: Insights) -> list[Row]:
-    rows: list[Row] = [(row["tool"], row["calls"], (count(row["calls"]),)) for row in found["by_tool"][:_TOOLS]]
-    if others := found["by_tool"][_TOOLS:]:
-        calls = sum(row["calls"] for row in others)
-        rows.append((f"{len(others)} more", calls, (count(calls),)))
-    return rows
+    others = found["by_tool"][_TOOLS:]
+    rows = [(row["tool"], row["calls"]) for row in found["by_tool"][:_TOOLS]]
+    rows += [(f"{len(others)} more", sum(row["calls"] for row in others))] if others else []
+    return [(name, calls, (f"{calls:,}",)) for name, calls in rows]
 
 
 def _numbers(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column]:
@@ -216,30 +184,20 @@ def _numbers(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column
 
 
 def _bars(title: str, heads: tuple[str, ...], rows: Sequence[Row], width: int) -> list[str]:
-    """A part of the report with a bar for each row, if there is room."""
+    """A part of the report with a bar for each row, if there is room; the smallest amount above zero is visible."""
     if not rows:
         return []
-    most = max(amount for _, amount, _ in rows)
     numbers = _numbers(heads, [values for _, _, values in rows])
     names = max(cells(title), *(cells(one_line(name)) for name, _, _ in rows))
     room = width - sum((column.least or 0) + 2 for column in numbers) - 2
     length = min(_LONGEST_BAR, max(room // 2, room - names))
-    columns = [Column(title, 4, worth=9), Column("", max(4, length)), *numbers]
-    return _lines(columns, ((name, _bar(amount, most, length), *values) for name, amount, values in rows), width)
-
-
-def _lines(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int) -> list[str]:
-    """A table without its rule."""
-    head, _, *lines = table(columns, rows, width)
-    return [head, *lines]
-
-
-def _bar(amount: float, most: float, length: int) -> str:
-    """A bar in eighths of a cell; the smallest amount above zero is visible."""
-    if amount <= 0 or most <= 0:
-        return ""
-    eighths = max(1, round(amount / most * length * 8))
-    return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+    most = max(amount for _, amount, _ in rows)
+    lines = []
+    for name, amount, values in rows:
+        eighths = max(1, round(amount / most * length * 8)) if amount > 0 else 0
+        lines.append((name, (_EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip(), *values))
+    head, _, *drawn = table([Column(title, 4, worth=9), Column("", max(4, length)), *numbers], lines, width)
+    return [head, *drawn]
 
 
 def _hours(hours: Sequence[int]) -> list[str]:
@@ -254,7 +212,9 @@ def _sessions(title: str, rows: Sequence[InsightsSession], width: int) -> list[s
     """Sessions with their numbers; the title stands last, where text of any script disturbs nothing."""
     if not rows:
         return []
-    values = [(count(row["messages"]), rough_duration(row["seconds"]), dollars(row["cost_usd"])) for row in rows]
+    values = [(f"{row['messages']:,}", rough_duration(row["seconds"]), dollars(row["cost_usd"])) for row in rows]
     columns = [Column(title), *_numbers(("messages", "time", "cost"), values), Column("", 8, worth=8)]
     names = [row["title"] or row["preview"] or "" for row in rows]
-    return _lines(columns, ((row["id"], *one, name) for row, one, name in zip(rows, values, names, strict=True)), width)
+    lines = [(row["id"], *one, name) for row, one, name in zip(rows, values, names, strict=True)]
+    head, _, *drawn = table(columns, lines, width)
+    return [head, *drawn]

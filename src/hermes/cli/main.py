@@ -19,32 +19,26 @@ if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
-# name → (module, help text). The object in the module is called `command`.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "chat": ("hermes.cli.chat", "Talk in the terminal; `hermes` alone does the same."),
-    "sessions": ("hermes.cli.sessions", "List, find, show, export and tidy conversations."),
-    "why": ("hermes.cli.why", "Show which conversation made a file or a line, and why."),
-    "search": ("hermes.cli.search", "Set up search by meaning; `hermes sessions search` searches."),
-    "insights": ("hermes.cli.insights", "Show tokens, cost and activity as bars."),
-    "gateway": ("hermes.cli.gateway", "Talk on chat platforms: Telegram, Slack, mail and more."),
-    "cron": ("hermes.cli.cron", "Schedule prompts; the gateway runs them."),
-    "batch": ("hermes.cli.batch", "Run every prompt in a file; the replies go into another file."),
-    "acp": ("hermes.cli.acp", "Run the agent inside an editor (ACP)."),
-    "mcp": ("hermes.cli.mcp", "Offer the record to other agents as tools (MCP)."),
-    "web": ("hermes.cli.web", "Open the record in a browser."),
-    "pairing": ("hermes.cli.pairing", "Approve people on chat platforms, or revoke their approval."),
-    "config": ("hermes.cli.config", "Read and change config.yaml."),
-    "model": ("hermes.cli.model", "Choose a model; show what this machine can use."),
-    "doctor": (
-        "hermes.cli.doctor",
-        "Run checks: what is configured, what can be reached, what is wrong and how to fix it.",
-    ),
-    "completion": ("hermes.cli.completion", "Print the completion script for bash, zsh or fish."),
+COMPLETION = "_HERMES_COMPLETE"  # the variable by which a shell's script asks for completions
+# name → module. The object in the module is called `command`, or by the command's name.
+COMMANDS = {
+    "chat": "hermes.cli.chat",
+    "sessions": "hermes.cli.sessions",
+    "why": "hermes.cli.sessions.searching",
+    "search": "hermes.cli.model",
+    "insights": "hermes.cli.insights",
+    "gateway": "hermes.cli.gateway",
+    "cron": "hermes.cli.cron",
+    "batch": "hermes.cli.batch",
+    "acp": "hermes.cli.serving",
+    "mcp": "hermes.cli.serving",
+    "web": "hermes.cli.serving",
+    "pairing": "hermes.cli.gateway",
+    "config": "hermes.cli.config",
+    "model": "hermes.cli.model",
+    "doctor": "hermes.cli.doctor",
+    "completion": "hermes.cli.completion",
 }
-
-
-class NobodyReads(Exception):
-    """The reader of the pipe has closed it. (click would turn a BrokenPipeError into status 1.)"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,10 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"hermes {__version__}")
             return 0
         return _run(words)
-    except (BrokenPipeError, NobodyReads):  # `… | head -1`
+    except BrokenPipeError:  # `… | head -1`
         streams.drop(1)
         return 0
     except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
         return 130
     except Exception as error:
         if debug:
@@ -110,28 +105,30 @@ def _show_warnings_as_notes() -> None:
 
 
 def _run(words: list[str]) -> int:
+    """Run a command. (click's own `Command.main` would turn a closed pipe into status 1.)"""
     import click
 
     command = program()
+    if shell := os.environ.get(COMPLETION):
+        from hermes.cli.completion import answer
+
+        return answer(command, shell)
     try:
-        result = command.main(args=words, prog_name=streams.called(), standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        with command.make_context(streams.called(), words) as context:
+            result = command.invoke(context)
+            return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
-    except click.Abort as stopped:
-        if isinstance(stopped.__cause__, KeyboardInterrupt):  # in the middle of work; at a question there is no cause
-            print("stopped", file=sys.stderr)
-            return 130
+    except click.Abort:
         print("Cancelled; nothing was changed.", file=sys.stderr)
         return 1
     except click.UsageError as error:
+        text = error.format_message()
         if type(error).__name__ == "NoArgsIsHelpError":  # `hermes gateway` alone; click 8.1 does not raise it
-            print(error.format_message())
+            print(text)
             return 0
-        from hermes.cli.groups import usage_text
-
         hint = f" (try `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
-        streams.complain(f"{usage_text(error)}{hint}")
+        streams.complain(f"{' '.join(text.split()).rstrip('.')}{hint}")
         return 2
     except click.ClickException as error:
         streams.complain(error.format_message())
@@ -156,16 +153,10 @@ def program() -> click.Group:
     """The click command behind `hermes`."""
     import click
 
-    from hermes.cli.groups import LazyGroup
+    from hermes.cli.options import LazyGroup
 
     class Program(LazyGroup):
         """`hermes`; arguments that begin with an option go to `chat`."""
-
-        def invoke(self, context: click.Context) -> Any:
-            try:
-                return super().invoke(context)
-            except BrokenPipeError as error:
-                raise NobodyReads from error
 
         def parse_args(self, context: click.Context, words: list[str]) -> list[str]:
             first = words[0] if words else None
@@ -173,10 +164,7 @@ def program() -> click.Group:
                 words = words if context.resilient_parsing else ["chat"]  # resilient: a shell asks for completions
             elif first.startswith("-") and first not in ("--help", "-h", "--version"):
                 words = ["chat", *words]
-            try:
-                return super().parse_args(context, words)
-            except BrokenPipeError as error:  # --help and --version print from here
-                raise NobodyReads from error
+            return super().parse_args(context, words)
 
         def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
             """The options of `chat`, since they work here, then those of `hermes` itself and the commands."""
@@ -192,21 +180,22 @@ def program() -> click.Group:
             chat = self.get_command(context, "chat") if incomplete.startswith("-") else None
             return found + (chat.shell_complete(click.Context(chat, parent=context), incomplete) if chat else [])
 
-    @click.group(
-        cls=Program,
-        table=COMMANDS,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        help="Talk to an agent. Every conversation is kept and can be found and continued.\n\n\b\n"
-        "  hermes                         a new conversation\n"
-        "  hermes -c                      continue the latest one\n"
-        "  hermes -r                      choose one, continue it\n"
-        '  hermes -q "why is it slow?"    one answer\n'
-        '  hermes sessions search "disk"  what was said about it\n\n'
-        "`--debug` before or after any command shows where an error came from.",
-    )
+    settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+    @click.group(cls=Program, table=COMMANDS, context_settings=settings)
     @click.version_option(__version__, prog_name="hermes", message="%(prog)s %(version)s")
     def group(**_: Any) -> None:
-        pass
+        """Talk to an agent. Every conversation is kept and can be found and continued.
+
+        \b
+          hermes                         a new conversation
+          hermes -c                      continue the latest one
+          hermes -r                      choose one, continue it
+          hermes -q "why is it slow?"    one answer
+          hermes sessions search "disk"  what was said about it
+
+        `--debug` before or after any command shows where an error came from.
+        """
 
     return group
 

@@ -25,9 +25,9 @@ from typing import Any
 
 import click
 
+from hermes.cli.options import flag
 from hermes.errors import HermesError, InvalidInput, MissingExtra
-from hermes.home import get_hermes_home
-from hermes.whole_files import write_whole
+from hermes.home import get_hermes_home, write_whole
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _COMMENT = re.compile(rf"{_STRING}|//[^\r\n]*|/\*.*?\*/", re.S)
@@ -280,8 +280,8 @@ def state(program: Program) -> str:
 
 @click.command()
 @click.argument("program", nargs=-1, required=True, type=click.Choice(list(PROGRAMS)))
-@click.option("--remove", is_flag=True, help="Take the entry out.")
-@click.option("--print", "is_dry", is_flag=True, help="Show what would change in the file; write nothing.")
+@flag("--remove", "Take the entry out.")
+@flag("--print", "Show what would change in the file; write nothing.", "is_dry")
 def install(program: tuple[str, ...], remove: bool, is_dry: bool) -> int:
     """Connect other programs to the record: put `hermes mcp` into their settings.
 

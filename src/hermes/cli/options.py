@@ -1,22 +1,62 @@
-"""Options that several commands share, finding sessions by name or filter, and asking for confirmation."""
+"""Click as this program uses it: groups that load a command when it is used, options that several commands share, and
+finding sessions by name or filter."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.completion import complete_model, complete_session, complete_source
-from hermes.cli.output import message_lines, screen_width
+from hermes.cli.completion import complete_session, complete_source
+from hermes.cli.output import wrapped
 from hermes.cli.record import EVERY, typed, zone
 from hermes.texts import one_line
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
+
+
+class CommandGroup(click.Group):
+    """Lists its commands with their whole first sentence, where click would cut it, and suggests one for a mistyped name."""
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(context, name)) for name in self.list_commands(context)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(1000)) for name, one in found if one and not one.hidden])
+
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if words[0] not in (known := self.list_commands(context)) and not words[0].startswith("-"):
+            from hermes.config import suggestion
+
+            hint = suggestion(words[0], known)
+            context.fail(f"unknown command `{context.command_path} {words[0]}`{hint}")
+        return super().resolve_command(context, words)
+
+
+class LazyGroup(CommandGroup):
+    """Finds a command in its module: as `command`, or by its own name (with `_` after it where Python needs the word)."""
+
+    def __init__(self, *args: Any, table: dict[str, str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.table = table
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in self.table:
+            return None
+        module = vars(import_module(self.table[name]))
+        found: click.Command = module.get("command") or module.get(own := name.replace("-", "_")) or module[f"{own}_"]
+        return found
+
 
 # ------------------------------------------------------------------------------------------------ options
 
@@ -24,9 +64,14 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 ROWS = "Print the rows as a JSON array; times are seconds since 1970."
 
 
+def flag(name: str, text: str, *argument: str) -> Decorator:
+    """A switch; `argument` is the name of its parameter if it is another."""
+    return click.option(name, *argument, is_flag=True, help=text)
+
+
 def json_option(text: str = "Print JSON.") -> Decorator:
     """`--json`, as the argument `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help=text)
+    return flag("--json", text, "as_json")
 
 
 def source_option(text: str = "Only sessions of this source (cli, telegram, …).", **more: Any) -> Decorator:
@@ -62,8 +107,8 @@ def limit_option(text: str, default: int = 20) -> Decorator:
 
 
 def model_option(text: str = "Use this model instead of the configured one.") -> Decorator:
-    """`--model NAME`, as the argument `model_name`, with known models offered by the shell."""
-    return click.option("--model", "model_name", metavar="NAME", shell_complete=complete_model, help=text)
+    """`--model NAME`, as the argument `model_name`."""
+    return click.option("--model", "model_name", metavar="NAME", help=text)
 
 
 def yes_to_option(text: str) -> Decorator:
@@ -93,7 +138,7 @@ class Ambiguous(click.ClickException):
 
 def find_session(db: SessionDB, words: str, *, resuming: bool = False) -> str:
     """The session with this exact id, else this title, else the only one with this id prefix."""
-    from hermes.commands.session_choice import find
+    from hermes.commands.session_commands import find
 
     found = find(db, words, resuming=resuming)
     if found.session_id is not None:
@@ -139,11 +184,6 @@ def find_sessions(db: SessionDB, words: Sequence[str]) -> list[str]:
         raise click.ClickException(f"{error.message} ({hint})") from None
 
 
-def wrapped(question: str) -> str:
-    """A question wrapped between words, with room for the answers that click appends."""
-    return "\n".join(message_lines(question, screen_width(sys.stderr) - len(" [Y/n]: ")))
-
-
 def confirmed(question: str, *, yes: bool) -> None:
     """Ask before something is deleted; without a terminal --yes is required."""
     if yes:
@@ -166,16 +206,17 @@ def days(value: str | float) -> float:
     return number
 
 
+def parsed_user(text: str) -> tuple[str, str]:
+    """A user as SOURCE:ID, as the pair of both."""
+    source, _, user_id = text.partition(":")
+    if not (source and user_id):
+        raise click.BadParameter(f"expected SOURCE:ID, such as telegram:42, got {text!r}")
+    return source, user_id
+
+
 def user_option(text: str) -> Decorator:
     """--user SOURCE:ID, as the pair of both; None if it is not given."""
-
-    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, str] | None:
-        source, _, user_id = (value or "").partition(":")
-        if value is not None and not (source and user_id):
-            raise click.BadParameter(f"expected SOURCE:ID, such as telegram:42, got {value!r}", context, parameter)
-        return None if value is None else (source, user_id)
-
-    return click.option("--user", metavar="SOURCE:ID", callback=parsed, help=text)
+    return click.option("--user", metavar="SOURCE:ID", type=parsed_user, help=text)
 
 
 def moment(end: bool) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
@@ -184,10 +225,8 @@ def moment(end: bool) -> Callable[[click.Context, click.Parameter, str | None], 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
         from hermes.times import span
 
-        if value is None:
-            return None
         try:
-            return span(value, zone())[1 if end else 0]
+            return None if value is None else span(value, zone())[1 if end else 0]
         except ValueError as error:
             raise click.BadParameter(str(error), context, parameter) from None
 

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
-from hermes.texts import counted, one_line
+from hermes.cli.streams import complain
+from hermes.texts import one_line
 
 PIPE_WIDTH = 120
 GAP = "  "
@@ -190,9 +191,12 @@ BOLD, DIM, GOLD, GREEN, CYAN = "1", "2", "33", "32", "36"
 
 def note(text: str) -> None:
     """A line beside the result."""
-    from hermes.cli import streams
+    complain(text)
 
-    streams.complain(text)
+
+def wrapped(question: str) -> str:
+    """A question wrapped between words, with room for the answers that click appends."""
+    return "\n".join(message_lines(question, screen_width(sys.stderr) - len(" [Y/n]: ")))
 
 
 def colourful(stream: TextIO | None = None) -> bool:
@@ -282,17 +286,3 @@ def progress(label: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A progress bar; call it with the amount done so far."""
     with status_line() as show:
         yield lambda done: show(lambda: amount(label, done, total))
-
-
-def age(of: float) -> str:
-    """An age in days in its natural unit: 90 days, 12 hours."""
-    if 0 < of < 1:
-        return counted(round(of * 24), "hour")
-    return f"{of:g} day" if of == 1 else f"{of:g} days"
-
-
-def note_the_terminal(command: str, clients: str, setup: str) -> None:
-    """Note on a terminal that this command waits for a program, not for a person; `setup` shows how to connect one."""
-    if sys.stdin.isatty():
-        text = f"`{command}` waits for messages of {clients}; `{setup}` shows how to set that up. Ctrl-C stops it."
-        print(message(text, sys.stderr), file=sys.stderr)

@@ -1,26 +1,35 @@
-"""Opens the configuration and the record of the user for the commands, and gives the time zone of the times they show."""
+"""Opens the configuration and the record of the user for the commands.
+
+A home may belong to the public Hermes Agent, whose state.db (schema 12 and later) is only read. Commands that write open the
+record through `open_record`: on a terminal it offers to bring that program's sessions into `<home>/record.db`, a record of our
+own, and notes that file in config.yaml as store.path; elsewhere the error says what to run. Nothing else of it is touched.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from hermes.cli.output import progress
+from hermes.cli.output import note, progress, wrapped
 from hermes.config import Config, load_config
 from hermes.config.loading import RECORD
-from hermes.errors import HermesError
-from hermes.home import has_key_file
+from hermes.errors import HermesError, StoreReadOnly
+from hermes.home import default_database, get_hermes_home, has_key_file
+from hermes.texts import counted
 
 if TYPE_CHECKING:
     from datetime import tzinfo
     from pathlib import Path
 
     from hermes.store.api.session_db import SessionDB
+    from hermes.store.upkeep.check import AgentStore
 
 _CONFIG = "hermes.config"
 EVERY = 1 << 40  # a limit beyond any number of rows
@@ -103,3 +112,74 @@ def recover_drafts(db: SessionDB, session_id: str | None = None) -> None:
                 recover_abandoned(writer, one)
     except (HermesError, OSError):
         return  # e.g. a file that can only be read: what is stored can be shown all the same
+
+
+# ------------------------------------------------------------------------------------------------ a home of Hermes Agent
+
+
+AGENTS_RECORD = "record.db"
+
+
+def agents_home(config: Config) -> AgentStore | None:
+    """The store of Hermes Agent, if this home has no other one."""
+    from hermes.store.api.configured import store_file
+    from hermes.store.upkeep.check import agent_store
+
+    return agent_store(default_database()) if store_file(config) == default_database() else None
+
+
+def open_record(config: Config) -> SessionDB:
+    """The user's store, for writing; StoreReadOnly if nothing could be stored."""
+    from hermes.store.api.configured import open_configured
+
+    if (theirs := agents_home(config)) is not None:
+        settle(config, theirs)
+    db = open_configured(config)
+    if db.read_only:
+        db.close()
+        raise StoreReadOnly(f"{db.where} is read-only; `hermes doctor` shows why")
+    return db
+
+
+def settle(config: Config, theirs: AgentStore, *, agreed: bool = False) -> None:
+    """Bring the sessions of Hermes Agent into a record of our own, if the user agrees; StoreReadOnly if not."""
+    run = f"hermes sessions import {shlex.quote(str(theirs.path))}"
+    if not agreed:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise StoreReadOnly(
+                f"this home belongs to {theirs}, whose record is only read here; `{run}` brings it into a record of your own"
+            )
+        question = f"This home belongs to {theirs}. Bring them into a record of your own beside it?"
+        if not click.confirm(wrapped(question), default=True, err=True):
+            raise StoreReadOnly(
+                f"nothing was changed; reading works (`hermes sessions list`), and `{run}` brings the sessions in later"
+            )
+    record = get_hermes_home() / AGENTS_RECORD
+    sessions, messages = _bring(config, theirs, record)
+    from hermes.config.editing import set_value
+
+    set_value("store.path", AGENTS_RECORD)
+    config.store.path = AGENTS_RECORD
+    came = f"{counted(sessions, 'session')} with {counted(messages, 'message')}"
+    note(f"imported {came} into {record}; the files of Hermes Agent are unchanged")
+
+
+def _bring(config: Config, theirs: AgentStore, record: Path) -> tuple[int, int]:
+    """Import the sessions, except those that an interrupted import has stored already."""
+    from hermes.interop.arrivals import alone
+    from hermes.interop.histories import hermes_agent
+    from hermes.store.api.configured import open_configured
+
+    def sessions() -> Iterator[Mapping[str, Any]]:
+        with progress("importing", theirs.sessions) as step:
+            for number, found in enumerate(hermes_agent.read(theirs.path, None, []), 1):
+                yield found.session
+                step(number)
+
+    def refused(session: Mapping[str, Any], error: Exception) -> None:
+        note(f"session {session['id']} was not imported: {error}")
+
+    with open_configured(config, path=record) as db, alone(theirs.path):
+        counts = db.import_sessions(sessions(), update=True, refused=refused)
+        index(db)
+    return counts["sessions"], counts["messages"]

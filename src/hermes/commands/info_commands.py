@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.commands.registry import ALIASES, CHATS_ONLY, EDITOR, NOT_IN_EDITORS, TERMINAL, Host, command, known
-from hermes.commands.session_choice import message_count, tool_call_count
 from hermes.errors import InvalidInput
 from hermes.texts import content_text, counted, harmless, one_line, shortened_line
 from hermes.times import ago, clock, zone_of
 
 if TYPE_CHECKING:
+    from hermes.store.api.session_db import SessionDB
     from hermes.store.records.rows import MessageRow, SessionRow
-    from hermes.store.records.usage import SideUsage
+    from hermes.store.records.sessions import SideUsage
 
 LISTED = 10
 _CUT = 200
@@ -212,7 +212,7 @@ def search(host: Host, arguments: str) -> None:
 
 @command("recall", "[off | on]", "show what was recalled for your last message, or switch recall off here")
 def recall(host: Host, arguments: str) -> None:
-    from hermes.agent.recall.recall import last_recalled, recalled_text, switch_recall
+    from hermes.agent.recall import last_recalled, recalled_text, switch_recall
 
     word = arguments.strip().lower()
     if word in ("off", "on"):
@@ -267,8 +267,7 @@ def _entry(host: Host, session_id: str, when: float | None, name: str, width: in
 
 
 def _search(host: Host, words: str) -> str:
-    from hermes.agent.recall.excerpts import hits_by_session
-    from hermes.agent.recall.history_text import NEAREST
+    from hermes.agent.history import NEAREST, hits_by_session
 
     found, _ = hits_by_session(host.db, words, LISTED, 50, visible_to=host.user)
     if not found:
@@ -281,3 +280,31 @@ def _search(host: Host, words: str) -> str:
         "" if host.where == EDITOR else "\n\n/resume with an id (or its first characters) continues one of them."
     )
     return "\n".join(lines) + continuing
+
+
+def message_count(db: SessionDB, row: SessionRow) -> int:
+    """How many messages a session shows, including those it carries over from another one."""
+    return message_counts(db, [row])[0]
+
+
+def message_counts(db: SessionDB, rows: Sequence[SessionRow]) -> list[int]:
+    """How many messages each of these sessions shows, as `message_count` says."""
+    children = [row["id"] for row in rows if row["kind"] in ("branch", "compression")]
+    carried = db.carried_message_counts(children) if children else {}
+    return [int(row["message_count"] or 0) + carried.get(row["id"], 0) for row in rows]
+
+
+def tool_call_count(db: SessionDB, row: SessionRow) -> int:
+    """How many tool calls a session shows, including those in messages it carries over."""
+    if row["kind"] not in ("branch", "compression"):
+        return int(row["tool_call_count"] or 0)
+    calls = (one["tool_calls"] for one in db.get_messages(row["id"]))
+    return sum(len(one) if isinstance(one, list) else 1 for one in calls if one)
+
+
+ONESHOT = "oneshot"  # end_reason of a session of one question (`hermes -q`); continued, it ends with another reason
+
+
+def is_oneshot(row: Mapping[str, Any]) -> bool:
+    """Whether a session is a single question (`hermes -q`) that was not continued."""
+    return bool(row["end_reason"] == ONESHOT)

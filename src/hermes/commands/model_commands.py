@@ -197,7 +197,7 @@ def context_parts(host: Host) -> dict[str, int]:
 
 
 def _count(parts: dict[str, int], message: Mapping[str, Any]) -> None:
-    from hermes.agent.recall.history_text import SUMMARY_MARK
+    from hermes.agent.history import SUMMARY_MARK
 
     role = message.get("role")
     if role == "assistant":
@@ -235,8 +235,7 @@ def show(host: Host, arguments: str) -> None:
 
 def _output(host: Host, calls: dict[str, dict[str, Any]], row: MessageRow) -> str:
     """The whole output of a call; of a changed file the diff, which is not part of the message."""
-    from hermes.agent.tools.file_access import TOOLS, without_note
-    from hermes.agent.tools.file_tools import diff_of_call
+    from hermes.agent.tools.files import TOOLS, diff_of_call, without_note
 
     text = content_text(row["content"]).rstrip()
     if row["tool_name"] not in TOOLS:

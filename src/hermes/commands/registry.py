@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Protocol
 
 from hermes.errors import HermesError
@@ -200,6 +199,8 @@ def run_command(host: Host, line: str) -> bool:
 
 
 def _unknown(name: str, where: str) -> str:
+    from difflib import get_close_matches
+
     names = [one.name for one in known(where)]
     close = get_close_matches(name, names, n=1, cutoff=0.5) or [one for one in names if name and one.startswith(name)]
     hint = f"did you mean /{close[0]}?" if close else "/help lists them."

@@ -1,20 +1,29 @@
 """Commands that switch to another session (/new, /resume, /branch, /stop, /quit) or change this one (/title, /tag, /pin, /undo,
 /retry, /compress).
+
+`find` looks up the session that a user means. An exact id comes first, then a title, then an id prefix if it is unique. To
+resume, a title may be typed in any case or in part, and means the newest of its numbered family ("Bug" continues "Bug #2");
+from there the conversation continues at the end of its chain of compressions (`continued`). Every other command acts on the
+session with exactly that title.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from hermes.commands.info_commands import recent, session_lines, whole_number
+from hermes.commands.info_commands import message_count, recent, session_lines, whole_number
 from hermes.commands.registry import GATEWAY, NOT_IN_EDITORS, TERMINAL, TERMINAL_ONLY, Host, command
-from hermes.commands.session_choice import continued, find, message_count
 from hermes.errors import InvalidInput, TitleClash
 from hermes.store.records.titles import MAX_TITLE
+from hermes.store.text.index_text import fold
 from hermes.texts import content_text, counted, shortened_line
 
 if TYPE_CHECKING:
+    from hermes.store.api.session_db import SessionDB
     from hermes.store.records.rows import MessageRow
+    from hermes.store.records.visibility import User
 
 
 USER_EXIT = "user_exit"
@@ -69,7 +78,7 @@ def _arrived(host: Host, session_id: str) -> str:
 
 def _named(host: Host, words: str) -> str | None:
     if words.startswith("@") and host.where == TERMINAL:
-        from hermes.interop.other_programs import newest
+        from hermes.interop.programs import newest
 
         return continued(host.db, newest(host.db, words[1:], host.agent.cwd))
     found = find(host.db, words, visible_to=host.user, resuming=True)
@@ -130,7 +139,7 @@ def _branch_title(host: Host, title: str) -> str:
 
 @command("stop", "", "stop the agent and its background processes")
 def stop(host: Host, arguments: str) -> None:
-    from hermes.agent.tools.processes import background
+    from hermes.agent.tools.terminal import background
 
     host.agent.interrupt()
     running = [one for one in background(host.agent.context).processes.values() if one.status is None]
@@ -242,7 +251,7 @@ def undo(host: Host, arguments: str) -> None:
 
 def _offer_files(host: Host, undone: list[MessageRow]) -> None:
     """Offer to restore the files that the undone turns changed."""
-    from hermes.agent.tools.file_access import changes_in, put_back
+    from hermes.agent.tools.files import changes_in, put_back
 
     changes = changes_in(undone) if host.is_owner else []
     if not changes:
@@ -266,7 +275,7 @@ def exchanges(rows: list[MessageRow]) -> list[int]:
 
 def is_summary(row: MessageRow) -> bool:
     """Whether a message is the summary of a compressed part of a conversation."""
-    from hermes.agent.recall.history_text import SUMMARY_MARK
+    from hermes.agent.history import SUMMARY_MARK
 
     return row["role"] == "user" and content_text(row["content"]).startswith(SUMMARY_MARK)
 
@@ -300,3 +309,59 @@ def compress(host: Host, arguments: str) -> None:
         f"Compressed. The conversation continues as {new}" + (f' ("{name}")' if name else "") + ".\n"
         f"Nothing was deleted: all messages stay in {old}, and search finds them."
     )
+
+
+# ------------------------------------------------------------------------------------------ finding a session
+
+
+_SHOWN = 10  # candidates
+
+
+@dataclass(slots=True, frozen=True)
+class ChosenSession:
+    """The session that was found, or else the candidates, or similar titles."""
+
+    session_id: str | None
+    candidates: tuple[str, ...] = ()
+    more: bool = False  # there are more candidates than these
+    suggestions: tuple[str, ...] = ()
+
+
+def find(db: SessionDB, words: str, *, visible_to: User | None = None, resuming: bool = False) -> ChosenSession:
+    """Look a session up by id, title or id prefix; `resuming`: by the title as people type it."""
+    if words and db.get_session(words, visible_to=visible_to) is not None:
+        return ChosenSession(words)
+    titled = db.sessions_meant_by_title(words, visible_to=visible_to) if resuming else _titled(db, words, visible_to)
+    if len(titled) == 1:
+        return ChosenSession(titled[0])
+    candidates = db.session_ids_with_prefix(words, _SHOWN + 1, visible_to=visible_to) if words else []
+    if len(candidates) == 1:
+        return ChosenSession(candidates[0])
+    if candidates := titled or candidates:
+        return ChosenSession(None, candidates=tuple(candidates[:_SHOWN]), more=len(candidates) > _SHOWN)
+    return ChosenSession(None, suggestions=tuple(_alike(db, words, visible_to)))
+
+
+def _titled(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
+    """The session with exactly this title, as a title is stored."""
+    try:
+        title = db.sanitize_title(words)
+    except ValueError:  # too long for any title
+        return []
+    row = db.get_session_by_title(title, visible_to=visible_to) if title else None
+    return [] if row is None else [row["id"]]
+
+
+def _alike(db: SessionDB, words: str, visible_to: User | None) -> list[str]:
+    rows = db.list_sessions_rich(limit=500, order_by_last_active=True, visible_to=visible_to)
+    titles = [title for row in rows if (title := row["title"])]
+    folded = {fold(title): title for title in titles}
+    close = [folded[name] for name in get_close_matches(fold(words), list(folded), n=3, cutoff=0.4)]
+    close += [title for title in titles if words and fold(words) in fold(title) and title not in close]
+    return close[:3]
+
+
+def continued(db: SessionDB, session_id: str) -> str:
+    """The session that continues another one: the end of its chain of compressions, or the first after it with messages."""
+    tip = db.get_compression_tip(session_id)
+    return db.get_compression_tip(db.resolve_resume_session_id(tip))

@@ -15,13 +15,12 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from hermes import whole_files
+from hermes import home
 from hermes.config import settings_schema as table
 from hermes.config.loading import config_path, hidden, parse_config, read_text, unhidden
 from hermes.config.reading import check_text, composed, in_words
 from hermes.errors import ConfigError, InvalidInput
-from hermes.home import make_private
-from hermes.whole_files import sync_folder, write_whole
+from hermes.home import make_private, sync_folder, write_whole
 
 HEAD = """\
 # The configuration of Hermes Sessions. Every key has a default; only what differs needs to be set here.
@@ -249,7 +248,7 @@ def locked() -> Iterator[tuple[Path, str | None]]:
     target = Path(os.path.realpath(path))
     with ExitStack() as held:
         try:
-            held.enter_context(whole_files.locked(path.with_name(path.name + ".lock")))
+            held.enter_context(home.locked(path.with_name(path.name + ".lock")))
         except OSError as error:
             hint = "" if isinstance(error, TimeoutError) else "; fix its permissions"
             raise ConfigError(f"{path.parent} can't be written ({error.strerror}){hint}") from None

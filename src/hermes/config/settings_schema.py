@@ -217,7 +217,6 @@ class ApiServerSettings(Section):
     host: str = "127.0.0.1"
     port: Port = 8642
     token: str | None = None
-    keys: dict[str, str] = {}
 
 
 class WebSettings(Section):

@@ -24,8 +24,8 @@ from hermes.gateway.events import event_on, revision_on
 from hermes.gateway.flow.outbox import Delivery
 from hermes.gateway.flow.turns import start
 from hermes.gateway.logs import Masking
-from hermes.store.coordination.leases import holder_name, is_gone
-from hermes.store.gateway import connections
+from hermes.store import leases
+from hermes.store.leases import holder_name, is_gone
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -306,7 +306,7 @@ class Holding:
         """Hold the lease that says that this gateway runs, again and again if it was lost."""
         while True:
             try:
-                fence = await asyncio.to_thread(self._store.write, connections.join, self._holder, self._ttl)
+                fence = await asyncio.to_thread(self._store.join, self._holder, self._ttl)
             except HermesError as error:
                 _log.warning("could not record that this gateway runs: %s", error)
                 fence = None
@@ -320,21 +320,21 @@ class Holding:
             await asyncio.sleep(self._pause)
 
     async def _look(self) -> None:
-        holders = await asyncio.to_thread(self._store.read, connections.connected)
+        holders = await asyncio.to_thread(self._store.read, leases.connected)
         for name in self._names:
             holder = holders.get(name, self._holder)
             if name not in self._held and (holder == self._holder or is_gone(holder)):
                 await self._take(name)
 
     async def _take(self, name: str) -> None:
-        acquired = await asyncio.to_thread(self._store.write, connections.acquire, name, self._holder, self._ttl)
+        acquired = await asyncio.to_thread(self._store.take_connection, name, self._holder, self._ttl)
         if acquired is None:
             return
         token, dead = acquired
         if dead is not None:
-            number = await asyncio.to_thread(self._store.write, connections.free_leases_of, dead)
+            number = await asyncio.to_thread(self._store.free_process, dead)
             _log.warning("%s no longer serves %s; taking over (%d leases freed)", dead, name, number)
-        held = Held(self._store, (connections.connection_lease(name), token), self._ttl, self._gone)
+        held = Held(self._store, (leases.connection_lease(name), token), self._ttl, self._gone)
         self._held[name] = held
         start(self._keep(name, held), self._tasks)
 

@@ -40,7 +40,7 @@ from hermes.gateway.flow.replies import Replies
 from hermes.gateway.flow.turns import Turns, start
 from hermes.gateway.settings import STANDARD, Timings, listening, repeat
 from hermes.jobs.cron import Claimed, Part, Runner, claim_due
-from hermes.store.coordination.cron import CronDB
+from hermes.store.gateway.cron import CronDB
 from hermes.store.gateway.gateway_db import GatewayDB
 
 if TYPE_CHECKING:

@@ -74,8 +74,7 @@ def variable_ending(account: str | None) -> str:
 
 def setup_command(name: str) -> str:
     """The command that asks for the settings of "telegram" or "telegram/work"."""
-    platform, _, account = name.partition("/")
-    return f"hermes gateway setup {platform}" + (f" --account {account}" if account else "")
+    return f"hermes gateway setup {name}"
 
 
 def section_key(config: Config, name: str) -> str:

@@ -18,9 +18,9 @@ from hermes.errors import ConfigError, HermesError, MissingExtra
 from hermes.gateway.adapter import Adapter, Capabilities, Link
 from hermes.gateway.platforms import adapter_class
 from hermes.gateway.settings import PlatformSettings, listening, platform_settings, section_key
+from hermes.store import leases
 from hermes.store.api.session_db import Transactions
-from hermes.store.coordination.leases import holder_name, is_gone
-from hermes.store.gateway import connections
+from hermes.store.leases import holder_name, is_gone
 
 if TYPE_CHECKING:
     from hermes.config import Config
@@ -80,7 +80,7 @@ def check_work(made: Made, db: SessionDB, config: Config) -> None:
 
     That is the reason why a platform was left out (ConfigError, MissingExtra, PlatformRefused), or that none is enabled.
     """
-    from hermes.store.coordination.cron import CronDB
+    from hermes.store.gateway.cron import CronDB
 
     if not made.adapters and not made.api_server and not CronDB(db).jobs():
         raise next(iter(made.left_out.values()), ConfigError(_NOTHING))
@@ -112,7 +112,7 @@ def check_api_server(config: Config, *, insecure: bool = False) -> None:
         from hermes.serve.authorization import check_api
     except ImportError as error:
         raise MissingExtra("the API server", "serve") from error
-    check_api(config.api_server.host, config.api_server.token, config.api_server.keys, insecure=insecure)
+    check_api(config.api_server.host, config.api_server.token, insecure=insecure)
 
 
 def webhook(config: Config, home: Path, *, insecure: bool) -> tuple[Adapter, PlatformSettings]:
@@ -179,12 +179,12 @@ def running(db: SessionDB) -> list[Running]:
 
 
 def _alive(tx: Tx) -> list[Running]:
-    return list(dict.fromkeys(_running(name) for name in connections.gateways(tx) if not is_gone(name)))
+    return list(dict.fromkeys(_running(name) for name in leases.gateways(tx) if not is_gone(name)))
 
 
 def connected_by(db: SessionDB, platform: str) -> Running | None:
     """Which of several gateways is connected to a platform; None when there is only one, or none is."""
-    name = db.lease_holder(connections.connection_lease(platform)) if db.is_shared else None
+    name = db.lease_holder(leases.connection_lease(platform)) if db.is_shared else None
     return None if name is None else _running(name)
 
 
@@ -209,8 +209,8 @@ def announced(db: SessionDB) -> Iterator[None]:
         if others := [one for one in _alive(tx) if one != _running(name)]:
             who = f"process {others[0].process} on {others[0].host}"
             raise HermesError(f"a gateway is already running ({who}); `hermes gateway stop` stops it")
-        connections.free_all(tx, 0.0)  # what an earlier gateway of this file held is free at once
-        fence = connections.join(tx, 0.0, name, patience())
+        leases.free_gateways(tx)  # what an earlier gateway of this file held is free at once
+        fence = leases.join_gateways(tx, name, patience())
     assert fence is not None  # no other process has this name
     try:
         with renewing(Lease(db, fence, patience())):

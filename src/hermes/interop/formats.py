@@ -7,7 +7,8 @@ A format is a row here and a module with some of these functions:
     read(path: Path, folder: Path | None, problems: list[Problem]) -> Iterator[Found]    the sessions of a file; their
                                                                                     attachments go into the folder
     take(db: SessionDB, path: Path) -> dict[str, int]                               instead of read, where there is a quicker way
-    files(folder: Path) -> Iterator[Path]                                           the files of this format below a folder
+    files(folder: Path) -> Iterator[Path]                                           the files of this format below a folder;
+                                                                                    or a pattern of their names: FILES
     usual_places() -> list[Path]                                                    where the program keeps them
     kept_at(name: str, session: ExportedSession) -> Path                            where the program looks for a session of
                                                                                     this id; only with `writes` and `resume`
@@ -49,6 +50,7 @@ class Format:
     endings: tuple[str, ...] = ()  # file names that choose it, where the caller names no format
     aliases: tuple[str, ...] = ()
     writes: bool = False
+    writer: str = "write"  # the module's function that does
     reads: bool = False
     program: str = ""  # whose history it is; it grows there, so an import brings sessions that are here up to date
     by_folder: bool = True  # whether that program's sessions belong to folders
@@ -58,29 +60,51 @@ class Format:
         """The module, imported now."""
         return import_module(self.module)
 
+    def usual_places(self) -> list[Path]:
+        """The places where the program keeps them; none for an export, which lies where it was downloaded to."""
+        module = self.load()
+        return list(module.usual_places()) if hasattr(module, "usual_places") else []
 
-def _history(name: str, program: str, help_text: str, **more: Any) -> Format:
+    def files(self, places: Iterable[Path]) -> Iterator[Path]:
+        """The files of this format in some places, of which each is a folder, or a file itself; some may not be there."""
+        module = self.load()
+        for place in places:
+            if place.is_dir():
+                yield from module.files(place) if hasattr(module, "files") else sorted(place.rglob(module.FILES))
+            elif place.is_file():
+                yield place
+
+
+def _history(name: str, program: str, help_text: str, resume: str = "", **more: Any) -> Format:
     module = f"hermes.interop.histories.{name.replace('-', '_')}"
-    return Format(name=name, module=module, help=help_text, program=program, reads=True, **more)
+    return Format(name=name, module=module, help=help_text, program=program, resume=resume, reads=True, **more)
+
+
+def _document(name: str, help_text: str, *endings: str, **more: Any) -> Format:
+    module = "hermes.interop.documents"
+    return Format(
+        name=name, module=module, help=help_text, endings=endings, writes=True, writer=f"write_{name}", **more
+    )
 
 
 # The order in which files are sniffed.
 BUILT_IN = (
-    Format(name="markdown", module="hermes.interop.markdown", help="to read and print", endings=(".md", ".markdown"),
-           aliases=("md",), writes=True),
-    Format(name="html", module="hermes.interop.html", help="one page with pictures", endings=(".html", ".htm"), writes=True),
-    _history("claude-code", "Claude Code", "sessions of Claude Code", aliases=("claude",), writes=True, resume="claude --resume"),
-    _history("codex", "Codex CLI", "rollouts of Codex CLI", writes=True, resume="codex resume"),
-    _history("gemini", "Gemini CLI", "chats of Gemini CLI", resume="gemini --resume"),
-    _history("qwen", "Qwen Code", "sessions of Qwen Code", resume="qwen --resume"),
-    _history("copilot", "GitHub Copilot CLI", "sessions of GitHub Copilot CLI", resume="copilot --resume"),
-    _history("kimi", "Kimi Code", "sessions of Kimi Code", resume="kimi --session"),
-    _history("grok", "Grok Build", "sessions of Grok Build", resume="grok --resume"),
+    _document("markdown", "to read and print", ".md", ".markdown", aliases=("md",)),
+    _document("html", "one page with pictures", ".html", ".htm"),
+    _history(
+        "claude-code", "Claude Code", "sessions of Claude Code", "claude --resume", aliases=("claude",), writes=True
+    ),
+    _history("codex", "Codex CLI", "rollouts of Codex CLI", "codex resume", writes=True),
+    _history("gemini", "Gemini CLI", "chats of Gemini CLI", "gemini --resume"),
+    _history("qwen", "Qwen Code", "sessions of Qwen Code", "qwen --resume"),
+    _history("copilot", "GitHub Copilot CLI", "sessions of GitHub Copilot CLI", "copilot --resume"),
+    _history("kimi", "Kimi Code", "sessions of Kimi Code", "kimi --session"),
+    _history("grok", "Grok Build", "sessions of Grok Build", "grok --resume"),
     _history("cline", "Cline", "tasks of Cline, Roo Code and Kilo Code"),
-    _history("opencode", "OpenCode", "OpenCode's database, storage folder or export", resume="opencode --session"),
-    _history("goose", "Goose", "Goose's database or session files", resume="goose session --resume --session-id"),
+    _history("opencode", "OpenCode", "OpenCode's database, storage folder or export", "opencode --session"),
+    _history("goose", "Goose", "Goose's database or session files", "goose session --resume --session-id"),
     _history("llm", "llm", "the log of llm", by_folder=False),
-    _history("pi", "Pi", "sessions of Pi, Oh My Pi and OpenClaw", writes=True, resume="pi --session"),
+    _history("pi", "Pi", "sessions of Pi, Oh My Pi and OpenClaw", "pi --session", writes=True),
     _history("cursor", "Cursor", "conversations of Cursor, the editor and the command line"),
     _history("vscode-copilot", "VS Code Copilot Chat", "chats of Copilot in VS Code and its kin"),
     _history("zed", "Zed", "Zed's conversations"),
@@ -89,10 +113,18 @@ BUILT_IN = (
     _history("hermes-agent", "Hermes Agent", "Hermes Agent's state.db", by_folder=False),
     _history("chatgpt", "ChatGPT", "ChatGPT's data export", by_folder=False),
     _history("claude-ai", "Claude.ai", "Claude.ai's data export", by_folder=False),
-    Format(name="database", module="hermes.interop.database", help="a state.db of this program or an older one", reads=True),
-    Format(name="jsonl", module="hermes.interop.jsonl", help="complete, can be imported again",
-           endings=(".jsonl", ".ndjson", ".json"), writes=True, reads=True),
-)  # fmt: skip
+    Format(
+        name="database", module="hermes.interop.database", help="a state.db of this program or an older one", reads=True
+    ),
+    Format(
+        name="jsonl",
+        module="hermes.interop.jsonl",
+        help="complete, can be imported again",
+        endings=(".jsonl", ".ndjson", ".json"),
+        writes=True,
+        reads=True,
+    ),
+)
 DEFAULT = "jsonl"
 
 
@@ -169,27 +201,17 @@ def found_in(folder: Path) -> Iterator[tuple[Format, Path]]:
     """The histories of other programs below a folder, each file once."""
     seen: set[Path] = set()
     for history in histories():
-        module = history.load()
-        for path in module.files(folder):
-            if path not in seen and module.sniff(path):
+        for path in history.files([folder]):
+            if path not in seen and history.load().sniff(path):
                 seen.add(path)
                 yield history, path
-
-
-def files_at(module: ModuleType, places: Iterable[Path]) -> Iterator[Path]:
-    """The files of a format in some places, of which each is a folder, or a file itself; some may not be there."""
-    for place in places:
-        if place.is_dir():
-            yield from module.files(place)
-        elif place.is_file():
-            yield place
 
 
 def found_here() -> Iterator[tuple[Format, Path]]:
     """The histories of other programs in the usual places of this machine."""
     for history in histories():
-        module = history.load()
-        yield from ((history, path) for path in files_at(module, module.usual_places()) if module.sniff(path))
+        found = history.files(history.usual_places())
+        yield from ((history, path) for path in found if history.load().sniff(path))
 
 
 def described(*, reading: bool) -> str:
@@ -200,5 +222,5 @@ def described(*, reading: bool) -> str:
 
 def written(chosen: Format, export: Export) -> Iterator[bytes]:
     """The bytes of an export."""
-    pieces: Iterator[bytes] = chosen.load().write(export)
+    pieces: Iterator[bytes] = getattr(chosen.load(), chosen.writer)(export)
     return pieces

@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -69,6 +69,7 @@ def compact(value: Any) -> str:
 
 
 _MILLISECONDS = 1e11  # a time above this is in milliseconds: in seconds it would be in the year 5138
+TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
 FIRST, LAST = -62_135_596_800.0, 253_402_300_799.0  # seconds since 1970: the years 1 to 9999
 
 
@@ -109,12 +110,20 @@ class Record(dict[str, Any]):
 
     def count(self, key: str) -> int | None:
         """A number of tokens, or None."""
-        return count(self.get(key))
+        value = self.number(key)
+        return int(value) if value is not None and 0 <= value < 1 << 63 else None
 
-    def counts(self, names: Mapping[str, str], *, with_cached: bool = False) -> dict[str, int]:
-        """The known token counts by our names, which `names` maps to theirs. `with_cached`: the program counts what the model's
-        cache had as sent, too."""
-        found = {ours: number for ours, theirs in names.items() if (number := self.count(theirs)) is not None}
+    def number(self, key: str) -> float | None:
+        """A number, such as a cost, or None."""
+        value = self.get(key)
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def counts(self, keys: Sequence[str], *, with_cached: bool = False) -> dict[str, int]:
+        """The known token counts by our names; `keys` are the program's, in the order of `TOKENS` ("": it has no such count).
+
+        `with_cached`: the program counts what the model's cache had as sent, too.
+        """
+        found = {name: number for name, key in zip(TOKENS, keys) if (number := self.count(key)) is not None}
         if with_cached and "input_tokens" in found:
             found["input_tokens"] = max(0, found["input_tokens"] - found.get("cache_read_tokens", 0))
         return found
@@ -145,13 +154,6 @@ def seconds(value: Any) -> float | None:
         except ValueError:
             return None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-
-
-def count(value: Any) -> int | None:
-    """A number of tokens, or None."""
-    return (
-        int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
-    )
 
 
 class Reading:

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes.errors import InvalidInput, StoreLocked
-from hermes.home import key_file
-from hermes.store.encryption import keys
-from hermes.store.exchange.sync.replica import Replica
-from hermes.whole_files import sync_folder, write_whole
+from hermes.home import key_file, sync_folder, write_whole
+from hermes.store import keys
+from hermes.store.exchange.replica import Replica
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hermes.errors import InvalidInput
-from hermes.whole_files import sync_folder
+from hermes.home import sync_folder
 
 COMPLETIONS = "/v1/chat/completions"
 _ROLES = ("user", "assistant", "tool")

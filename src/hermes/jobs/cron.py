@@ -1,6 +1,6 @@
 """Scheduled prompts: finds those that are due, and runs them.
 
-A run is a turn in a session of the source `cron`. It is claimed before it begins (hermes.store.coordination.cron), and if
+A run is a turn in a session of the source `cron`. It is claimed before it begins (hermes.store.gateway.cron), and if
 its process dies, another continues it: the prompt is stored once, and the reply is stored and delivered once.
 """
 
@@ -19,17 +19,17 @@ from hermes.agent.leases import Lease, renewing
 from hermes.agent.loop import Agent
 from hermes.agent.turn import Done, Stop
 from hermes.errors import Fenced, HermesError, InvalidInput
-from hermes.store.coordination.cron import DONE, FAILED, Job, Run, lease_of
-from hermes.store.coordination.leases import holder_name
+from hermes.home import write_whole
+from hermes.store.gateway.cron import DONE, FAILED, Job, Run, lease_of
+from hermes.store.leases import holder_name
 from hermes.texts import shortened_line
 from hermes.times import next_time
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.agent.models.model import Model
     from hermes.agent.tools.tool import Tool
     from hermes.config import Config
-    from hermes.store.coordination.cron import CronDB
+    from hermes.store.gateway.cron import CronDB
     from hermes.store.gateway.outbox import Outgoing
 
 SOURCE = "cron"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from hermes.agent.leases import Lease, renewing
 from hermes.errors import HermesError, StoreClosed, StoreGone
-from hermes.interop.history_watch import HistoryWatcher, usual_places
-from hermes.store.coordination.leases import holder_name
+from hermes.interop.programs import HistoryWatcher, usual_places
+from hermes.store.leases import holder_name
 
 if TYPE_CHECKING:
     from hermes.interop.formats import Format, Problem

@@ -7,7 +7,6 @@ used for this machine (Host; DNS rebinding), and the page's origin (Origin).
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -17,7 +16,6 @@ from hermes.errors import ConfigError
 from hermes.serve.http import is_loopback
 from hermes.serve.http_messages import ApiError
 
-CALLER = "hermes.caller"
 _OPEN = frozenset({"/health"})  # reveals only that the server runs
 
 
@@ -40,69 +38,41 @@ def check_reach(host: str, secret: str | None, insecure: bool, *, what: str, hin
         )
 
 
-def check_api(
-    host: str, token: str | None, keys: Mapping[str, str] | None = None, *, insecure: bool = False
-) -> dict[str | None, str]:
-    """The secrets of the API server by the name of their key (None: the owner's token).
-
-    ConfigError when strangers could use it on this address, or two callers could not be distinguished.
-    """
-    secrets: dict[str | None, str] = {
-        None: (token or "").strip(),
-        **{name: one.strip() for name, one in (keys or {}).items()},
-    }
+def check_api(host: str, token: str | None, *, insecure: bool = False) -> str:
+    """The token of the API server, "" for none; ConfigError when strangers could use it on this address."""
+    secret = (token or "").strip()
     hint = "set api_server.token, or listen on 127.0.0.1 (or pass --insecure)"
-    for name, secret in secrets.items():
-        if name is not None and (not secret or not name.strip()):
-            raise ConfigError(f"api_server.keys.{name} is empty: every key has a name and a token")
-        if secret or (name is None and len(secrets) == 1):
-            check_reach(
-                host, secret or None, insecure, what="the API server",
-                hint=hint if name is None else f"make api_server.keys.{name} longer",
-            )  # fmt: skip
-    found = {name: secret for name, secret in secrets.items() if secret}
-    if len(set(found.values())) < len(found):
-        raise ConfigError(
-            "two of api_server.token and api_server.keys are the same, so callers could not be distinguished"
-        )
-    return found
+    check_reach(host, secret or None, insecure, what="the API server", hint=hint)
+    return secret
 
 
 class Guard:
-    """An application behind bearer tokens; without tokens only local programs have access (or everyone: `is_open`).
+    """An application behind a bearer token; without one only local programs have access (or everyone: `is_open`)."""
 
-    The name of the key a request came with is in its scope, as CALLER; None is the owner.
-    """
-
-    def __init__(self, app: ASGIApp, secrets: Mapping[str | None, str], *, is_open: bool = False) -> None:
-        self._app = app
-        self._secrets = {name: secret.encode() for name, secret in secrets.items()}
-        self._is_open = is_open
+    def __init__(self, app: ASGIApp, token: str, *, is_open: bool = False) -> None:
+        self._app, self._token, self._is_open = app, token.encode(), is_open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in _OPEN:
             try:
-                scope[CALLER] = self._caller(Headers(scope=scope))
+                self._check(Headers(scope=scope))
             except ApiError as problem:
                 await problem.response()(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _caller(self, headers: Headers) -> str | None:
-        """The caller's key; ApiError without access."""
-        if not self._secrets:
+    def _check(self, headers: Headers) -> None:
+        """ApiError without access."""
+        kind, _, shown = headers.get("authorization", "").partition(" ")
+        if not self._token:
             if not self._is_open and (problem := from_elsewhere(headers)) is not None:
                 raise problem
-            return None
-        kind, _, shown = headers.get("authorization", "").partition(" ")
-        token = shown.strip().encode("latin-1", "replace")
-        # All are always compared: the time taken reveals nothing.
-        matching = [name for name, secret in self._secrets.items() if hmac.compare_digest(token, secret)]
-        if kind.lower() == "bearer" and matching:
-            return matching[0]
-        if not shown:
+        elif not shown:
             raise ApiError(401, "a token is needed: Authorization: Bearer TOKEN", code="missing_api_key")
-        raise ApiError(401, "wrong token", code="invalid_api_key")
+        elif kind.lower() != "bearer" or not hmac.compare_digest(
+            shown.strip().encode("latin-1", "replace"), self._token
+        ):
+            raise ApiError(401, "wrong token", code="invalid_api_key")
 
 
 def from_elsewhere(headers: Headers) -> ApiError | None:

@@ -199,9 +199,7 @@ def _bound(host: str, port: int) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"{host!r} is not an address of this machine ({error}); check `host` in config.yaml"
-        ) from None
+        raise ConfigError(f"{host!r} is not an address here ({error}); check `host` in config.yaml") from None
     made: list[socket.socket] = []
     problem = 0
     for family, _, _, _, address in dict.fromkeys(found):

@@ -21,23 +21,23 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.stdio import stdio_server
-from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, ToolAnnotations
+from mcp.types import ToolAnnotations
 from pydantic import Field, ValidationError
 
 from hermes import __version__
-from hermes.agent.recall.excerpts import OWN_SPEAKER, hits_by_session
-from hermes.agent.recall.history_text import (
+from hermes.agent.history import (
     NEAREST,
     NOTE,
+    OWN_SPEAKER,
     PER_MESSAGE,
     as_json,
     fitted,
+    hits_by_session,
     message_entry,
     quoted,
     when,
 )
-from hermes.commands.session_choice import find
+from hermes.commands.session_commands import find
 from hermes.config import suggestion
 from hermes.errors import HermesError, InvalidInput, SessionNotFound, TitleClash
 from hermes.texts import encodable, shortened, shortened_line, text_tokens
@@ -88,22 +88,20 @@ class _RecordServer(MCPServer[Any]):
             raise ToolError(f"{name} has no argument {unknown!r}{_known(unknown, known)}")
         try:
             return await super().call_tool(name, arguments, context)
-        except (
-            ToolError
-        ) as error:  # the library's frame around the cause stays here, and so does its documentation's address
+        except ToolError as error:  # the library's frame around the cause and its documentation's address stay here
             cause = error.__cause__
             if isinstance(cause, ValidationError):
                 first = cause.errors(include_url=False)[0]
                 raise ToolError(f"{first['loc'][0]}: {first['msg']}") from None
             raise (cause if isinstance(cause, ToolError) else error) from None
 
-    async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None, context: Any = None) -> Any:
-        raise MCPError(code=INVALID_PARAMS, message=f"unknown prompt {name!r}")  # else the library logs a crash
-
     async def run_stdio_async(self) -> None:
         lines: Any = _requests()
-        async with stdio_server(stdin=lines) as (read, write):
-            await self._lowlevel_server.run(read, write, self._lowlevel_server.create_initialization_options())
+        try:
+            async with stdio_server(stdin=lines) as (read, write):
+                await self._lowlevel_server.run(read, write, self._lowlevel_server.create_initialization_options())
+        except* BrokenPipeError:
+            pass  # the client is gone
 
 
 async def _requests() -> AsyncIterator[str]:
@@ -185,7 +183,7 @@ class Record:
 
     def recall(self, message: Annotated[str, Field(description="The user's message, as it was written.")]) -> str:
         """What earlier conversations say about a message: the closest passages of at most three. Call it first for a task."""
-        from hermes.agent.recall import recall
+        from hermes.agent import recall
 
         found = recall.recall(self._db, message, current=None, visible_to=self._user)
         text = recall.recalled_text(found.passages) if found is not None else ""
@@ -241,10 +239,8 @@ class Record:
             raise InvalidInput(f"message {around_message_id} is not in session {session_id}")
         near = range(max(0, place - window), min(len(rows), place + window + 1))
         # The requested message comes first, then its neighbours: those that do not fit are the farthest.
-        order_around = sorted(near, key=lambda number: abs(number - place))
-        entries = (
-            (one, message_entry(rows[one], _LARGEST * 4 if one == place else PER_MESSAGE)) for one in order_around
-        )
+        nearest = sorted(near, key=lambda number: abs(number - place))
+        entries = ((one, message_entry(rows[one], _LARGEST * 4 if one == place else PER_MESSAGE)) for one in nearest)
         return fitted(head, "messages", entries, max_tokens, {"messages": len(near)})
 
     def _parts(self, session_id: str) -> list[str]:
@@ -277,10 +273,9 @@ class Record:
             {**self._headline(row["id"]), "messages": row["message_count"], "begins": quoted(row["preview"] or "")}
             for row in rows[:limit]
         )
+        head, there = {"note": NOTE}, {"sessions": len(rows)}
         is_all = len(rows) < limit + _COUNTED
-        return fitted(
-            {"note": NOTE}, "sessions", enumerate(entries), max_tokens, {"sessions": len(rows)}, is_all=is_all
-        )
+        return fitted(head, "sessions", enumerate(entries), max_tokens, there, is_all=is_all)
 
     def why(
         self, where: Annotated[str, Field(description="FILE, FILE:LINE or FILE:LINE-LINE; an absolute path is best.")],
@@ -294,14 +289,14 @@ class Record:
         path, lines = parsed(where, Path.cwd() if is_local else None)
         answer = why(self._db, path, lines, tests=tests, limit=100, visible_to=self._user, is_local=is_local)
         head = {"note": NOTE, **{key: value for key, value in answer.items() if key != "changes"}}
-        entries = (
-            {**one, "title": quoted(one["title"]) if one["title"] else None, "time": when(one["time"]),
-             "request": quoted(one["request"]), "text": quoted(one["words"]),
-             **({"tests": [{**run, "command": quoted(run["command"])} for run in one["tests"]]} if tests else {})}
-            for one in answer["changes"]
-        )  # fmt: skip
-        changes = ({key: value for key, value in one.items() if key != "words"} for one in entries)
-        return fitted(head, "changes", enumerate(changes), max_tokens, {"changes": len(answer["changes"])})
+        entries = []
+        for one in answer["changes"]:
+            entry: dict[str, Any] = {**one, "time": when(one["time"]), "request": quoted(one["request"])}
+            entry |= {"title": quoted(one["title"]) if one["title"] else None, "text": quoted(entry.pop("words"))}
+            if tests:
+                entry["tests"] = [{**run, "command": quoted(run["command"])} for run in one["tests"]]
+            entries.append(entry)
+        return fitted(head, "changes", enumerate(entries), max_tokens, {"changes": len(entries)})
 
     def session_stats(self) -> str:
         """How many conversations and messages there are, by source."""

@@ -37,7 +37,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route as HttpRoute
 
-from hermes.agent.recall.history_text import CLOSE, OPEN, between_marks, defused
+from hermes.agent.history import CLOSE, OPEN, between_marks, defused
 from hermes.errors import ConfigError
 from hermes.serve.authorization import check_reach, from_elsewhere
 from hermes.serve.http_messages import ApiError, parse_json, read_body, unforeseen
@@ -48,9 +48,8 @@ TOLERANCE = 300.0  # seconds a signed time may be off
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _STAMP_IN_ID = re.compile(r"\.\d{9,}(?:\.|$)")
 _LONGEST_ID = 200
-Check = Callable[
-    [Mapping[str, str], bytes, str, float], str
-]  # of the headers, the body, the secret and the time: its id
+# Of the headers, the body, the secret and the time: the id of the delivery.
+Check = Callable[[Mapping[str, str], bytes, str, float], str]
 _NAMES = ("webhook-id", "svix-id", "x-github-delivery", "idempotency-key", "x-gitlab-event-uuid")
 
 
@@ -240,54 +239,44 @@ def webhook_app(
 
     Routes without a secret accept programs of this machine, or everyone (`is_open`).
     """
-    hooks = _Hooks(routes, keep, log, is_open, slowest)
-    arrive = HttpRoute("/webhooks/{name}", hooks.arrive, methods=["POST"])
-    return Starlette(routes=[HttpRoute("/health", _health, methods=["GET"]), arrive])
+
+    async def arrive(request: Request) -> JSONResponse:
+        route = routes.get(request.path_params["name"])
+        if route is None:
+            return _answer(404, "unknown webhook")
+        try:
+            body = await read_body(request, LARGEST, slowest)
+            delivery = _authenticated(route, request.headers, body, is_open)
+            payload = await asyncio.to_thread(_payload, request.headers, body)
+            text = await asyncio.to_thread(prompt_for, route.name, route.prompt, payload, request.headers)
+        except ApiError as problem:
+            if problem.status == 401:
+                log.warning("webhook %s: refused a delivery: %s", route.name, problem.message)
+            return _answer(problem.status, problem.message)
+        try:
+            sent_as = request.headers.get("x-github-delivery")
+            await keep(Arrived(route, f"{route.name}:{delivery}", text, sent_as))
+        except Exception as error:  # it is not stored: the sender must send it again
+            unforeseen(error)
+            return _answer(503, "the delivery could not be stored; send it again", {"Retry-After": "5"})
+        return JSONResponse({"status": "accepted"}, status_code=202)
+
+    route = HttpRoute("/webhooks/{name}", arrive, methods=["POST"])
+    return Starlette(routes=[HttpRoute("/health", _health, methods=["GET"]), route])
 
 
 async def _health(request: Request) -> JSONResponse:
     return JSONResponse({"status": "ok"})
 
 
-@dataclass(slots=True)
-class _Hooks:
-    routes: Mapping[str, WebhookRoute]
-    keep: Keep
-    log: Log
-    is_open: bool
-    slowest: float
-
-    async def arrive(self, request: Request) -> JSONResponse:
-        """One delivery."""
-        route = self.routes.get(request.path_params["name"])
-        if route is None:
-            return _answer(404, "unknown webhook")
-        try:
-            body = await read_body(request, LARGEST, self.slowest)
-            delivery = self._authenticated(route, request.headers, body)
-            return await self._accepted(route, delivery, request.headers, body)
-        except ApiError as problem:
-            if problem.status == 401:
-                self.log.warning("webhook %s: refused a delivery: %s", route.name, problem.message)
-            return _answer(problem.status, problem.message)
-
-    def _authenticated(self, route: WebhookRoute, headers: Headers, body: bytes) -> str:
-        if route.secret is not None:
-            return verify(headers, body, route.secret, time.time(), scheme=route.scheme)
-        if not self.is_open and (problem := from_elsewhere(headers)) is not None:
-            raise problem
-        named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
-        return named or secrets.token_hex(16)  # its sender's own id, else a new one
-
-    async def _accepted(self, route: WebhookRoute, delivery: str, headers: Headers, body: bytes) -> JSONResponse:
-        payload = await asyncio.to_thread(_payload, headers, body)
-        text = await asyncio.to_thread(prompt_for, route.name, route.prompt, payload, headers)
-        try:
-            await self.keep(Arrived(route, f"{route.name}:{delivery}", text, headers.get("x-github-delivery")))
-        except Exception as error:  # it is not stored: the sender must send it again
-            unforeseen(error)
-            return _answer(503, "the delivery could not be stored; send it again", {"Retry-After": "5"})
-        return JSONResponse({"status": "accepted"}, status_code=202)
+def _authenticated(route: WebhookRoute, headers: Headers, body: bytes, is_open: bool) -> str:
+    """The id of a delivery; ApiError for one that is not its sender's."""
+    if route.secret is not None:
+        return verify(headers, body, route.secret, time.time(), scheme=route.scheme)
+    if not is_open and (problem := from_elsewhere(headers)) is not None:
+        raise problem
+    named = next((headers[name] for name in _NAMES if 0 < len(headers.get(name, "")) <= _LONGEST_ID), None)
+    return named or secrets.token_hex(16)  # its sender's own id, else a new one
 
 
 def _payload(headers: Headers, body: bytes) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hermes.agent.tools.processes import background
+from hermes.agent.tools.terminal import background
 from hermes.agent.tools.tool import Context
 from hermes.config import Config
 

@@ -13,8 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.file_access import changes_in, put_back
-from hermes.agent.tools.file_tools import FILE_TOOLS, patched
+from hermes.agent.tools.files import FILE_TOOLS, changes_in, patched, put_back
 from hermes.agent.tools.permission import HERE, Answer, free_folder
 from hermes.agent.tools.tool import FOR_EVERYONE, Context
 from hermes.errors import ToolDeclined, ToolError

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hermes.agent.tools.processes import Output, Process, background, process
-from hermes.agent.tools.terminal import terminal
+from hermes.agent.tools.terminal import Output, Process, background, process, terminal
 from hermes.agent.tools.tool import Context
 from hermes.errors import ToolError
 from hermes.texts import readable, without_middle
@@ -123,11 +122,11 @@ def test_endless_output_does_not_fill_the_memory(context: Context) -> None:
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        ({}, "command must be a text"),
-        ({"command": ""}, "command must be a text"),
-        ({"command": 5}, "command must be a text"),
-        ({"command": "ls", "timeout": "soon"}, "timeout must be a number"),
-        ({"command": "ls", "background": "maybe"}, "background must be true or false"),
+        ({}, "command"),
+        ({"command": ""}, "command"),
+        ({"command": 5}, "command"),
+        ({"command": "ls", "timeout": "soon"}, "timeout"),
+        ({"command": "ls", "background": "maybe"}, "background"),
         ({"command": "ls\0"}, "null characters"),
         ({"command": "ls", "workdir": "a\0b"}, "does not exist"),
     ],
@@ -265,7 +264,7 @@ def test_an_unknown_process_is_named(context: Context) -> None:
     run(context, "true", background=True)
     with pytest.raises(ToolError, match="no background process 9; there are: 1"):
         process.run(context, {"action": "read", "id": 9})
-    with pytest.raises(ToolError, match="action must be one of"):
+    with pytest.raises(ToolError, match="action"):
         process.run(context, {"action": "write"})
 
 

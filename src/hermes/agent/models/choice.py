@@ -45,7 +45,7 @@ _DEFAULTS = {servers.OPENAI: "gpt-5-mini", servers.OPENROUTER: "openrouter/auto"
 
 def choose_model(config: Config, db: SessionDB) -> Model:
     """The model that answers, by the configuration and by what is available. ConfigError when the configured one is not."""
-    from hermes.agent.models.extractive import ExtractiveModel
+    from hermes.agent.models.offline import ExtractiveModel
 
     return language_model(config, db) or ExtractiveModel(db)
 
@@ -68,7 +68,7 @@ def language_model(config: Config, db: SessionDB | None = None) -> Model | None:
                 " or model.base_url, or start a local server that has it; `hermes model` lists what there is"
             )
     if name != "extractive":
-        from hermes.agent.models.embedded import EmbeddedModel, find_model
+        from hermes.agent.models.offline import EmbeddedModel, find_model
 
         path = find_model(home)
         if path is not None:

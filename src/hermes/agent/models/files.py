@@ -26,10 +26,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hermes.errors import InvalidInput, ModelError, ModelUnreachable
-from hermes.home import get_hermes_home, make_private
-from hermes.store.coordination.leases import is_gone
-from hermes.store.search.meaning.encoders import ARCTIC_FILE, ARCTIC_SIZE, ARCTIC_WORDS_FILE, ARCTIC_WORDS_SIZE
-from hermes.whole_files import sync_folder
+from hermes.home import get_hermes_home, make_private, sync_folder
+from hermes.store.leases import is_gone
+from hermes.store.search.encoders import ARCTIC_FILE, ARCTIC_SIZE, ARCTIC_WORDS_FILE, ARCTIC_WORDS_SIZE
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes that have arrived and their total."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -235,37 +235,17 @@ def without_thinking(text: str) -> str:
     return _THINKING_OPEN.sub("", text).strip()
 
 
-def in_parallel(
-    jobs: Sequence[Callable[[], str]],
-    *,
-    workers: int,
-    seconds: float,
-    cancelled: Callable[[], bool] | None = None,
-) -> list[str | Exception | None]:
-    """Run the jobs, at most `workers` at a time; returns their answers: an error in its place, None after the timeout.
+def in_parallel(jobs: Sequence[Callable[[], str]], *, workers: int) -> list[str | Exception]:
+    """Run the jobs, at most `workers` at a time; returns their answers, or errors in their places.
 
-    Threads that don't return in time are abandoned: they are daemons and start nothing new.
+    A job ends by itself when it takes too long, or is cancelled (`Model.complete`).
     """
-    answers: list[str | Exception | None] = [None] * len(jobs)
-    places, stopped = threading.Semaphore(max(1, workers)), threading.Event()
 
-    def work(number: int) -> None:
-        with places:
-            if not stopped.is_set():
-                try:
-                    answers[number] = jobs[number]()
-                except Exception as error:  # the caller decides what an error means for its part
-                    answers[number] = error
+    def answer(job: Callable[[], str], context: Context) -> str | Exception:
+        try:
+            return context.run(job)
+        except Exception as error:  # the caller decides what an error means for its part
+            return error
 
-    threads = [
-        threading.Thread(target=copy_context().run, args=(work, n), daemon=True, name=f"hermes-side-task-{n}")
-        for n in range(len(jobs))
-    ]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + seconds
-    for thread in threads:
-        while thread.is_alive() and time.monotonic() < end and not (cancelled is not None and cancelled()):
-            thread.join(min(0.1, max(0.0, end - time.monotonic())))
-    stopped.set()
-    return list(answers)
+    with ThreadPoolExecutor(max(1, workers), "hermes-side-task") as crew:
+        return list(crew.map(answer, jobs, [copy_context() for _ in jobs]))

@@ -211,7 +211,7 @@ def explained(error: Exception, where: str) -> ModelError:
             f"cannot reach {where} ({_cause(error)}); check your network connection and model.base_url"
         )
     if isinstance(error, ImportError):
-        from hermes.install_line import SOCKS, pip_line
+        from hermes.errors import SOCKS, pip_line
 
         return ModelUnreachable(f"the SOCKS proxy that ALL_PROXY names needs a library: {pip_line(SOCKS)}")
     if isinstance(error, httpx.TransportError):

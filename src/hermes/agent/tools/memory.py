@@ -11,10 +11,12 @@ import os
 import re
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from hermes.agent.tools.file_access import explained, locked_folder, read_own, write_own
-from hermes.agent.tools.tool import Context, Tool, argument, choice_argument, parameters, text_argument
+from msgspec import Meta, Struct
+
+from hermes.agent.tools.files import explained, locked_folder, read_own, write_own
+from hermes.agent.tools.tool import Context, tool
 from hermes.errors import ToolError
 from hermes.texts import counted, one_line, shortened
 
@@ -62,12 +64,18 @@ def _entries(text: str) -> list[str]:
     return [_entry(line) for line in text.split("\n") if _is_entry(line)]
 
 
-def _run_memory(context: Context, arguments: dict[str, Any]) -> str:
-    action = choice_argument(arguments, "action", ("add", "replace", "remove"))
-    target = choice_argument(arguments, "target", tuple(FILES), "memory")
+class _MemoryChange(Struct):
+    action: Literal["add", "replace", "remove"]
+    target: Annotated[Literal["memory", "user"], Meta(description="Which file; memory if not said.")] = "memory"
+    text: Annotated[str, Meta(description="The entry to add, or the new text of the replaced one.")] = ""
+    old_text: Annotated[str, Meta(description="A part of the entry to replace or remove.")] = ""
+
+
+def _run_memory(context: Context, arguments: _MemoryChange) -> str:
+    target = arguments.target
     with locked_folder(context.home / "memories"):
         text = _read(context.home, target)
-        changed, summary = _changed(context, text, target, action, arguments)
+        changed, summary = _changed(context, text, arguments)
         if len(changed) > max(LIMITS[target], len(text)):
             raise ToolError(
                 f"{FILES[target]} would have {len(changed):,} characters and may have {LIMITS[target]:,};"
@@ -79,11 +87,11 @@ def _run_memory(context: Context, arguments: dict[str, Any]) -> str:
     return f"{summary} ({counted(count, 'entry', 'entries')}, {len(changed):,} of {LIMITS[target]:,} characters)"
 
 
-def _changed(context: Context, text: str, target: str, action: str, arguments: dict[str, Any]) -> tuple[str, str]:
+def _changed(context: Context, text: str, arguments: _MemoryChange) -> tuple[str, str]:
     """The text of a file after an action, and a summary of it. The searched text is masked, as it was when it was added."""
-    name, lines = FILES[target], text.split("\n")
-    at = None if action == "add" else _found(lines, context.db.masked(_old(arguments)), target)
-    entry = None if action == "remove" else context.db.masked(_new(arguments))
+    name, lines = FILES[arguments.target], text.split("\n")
+    at = None if arguments.action == "add" else _found(lines, context.db.masked(_old(arguments)), arguments.target)
+    entry = None if arguments.action == "remove" else context.db.masked(_new(arguments.text))
     others = [_entry(line) for number, line in enumerate(lines) if number != at and _is_entry(line)]
     if at is None:
         if entry in others:
@@ -93,8 +101,8 @@ def _changed(context: Context, text: str, target: str, action: str, arguments: d
     return "\n".join(lines), f"Removed from {name}" if entry is None else f"Replaced in {name}"
 
 
-def _new(arguments: dict[str, Any]) -> str:
-    text = one_line(text_argument(arguments, "text"))
+def _new(text: str) -> str:
+    text = one_line(text)
     if text.startswith(("- ", "* ")):
         text = text[2:].strip()
     if not text:
@@ -104,9 +112,8 @@ def _new(arguments: dict[str, Any]) -> str:
     return text
 
 
-def _old(arguments: dict[str, Any]) -> str:
-    name = "old_text" if arguments.get("old_text") is not None else "text"
-    old = one_line(text_argument(arguments, name if arguments.get("action") == "remove" else "old_text"))
+def _old(arguments: _MemoryChange) -> str:
+    old = one_line(arguments.old_text or (arguments.text if arguments.action == "remove" else ""))
     if not old:
         raise ToolError("old_text must name a part of the entry")
     return old.removeprefix("- ")
@@ -124,22 +131,14 @@ def _found(lines: list[str], old: str, target: str) -> int:
     return matching[0]
 
 
-memory = Tool(
-    name="memory",
-    description=(
-        "Remember something across conversations, or change what is remembered. target 'user' is about the person"
-        " (preferences, facts), 'memory' about the work (decisions, places, how things are done). One short line an"
-        " entry. replace and remove find the entry by a part of it in old_text. Everything saved here is shown to you"
-        " at the start of every conversation."
-    ),
-    parameters=parameters(
-        "action",
-        action=argument("string", enum=["add", "replace", "remove"]),
-        target=argument("string", "Which file; memory if not said.", enum=["memory", "user"]),
-        text="The entry to add, or the new text of the replaced one.",
-        old_text="A part of the entry to replace or remove.",
-    ),
-    run=_run_memory,
+memory = tool(
+    "memory",
+    "Remember something across conversations, or change what is remembered. target 'user' is about the person"
+    " (preferences, facts), 'memory' about the work (decisions, places, how things are done). One short line an"
+    " entry. replace and remove find the entry by a part of it in old_text. Everything saved here is shown to you"
+    " at the start of every conversation.",
+    _MemoryChange,
+    _run_memory,
 )
 
 
@@ -212,15 +211,20 @@ def _description(text: str) -> str:
     return shortened(one_line(description), DESCRIPTION_CHARS)
 
 
-def _run_skills(context: Context, arguments: dict[str, Any]) -> str:
-    action = choice_argument(arguments, "action", ("list", "view", "save"))
-    if action == "list":
+class _SkillCall(Struct):
+    action: Literal["list", "view", "save"]
+    name: Annotated[str, Meta(description="Small letters, digits and dashes.")] = ""
+    content: Annotated[str, Meta(description="The whole SKILL.md, for save.")] = ""
+
+
+def _run_skills(context: Context, arguments: _SkillCall) -> str:
+    if arguments.action == "list":
         known = skill_list(context.home).items()
         return "\n".join(f"{name}: {description}" for name, description in known) or "There are no skills yet."
-    name = text_argument(arguments, "name").strip()
-    if action == "view":
+    name = arguments.name.strip()
+    if arguments.action == "view":
         return _view(context.home, name)
-    return _save(context.home, name, context.db.masked(text_argument(arguments, "content")))
+    return _save(context.home, name, context.db.masked(arguments.content))
 
 
 def _view(home: Path, name: str) -> str:
@@ -242,8 +246,8 @@ def _save(home: Path, name: str, content: str) -> str:
     path = _file(home, name)
     if len(content) > MAX_CHARS:
         raise ToolError(f"a skill may have {MAX_CHARS:,} characters, this one has {len(content):,}; shorten it")
-    if "\0" in content:
-        raise ToolError("the content of a skill must be text; it has null characters")
+    if "\0" in content or not content.strip():
+        raise ToolError("the content of a skill must be text, without null characters")
     declared = _front_matter(content).get("name")
     if declared is not None and declared != name:
         raise ToolError(f"the front matter names the skill {str(declared)[:80]!r}, but it would be saved as {name!r}")
@@ -257,17 +261,10 @@ def _save(home: Path, name: str, content: str) -> str:
     return f"{'Replaced' if existed else 'Saved'} the skill {name}: {_description(content)}"
 
 
-skills = Tool(
-    name="skills",
-    description=(
-        "Instructions for tasks that come again. view one before a task it fits; save one when a way of doing something"
-        " proved good and will be needed again (Markdown, with front matter 'name' and 'description')."
-    ),
-    parameters=parameters(
-        "action",
-        action=argument("string", enum=["list", "view", "save"]),
-        name="Small letters, digits and dashes.",
-        content="The whole SKILL.md, for save.",
-    ),
-    run=_run_skills,
+skills = tool(
+    "skills",
+    "Instructions for tasks that come again. view one before a task it fits; save one when a way of doing something"
+    " proved good and will be needed again (Markdown, with front matter 'name' and 'description').",
+    _SkillCall,
+    _run_skills,
 )

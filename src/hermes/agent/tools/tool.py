@@ -1,7 +1,8 @@
 """The interface of a tool, the context it gets, and the tools of an agent.
 
-Arguments are checked where the tool reads them. Models write numbers and booleans as text at times; where the meaning is
-plain, a tool takes them.
+The arguments of a tool are a msgspec Struct: what the model is told about them, and the check of what it sends. Models write
+numbers and booleans as text at times, and null or nothing where they have nothing to say; where the meaning is plain, it is
+taken.
 
 All calls of a turn share the agent's `Context`. The `RunningCall` (its id, its reports, and how long it waited for the user)
 is in a context variable, so that a tool several functions deep can report without passing the call along. A `Toolbox` gives
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from hermes.errors import HermesError, ToolError
 
@@ -62,21 +65,6 @@ class Reported(str):
         return made
 
 
-def parameters(*required: str, **described: str | dict[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of a tool's arguments: a string describes a text argument, any other argument has its own schema."""
-    properties = {
-        name: {"type": "string", "description": about} if isinstance(about, str) else about
-        for name, about in described.items()
-    }
-    made = {"type": "object", "properties": properties}
-    return {**made, "required": list(required)} if required else made
-
-
-def argument(kind: str, description: str | None = None, **more: Any) -> dict[str, Any]:
-    """The schema of one argument: "integer", "number", "boolean", or a "string" that is one of a few words (`enum`)."""
-    return {"type": kind, **({"description": description} if description else {}), **more}
-
-
 @dataclass(slots=True, frozen=True)
 class Tool:
     """A tool that the model can call. `run` returns the text of the result; ToolError (errors.py) is a failed result.
@@ -97,46 +85,37 @@ class Tool:
         }
 
 
-def text_argument(arguments: dict[str, Any], name: str, default: str | None = None, *, empty: bool = False) -> str:
-    """A text argument; without a default it is required, and must not be empty unless `empty` is set."""
-    value = arguments.get(name)
-    if value is None:
-        value = default
-    empty = empty or default is not None
-    if not isinstance(value, str) or not (empty or value.strip()):
-        raise ToolError(f"{name} must be a text" + ("" if empty else " that is not empty"))
-    return value
+A = TypeVar("A", bound=msgspec.Struct)
 
 
-def choice_argument(arguments: dict[str, Any], name: str, allowed: Sequence[str], default: str | None = None) -> str:
-    """An argument that is one of a few words."""
-    value = arguments.get(name, default)
-    if value not in allowed:
-        raise ToolError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
-    return str(value)
+def tool(name: str, description: str, arguments: type[A], run: Callable[[Context, A], str]) -> Tool:
+    """A tool whose arguments are the fields of a Struct; those without a default are required."""
+    schema = msgspec.json.schema_components([arguments])[1][arguments.__name__]
+    properties = {field: _described(about) for field, about in schema["properties"].items()}
+    parameters = {"type": "object", "properties": properties}
+    if schema["required"]:
+        parameters["required"] = schema["required"]
+    return Tool(name, description, parameters, lambda context, given: run(context, read_arguments(given, arguments)))
 
 
-def number_argument(arguments: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
-    """A number argument, clamped to its bounds."""
-    value = arguments.get(name)
-    if value is None:
-        return default
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise ToolError(f"{name} must be a number")
-    return float(min(max(value, low), high))
+def _described(about: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one argument as every endpoint takes it."""
+    kind = {"type": "string"} if "enum" in about else {}
+    return {**kind, **{key: value for key, value in about.items() if key != "default"}}
 
 
-def flag_argument(arguments: dict[str, Any], name: str) -> bool:
-    """A boolean argument; False by default."""
-    value = arguments.get(name, False)
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if value is not None and not isinstance(value, bool):
-        raise ToolError(f"{name} must be true or false")
-    return bool(value)
+def read_arguments(given: Mapping[str, Any], form: type[A]) -> A:
+    """The arguments of a call; ToolError when one is missing or of another kind."""
+    said = {}
+    for one in msgspec.structs.fields(form):
+        optional = not one.required and one.default is not msgspec.UNSET
+        value = given.get(one.name)
+        if value is not None and not (optional and value == ""):
+            said[one.name] = value
+    try:
+        return msgspec.convert(said, form, strict=False)
+    except msgspec.ValidationError as error:
+        raise ToolError(f"wrong arguments: {error}") from error
 
 
 class RunningCall:
@@ -188,13 +167,11 @@ def waiting_for_user() -> Iterator[None]:
 
 def builtin_tools(config: Config) -> list[Tool]:
     """session_search, skills, terminal, process, files, cron, delegate; memory unless the configuration turns it off."""
-    from hermes.agent.recall.session_search import session_search
-    from hermes.agent.tools.cron_tool import cron
-    from hermes.agent.tools.delegate import delegate
-    from hermes.agent.tools.file_tools import FILE_TOOLS
+    from hermes.agent.session_search import session_search
+    from hermes.agent.tools.delegation import cron, delegate
+    from hermes.agent.tools.files import FILE_TOOLS
     from hermes.agent.tools.memory import memory, skills
-    from hermes.agent.tools.processes import process
-    from hermes.agent.tools.terminal import terminal
+    from hermes.agent.tools.terminal import process, terminal
 
     return [
         session_search,

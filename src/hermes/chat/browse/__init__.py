@@ -24,8 +24,6 @@ def browse(db: SessionDB, zone: tzinfo | None = None) -> str | None:
     Dates are those of `zone`; None is the machine's own.
     """
     no_color = os.environ.get("NO_COLOR")
-    if no_color == "":
-        del os.environ["NO_COLOR"]  # empty means "not set"; the library would switch colours off
     try:
         from hermes.chat.browse.screen import Browser
     except ModuleNotFoundError as error:

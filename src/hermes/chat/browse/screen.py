@@ -1,4 +1,4 @@
-"""The browser's main screen: an input line, the list, the preview, and the keys that change a conversation.
+"""The browser's main screen: an input line, the list, the preview, and the keys that change a conversation; and its dialogs.
 
 Everything that reads or writes the store runs in a thread, for a worker that a newer request cancels. Typing always goes to
 the filter, so the other keys are control keys.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import tzinfo
@@ -15,21 +16,20 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.cells import cell_len
 from rich.text import Text
 from textual import events, on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.css.query import NoMatches
 from textual.geometry import Size
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, Static
 
-from hermes.chat.browse.dialogs import Ask, Press, export, suggested
-from hermes.chat.browse.list import ListLine, SessionList, found_inside, line_of, matching
-from hermes.chat.browse.preview import Preview, preview
-from hermes.errors import HermesError
+from hermes.agent.history import NEAREST
+from hermes.chat.browse.panes import ListLine, Preview, SessionList, found_inside, line_of, matching, preview
+from hermes.errors import HermesError, InvalidInput
+from hermes.home import write_whole
 from hermes.texts import counted, shortened
 
 if TYPE_CHECKING:
@@ -69,6 +69,17 @@ def _while_open(method: Callable[..., Awaitable[None]]) -> Callable[..., Awaitab
     return run
 
 
+def _on_line(method: Callable[[Any, ListLine], None]) -> Callable[[Any], None]:
+    """An action on the line under the cursor; without one it does nothing."""
+
+    @wraps(method)
+    def run(self: Picker) -> None:
+        if (line := self.lines.current) is not None:
+            method(self, line)
+
+    return run
+
+
 class BrowseQuery(Input, inherit_bindings=False):
     """The input line, without the keys that mean something else here."""
 
@@ -80,25 +91,6 @@ class BrowseQuery(Input, inherit_bindings=False):
         ),
         Binding("end", "end", show=False),
     ]
-
-
-class KeyBar(Footer):
-    """The keys at the bottom: as many whole ones as fit, the important ones first; F1 lists them all."""
-
-    IMPORTANT = ("resume", "keys", "back", "inside", "delete", "rename", "pin", "export", "preview")
-
-    def compose(self) -> ComposeResult:
-        made: list[Any] = list(super().compose())  # Textual does not export the class of the keys
-        room, kept = self.app.size.width, []
-        for key in sorted(made, key=lambda one: (*self.IMPORTANT, one.action).index(one.action)):
-            room -= cell_len(f"{key.key_display} {key.description} ")
-            if room < -1:  # the blank after the last one may be cut
-                break
-            kept.append(key)
-        yield from (one for one in made if one in kept)
-
-    def on_resize(self) -> None:
-        self.refresh(recompose=True)
 
 
 class Picker(Screen[None], inherit_bindings=False):
@@ -114,15 +106,16 @@ class Picker(Screen[None], inherit_bindings=False):
     #status { height: 1; padding: 0 1; color: $text-muted; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        # The footer has room for these in 60 columns; F1 lists all keys.
         Binding("enter", "resume", "Resume", key_display="↵", priority=True),
-        Binding("tab", "inside", "Inside", key_display="⇥", priority=True),
-        Binding("ctrl+r", "rename", "Rename", priority=True),
-        Binding("ctrl+x", "delete", "Delete", priority=True),
-        Binding("ctrl+p", "pin", "Pin", priority=True),
-        Binding("ctrl+e", "export", "Export", priority=True),
         Binding("f1", "keys", "Keys", priority=True),
         Binding("escape", "back", "Back", key_display="esc", priority=True),
-        Binding("ctrl+t", "preview", "Preview", priority=True),
+        Binding("tab", "inside", "Inside", key_display="⇥", priority=True),
+        Binding("ctrl+x", "delete", "Delete", priority=True),
+        Binding("ctrl+r", "rename", "Rename", priority=True),
+        Binding("ctrl+p", "pin", show=False, priority=True),
+        Binding("ctrl+e", "export", show=False, priority=True),
+        Binding("ctrl+t", "preview", show=False, priority=True),
         Binding("ctrl+c", "app.quit", show=False, priority=True),
         Binding("up", "move(-1)", show=False, priority=True),
         Binding("down", "move(1)", show=False, priority=True),
@@ -155,7 +148,7 @@ class Picker(Screen[None], inherit_bindings=False):
             with VerticalScroll(id="preview", can_focus=False):
                 yield Static("", id="conversation", markup=False)
         yield Static("", id="status", markup=False)
-        yield KeyBar(show_command_palette=False, compact=True)
+        yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#query", Input).focus()
@@ -169,7 +162,7 @@ class Picker(Screen[None], inherit_bindings=False):
         """Hide what the terminal has no room for."""
         self._room_for_preview = size.width >= PREVIEW_FROM and size.height >= PREVIEW_LINES
         self.query_one("#preview").display = self._room_for_preview and self._wants_preview
-        self.query_one(KeyBar).display = size.height >= 8
+        self.query_one(Footer).display = size.height >= 8
         self.query_one("#mode").display = size.width >= 40
 
     @property
@@ -241,6 +234,8 @@ class Picker(Screen[None], inherit_bindings=False):
         if self.is_inside:
             if self.searching or not self.query_text.strip():
                 return "Searching…" if self.searching else ""
+            if shown and all(line.is_weak for line in self.found):
+                return NEAREST
             return f"Found in {'more than ' if self._more_found else ''}{counted(shown, 'conversation')}"
         of = f"{shown:,} of " if self.query_text.strip() else ""
         return f"{of}{counted(len(self.all), 'conversation')}{'' if self.loaded else ' · loading…'}"
@@ -333,9 +328,9 @@ class Picker(Screen[None], inherit_bindings=False):
 
     # ------------------------------------------------------------------------------------------ actions
 
-    def action_resume(self) -> None:
-        if self.lines.current is not None:
-            self.app.exit(self.lines.current.id)
+    @_on_line
+    def action_resume(self, line: ListLine) -> None:
+        self.app.exit(line.id)
 
     @on(SessionList.Chosen)
     def chosen(self, event: SessionList.Chosen) -> None:
@@ -359,11 +354,8 @@ class Picker(Screen[None], inherit_bindings=False):
         """The line, and the line of the same conversation in the whole list: a search makes its own lines."""
         return [line, *(other for other in self.all if other.id == line.id)]
 
-    def action_rename(self) -> None:
-        line = self.lines.current
-        if line is None:
-            return
-
+    @_on_line
+    def action_rename(self, line: ListLine) -> None:
         def attempt(text: str) -> str:
             if not self.db.set_session_title(line.id, text):
                 raise HermesError(DELETED)
@@ -377,11 +369,8 @@ class Picker(Screen[None], inherit_bindings=False):
 
         self.app.push_screen(Ask("Title (leave empty for none)", line.title, attempt), renamed)
 
-    def action_export(self) -> None:
-        line = self.lines.current
-        if line is None:
-            return
-
+    @_on_line
+    def action_export(self, line: ListLine) -> None:
         def attempt(text: str) -> str:
             return str(export(self.db, line.id, Path(text.strip()).expanduser()))
 
@@ -389,14 +378,11 @@ class Picker(Screen[None], inherit_bindings=False):
             if path is not None:
                 self._say(f"Exported to {path}")
 
-        self.app.push_screen(
-            Ask("Export to which file? (.jsonl, .md or .html)", suggested(line.name), attempt), exported
-        )
+        question = Ask("Export to which file? (.jsonl, .md or .html)", suggested(line.name), attempt)
+        self.app.push_screen(question, exported)
 
-    def action_pin(self) -> None:
-        line = self.lines.current
-        if line is None:
-            return
+    @_on_line
+    def action_pin(self, line: ListLine) -> None:
         pinned = not line.pinned
 
         def done() -> None:
@@ -407,10 +393,8 @@ class Picker(Screen[None], inherit_bindings=False):
 
         self._change(lambda: self.db.pin_session(line.id, pinned), done)
 
-    def action_delete(self) -> None:
-        line = self.lines.current
-        if line is None:
-            return
+    @_on_line
+    def action_delete(self, line: ListLine) -> None:
         parts: list[str] = []
 
         def trash() -> bool:
@@ -464,3 +448,109 @@ class Browser(App[str]):
 
     def on_mount(self) -> None:
         self.push_screen(Picker(self.db, self.zone))
+
+
+# ------------------------------------------------------------------------------------------------ dialogs
+
+_WINDOW = """
+{name} {{ align: center middle; }}
+{name} > Vertical {{
+    width: 64; max-width: 100%; height: auto; max-height: 100%;
+    border: round $primary; padding: 0 1; background: $surface;
+}}
+{name} Static {{ height: auto; }}
+{name} .hint {{ color: $text-muted; }}
+{name} .wrong {{ color: $error; }}
+"""
+
+
+class Ask(ModalScreen[str | None]):
+    """A dialog with a line to type. The typed text is tried at once; if that fails, the dialog shows the reason and
+    stays. Its result is what the attempt returned, or None."""
+
+    CSS = _WINDOW.format(name="Ask")
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "leave", priority=True)]
+
+    def __init__(self, question: str, value: str, attempt: Callable[[str], str]) -> None:
+        super().__init__()
+        self.question, self.value, self.attempt = question, value, attempt
+        self.busy = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(self.question, markup=False)
+            yield Input(self.value, compact=True, select_on_focus=False)
+            yield Static("", id="wrong", classes="wrong", markup=False)
+            yield Static("Enter confirms · Esc cancels", classes="hint", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    @on(Input.Submitted)
+    def submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        if not self.busy:
+            self.busy = True
+            self._try(event.value)
+
+    @work
+    async def _try(self, text: str) -> None:
+        try:
+            self.dismiss(await asyncio.to_thread(self.attempt, text))
+            return
+        except HermesError as error:
+            wrong = str(error)
+        except OSError as error:
+            wrong = f"{error.filename or text}: {error.strerror or error}"
+        self.busy = False
+        self.query_one("#wrong", Static).update(wrong)
+
+    def action_leave(self) -> None:
+        if not self.busy:
+            self.dismiss(None)
+
+
+class Press(ModalScreen[str]):
+    """A dialog with a text that waits for a key; its result is the name of the key ("" for a click)."""
+
+    CSS = _WINDOW.format(name="Press")
+
+    def __init__(self, text: str, hint: str) -> None:
+        super().__init__()
+        self.text, self.hint = text, hint
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield Static(self.text, markup=False)
+            yield Static(self.hint, classes="hint", markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        self.dismiss(event.key)
+
+    def on_click(self) -> None:
+        self.dismiss("")
+
+
+def suggested(name: str) -> str:
+    """A file name for a conversation with this name."""
+    words = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    return f"{words[:60] or 'conversation'}.jsonl"
+
+
+def export(db: SessionDB, session_id: str, path: Path) -> Path:
+    """Write the conversation into a new file and return it. An existing file is never overwritten."""
+    from hermes.interop import formats
+
+    chosen = formats.writer_for(path)
+    if chosen is None:
+        *others, last = formats.endings()
+        raise InvalidInput(f"the name must end with {', '.join(others)} or {last}, which chooses the format")
+    data = db.export_session(session_id)
+    if data is None:
+        raise HermesError("This conversation was deleted.")
+    title = str(data.get("title") or "A conversation")
+    chunks = formats.written(chosen, formats.Export(sessions=[data], title=title, attachments=db.read_attachment))
+    if path.exists():
+        raise InvalidInput(f"{path} already exists; choose another name")
+    write_whole(path, chunks)
+    return path.resolve()

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes.cli.options import flag
 from hermes.cli.output import note, put
 from hermes.cli.record import configuration, opened
 from hermes.home import has_key_file
-from hermes.store.encryption import convert, keys
+from hermes.store import encryption, keys
 from hermes.store.records.attachments import PREFIX
 
 if TYPE_CHECKING:
-    from hermes.store.encryption.keys import Way
+    from hermes.store.keys import Way
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -27,32 +28,31 @@ def _ways(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--passphrase-file", type=_PATH, metavar="FILE", help="A passphrase, read from a file's first line."
         ),
-        click.option(
-            "--passphrase", "ask", is_flag=True, help="A passphrase, asked for on the terminal (the default)."
-        ),
+        flag("--passphrase", "A passphrase, asked for on the terminal (the default).", "ask"),
         click.option(
             "--key-file",
             type=_PATH,
             metavar="FILE",
             help="A file with 32 random bytes or more; made when there is none.",
         ),
-        click.option("--keyring", is_flag=True, help="A key in the system's keyring."),
+        flag("--keyring", "A key in the system's keyring."),
     ):
         function = option(function)
     return function
 
 
-@click.command(
-    help="Encrypt the record. Everything is then in its database: attachments and drafts go into it, and transcripts, the"
-    " prompt's history and results of jobs in files are removed. Other programs must not have it open. After an interruption,"
-    " run it again: it continues. Without the key the record can never be read again, so keep a copy of the key."
-)
+@click.command()
 @_ways
 def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
+    """Encrypt the record. Everything is then in its database: attachments and drafts go into it, and transcripts, the
+    prompt's history and results of jobs in files are removed. Other programs must not have it open. After an
+    interruption, run it again: it continues. Without the key the record can never be read again, so keep a copy of
+    the key.
+    """
     database = _database()
     way = _way(database, keyring, key_file, ask, passphrase_file)
     had_key = has_key_file(database)
-    left = convert.encrypt(database, way)
+    left = encryption.encrypt(database, way)
     print(f"encrypted {database}")
     if left:
         note(f"readable copies and other files remain; remove them by hand: {', '.join(map(str, left))}")
@@ -62,9 +62,10 @@ def encrypt(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Pa
         note(f"{key_file} is stored beside what it protects: move it elsewhere and set HERMES_KEY_FILE")
 
 
-@click.command(help="Make an encrypted record plain again; or print one of its attachments.")
+@click.command()
 @click.option("--print", "digest", metavar="HASH", help="Only print the attachment with this SHA-256.")
 def decrypt(digest: str | None) -> None:
+    """Make an encrypted record plain again; or print one of its attachments."""
     if digest is not None:
         with opened() as db:
             try:
@@ -73,18 +74,18 @@ def decrypt(digest: str | None) -> None:
                 raise click.ClickException(f"the record has no attachment {digest}") from None
         return
     database = _database()
-    convert.decrypt(database, configuration().sessions.transcripts)
+    encryption.decrypt(database, configuration().sessions.transcripts)
     print(f"decrypted {database}")
 
 
-@click.command(
-    help="Change what unlocks the record: another passphrase, key file, or the keyring. The data key stays; if someone may"
-    " know it, decrypt the record and encrypt it again."
-)
+@click.command()
 @_ways
 def rekey(keyring: bool, key_file: Path | None, ask: bool, passphrase_file: Path | None) -> None:
+    """Change what unlocks the record: another passphrase, key file, or the keyring. The data key stays; if someone may
+    know it, decrypt the record and encrypt it again.
+    """
     database = _database()
-    convert.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
+    encryption.rekey(database, _way(database, keyring, key_file, ask, passphrase_file))
     print(f"{database} has a new key; earlier backups still open with the old one")
 
 

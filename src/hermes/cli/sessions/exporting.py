@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.completion import complete_files, complete_session
-from hermes.cli.options import find_session, session_option, source_option
+from hermes.cli.completion import complete_session
+from hermes.cli.options import find_session, flag, session_option, source_option
 from hermes.cli.output import note, progress, put
 from hermes.cli.record import is_encrypted, opened, recover_drafts, zone
-from hermes.home import has_key_file
-from hermes.interop import formats, other_programs
+from hermes.home import has_key_file, write_whole
+from hermes.interop import formats, programs
 from hermes.texts import counted
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command(help=f"Write sessions to FILE (`-`: standard output).\n\nFormats: {formats.described(reading=False)}.")
-@click.argument("file", metavar="FILE", shell_complete=complete_files)
+@click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
 @source_option("Only sessions of this source.")
 @session_option("--session-id", "--session", "session", text="Only this session (id, beginning of it, title).")
 @click.option(
@@ -131,24 +130,24 @@ def save(target: Path, pieces: Iterable[bytes]) -> None:
 # ------------------------------------------------------------------------------------------------ into another program
 
 
-@click.command(
-    help="Write a session where another program looks for its own, and print the command that resumes it there. Existing"
-    " files are not changed."
-)
+@click.command()
 @click.argument("session", metavar="ID", shell_complete=complete_session)
 @click.option(
-    "--in", "name", metavar="PROGRAM", required=True, type=click.Choice(list(other_programs.programs())),
-    help=f"One of {', '.join(other_programs.names())}.",
+    "--in", "name", metavar="PROGRAM", required=True, type=click.Choice(list(programs.programs())),
+    help=f"One of {', '.join(programs.names())}.",
 )  # fmt: skip
-@click.option("--run", is_flag=True, help="Run the command instead of printing it.")
+@flag("--run", "Run the command instead of printing it.")
 def open_(session: str, name: str, run: bool) -> None:
-    from hermes.commands.session_choice import continued
+    """Write a session where another program looks for its own, and print the command that resumes it there. Existing
+    files are not changed.
+    """
+    from hermes.commands.session_commands import continued
 
-    chosen = other_programs.programs()[name]
+    chosen = programs.programs()[name]
     with opened() as db:
         session_id = continued(db, find_session(db, session, resuming=True))
         recover_drafts(db, session_id)
-        made = other_programs.opened_in(db, session_id, chosen, Path.cwd())
+        made = programs.opened_in(db, session_id, chosen, Path.cwd())
     say_left_out(chosen, made.left_out)
     if made.written is not None and is_encrypted():
         note(f"this store is encrypted, {made.written} is not: anyone who can read the file can read the conversation")

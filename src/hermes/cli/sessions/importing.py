@@ -1,4 +1,5 @@
-"""`hermes sessions import`: exports, other Hermes state.db files, and the histories of other programs.
+"""`hermes sessions import`: exports, other Hermes state.db files, and the histories of other programs; and `watch`, which
+follows those histories.
 
 The format of a file is detected from its content (hermes.interop.formats). A second import changes nothing, except that a
 session of another program gets its new messages; a damaged line is skipped and reported. The report has what was imported, and
@@ -13,23 +14,20 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes.cli.arrival import agents_home, settle
-from hermes.cli.completion import complete_files
-from hermes.cli.options import moment, yes_option
+from hermes.cli.options import flag, yes_option
 from hermes.cli.output import Column, note, printed, progress, size_of
-from hermes.cli.record import configuration, index, is_encrypted, opened
+from hermes.cli.record import agents_home, configuration, index, is_encrypted, opened, settle
 from hermes.errors import HermesError, InvalidInput
-from hermes.interop import formats, scratch
-from hermes.interop.arrivals import alone, arriving, is_here, new_messages
+from hermes.interop import arrivals, formats
+from hermes.interop.arrivals import alone, arriving, new_messages
 from hermes.interop.formats import Format, Found, Problem
 from hermes.interop.windows import Windows
 from hermes.texts import counted, one_line
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LISTED = 20  # problems, and kinds of unknown records
+Source = tuple[Format, Path]
 
 
 @dataclass(slots=True)
@@ -53,36 +52,28 @@ class ImportReport:
         sessions = sum(self.counts[name] for name in ("sessions", "updated", "skipped", "deleted"))
         return sessions + sum(one.unknown is None for one in self.problems)
 
-    def nothing_in(self, name: str, *, is_chosen: bool) -> None:
-        """Note that a named path contained nothing, which is a failure."""
-        which = " that --since and --folder select" if is_chosen else ""
-        self.problems.append(Problem(0, f"{one_line(name)}: there is no conversation in it{which}"))
-
-    def print(self, dry_run: bool) -> int:
+    def print(self) -> int:
         """Print what was imported and what was not; returns the exit status."""
-        verb, counts = ("would be imported" if dry_run else "imported"), self.counts
+        counts = self.counts
         updated = f", {counted(counts['updated'], 'session')} updated" if counts["updated"] else ""
-        print(f"{counted(counts['sessions'], 'session')} with {counted(counts['messages'], 'message')} {verb}{updated};"
-              f" {counted(counts['skipped'], 'session')} already here")  # fmt: skip
+        imported = f"{counted(counts['sessions'], 'session')} with {counted(counts['messages'], 'message')} imported"
+        print(f"{imported}{updated}; {counted(counts['skipped'], 'session')} already here")
         if counts["trashed"]:
-            print(f"{counts['trashed']} of them {'is' if counts['trashed'] == 1 else 'are'} in the trash;"
-                  " `hermes sessions restore ID` brings one back")  # fmt: skip
+            print(f"{counts['trashed']} of them in the trash; `hermes sessions restore ID` brings one back")
         if counts["deleted"]:
-            print(f"{counted(counts['deleted'], 'session')} deleted here before {'was' if counts['deleted'] == 1 else 'were'}"
-                  " left out; --again imports what was not shredded")  # fmt: skip
+            left_out = f"{counted(counts['deleted'], 'session')} deleted here before, and left out"
+            print(f"{left_out}; --again imports what was not shredded")
         damaged = [one for one in self.problems if one.unknown is None]
         unknown = Counter[str]()
         for one in self.problems:
             if one.unknown is not None:
                 unknown[one.unknown] += one.times
-        skipped = (
-            f"skipped {counted(times, 'record')} of an unknown type: {one_line(kind)}"
-            for kind, times in unknown.most_common(_MOST_LISTED)
-        )
-        listed = [f"{place(one)}{one.reason}" for one in damaged[:_MOST_LISTED]]
-        more = [f"… and {counted(len(damaged) - _MOST_LISTED, 'more problem')}"] if len(damaged) > _MOST_LISTED else []
-        for line in (*listed, *more, *skipped):
-            print(f"hermes: {line}", file=sys.stderr)
+        for one in damaged[:_MOST_LISTED]:
+            note(f"{place(one)}{one.reason}")
+        if len(damaged) > _MOST_LISTED:
+            note(f"… and {counted(len(damaged) - _MOST_LISTED, 'more problem')}")
+        for kind, times in unknown.most_common(_MOST_LISTED):
+            note(f"skipped {counted(times, 'record')} of an unknown type: {one_line(kind)}")
         return 1 if damaged else 0
 
 
@@ -92,85 +83,44 @@ def place(problem: Problem) -> str:
     return f"{file}line {problem.line}: " if problem.line else file
 
 
-Source = tuple[Format, Path]
-
-
-@dataclass(slots=True)
-class _Chosen:
-    """Which sessions of the files are imported."""
-
-    since: float | None
-    folder: str | None
-    again: bool = False
-
-    def takes(self, session: Mapping[str, Any]) -> bool:
-        if self.since is not None and (session.get("ended_at") or session.get("started_at") or 0.0) < self.since:
-            return False
-        cwd = session.get("cwd")
-        return self.folder is None or cwd == self.folder or (isinstance(cwd, str) and cwd.startswith(self.folder + "/"))
-
-
 @click.command(
     "import",
     help="Import each PATH: a file, a folder with histories of other programs, or `-` for standard input. The format of a"
     f" file is detected from its content.\n\nFormats: {formats.described(reading=True)}.",
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, shell_complete=complete_files)
-@click.option(
-    "--found", is_flag=True, help="List the histories of other programs on this machine, and ask which to import."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be imported, and import nothing.")
-@click.option(
-    "--since",
-    metavar="WHEN",
-    callback=moment(end=False),
-    help="Only sessions that were active since then: 7d, yesterday, 2026-01-31.",
-)
-@click.option("--folder", metavar="DIR", help="Only sessions that worked in this folder or below it.")
-@click.option(
-    "--again", is_flag=True, help="Import sessions that were deleted here as well, unless they were shredded."
-)
+@click.argument("paths", metavar="PATH...", nargs=-1, type=click.Path())
+@flag("--found", "List the histories of other programs on this machine, and ask which to import.")
+@flag("--again", "Import sessions that were deleted here as well, unless they were shredded.")
 @yes_option()
-def import_(
-    paths: tuple[str, ...], found: bool, dry_run: bool, since: float | None, folder: str | None, again: bool, yes: bool
-) -> int:
+def import_(paths: tuple[str, ...], found: bool, again: bool, yes: bool) -> int:
     if found == bool(paths):
         raise click.UsageError("name a PATH, or --found" if not paths else "--found takes no PATH")
-    chosen = _Chosen(since, None if folder is None else str(Path(folder).expanduser().resolve()), again)
     report = ImportReport()
     with TemporaryDirectory(prefix="hermes-import-") as made:
         beside = Path(made)
-        named = {"": _offered(dry_run, yes, chosen)} if found else {path: _sources(path, beside) for path in paths}
+        named = {"": _offered(yes)} if found else {path: _sources(path, beside) for path in paths}
         theirs = agents_home(configuration())
-        if theirs is not None and any(named.values()) and not dry_run:
+        if theirs is not None and any(named.values()):
             own = theirs.path.resolve()
             is_theirs = any(path.resolve() == own for sources in named.values() for _, path in sources)
-            settle(configuration(), theirs, agreed=is_theirs, takes=chosen.takes)
+            settle(configuration(), theirs, agreed=is_theirs)
             for name, sources in list(named.items()):
                 named[name] = [one for one in sources if one[1].resolve() != own]
                 if sources and not named[name]:
                     del named[name]  # all of its sessions are imported
         if not any(named.values()):
             return 0
-        with _compared_with() if dry_run else opened(writing=True, in_bulk=True) as db:
+        with opened(writing=True, in_bulk=True) as db:
             for name, sources in named.items():
                 before = report.found()
                 for source in sources:
-                    _import_one(db, source, beside / "attachments", chosen, dry_run, report)
+                    _import_one(db, source, beside / "attachments", again, report)
                 if name and report.found() == before:
-                    report.nothing_in(name, is_chosen=since is not None or folder is not None)
-            if report.counts["sessions"] and not dry_run:
+                    report.problems.append(Problem(0, f"{one_line(name)}: there is no conversation in it"))
+            if report.counts["sessions"]:
                 index(db)
-            if not dry_run:
-                _tell_expiring(db)
-    return report.print(dry_run)
-
-
-def _compared_with() -> AbstractContextManager[SessionDB]:
-    """The record, for reading; an empty one in a home of Hermes Agent, which has no record of ours yet."""
-    from hermes.cli.chat import unsaved
-
-    return unsaved() if agents_home(configuration()) else opened()
+            _tell_expiring(db)
+    return report.print()
 
 
 def _sources(file: str, beside: Path) -> list[Source]:
@@ -184,7 +134,7 @@ def _sources(file: str, beside: Path) -> list[Source]:
         return found
     if file == "-" or not stat.S_ISREG(path.stat().st_mode):
         with sys.stdin.buffer if file == "-" else path.open("rb") as stream:
-            path = scratch.copied(stream, beside, encrypted=is_encrypted())
+            path = arrivals.copied(stream, beside, encrypted=is_encrypted())
     reader = formats.reader_for(path)
     if reader is None:
         kind = f"in no format that can be imported (looked for: {formats.looked_for()})"
@@ -192,34 +142,25 @@ def _sources(file: str, beside: Path) -> list[Source]:
     return [(reader, path)]
 
 
-def _import_one(
-    db: SessionDB, source: Source, folder: Path, chosen: _Chosen, dry_run: bool, report: ImportReport
-) -> None:
+def _import_one(db: SessionDB, source: Source, folder: Path, again: bool, report: ImportReport) -> None:
     """Import every readable session of a file; unreadable parts go to the report."""
-    chosen_format, path = source
+    chosen, path = source
     if not db.is_shared and path.resolve() == db.path.resolve():
         raise click.ClickException(f"{path} is the store itself; there is nothing to import")
-    module = chosen_format.load()
-    whole = chosen.since is None and chosen.folder is None
-    if not dry_run and hasattr(module, "take"):
-        report.counts.update(module.take(db, path, again=chosen.again, only=None if whole else chosen.takes))
+    module = chosen.load()
+    if hasattr(module, "take"):
+        report.counts.update(module.take(db, path, again=again))
         return
     problems: list[Problem] = []
-    grows = bool(chosen_format.program)
-    windows = Windows(module, path, folder, problems) if grows and whole and not dry_run else None
-    raw = windows.sessions() if windows is not None else module.read(path, None if dry_run else folder, problems)
-    read = _readable(raw, path, problems)
-    found = (one for one in read if chosen.takes(one.session))
-    if dry_run:
-        report.counts.update(_compared(db, (one.session for one in found), grows, chosen.again))
-        report.problems += problems
-        return
+    grows = bool(chosen.program)
+    windows = Windows(module, path, folder, problems) if grows else None
+    found = windows.sessions() if windows is not None else module.read(path, folder, problems)
     at = 0
 
     def sessions() -> Iterator[Mapping[str, Any]]:
         nonlocal at
         with progress("importing", path.stat().st_size) as step:
-            for one in found:
+            for one in _readable(found, path, problems):
                 at = one.line
                 yield one.session
                 step(one.position)
@@ -234,7 +175,7 @@ def _import_one(
         with alone(path) if grows else nullcontext():
             incoming = arriving(db, sessions(), report.counts) if grows else sessions()
             report.counts.update(
-                db.import_sessions(incoming, attachments_dir=folder, refused=refused, update=grows, again=chosen.again)
+                db.import_sessions(incoming, attachments_dir=folder, refused=refused, update=grows, again=again)
             )
     finally:
         report.problems += sorted(problems, key=lambda problem: problem.line)
@@ -251,37 +192,22 @@ def _readable(found: Iterator[Found], path: Path, problems: list[Problem]) -> It
         problems.append(Problem(0, reason or str(error), path))
 
 
-def _compared(db: SessionDB, sessions: Iterator[Mapping[str, Any]], updates: bool, again: bool) -> Counter[str]:
-    """Count what an import would do."""
-    counts = Counter[str]()
-    trashed, deleted = {row["id"] for row in db.list_trash()}, db.deleted_sessions()
-    seen: set[str] = set()
-    for session in sessions:
-        session_id, messages = session["id"], session.get("messages") or []
-        if (gone := deleted.get(session_id)) is not None and (gone or not again):
-            counts["deleted"] += 1
-        elif session_id in seen | trashed:
-            counts.update(skipped=1, trashed=session_id in trashed)
-        elif is_here(db, session):
-            new = len(new_messages(db, session)) if updates else 0
-            counts.update(messages=new, updated=bool(new), skipped=not new)
-        else:
-            own = sum(message.get("session_id", session_id) == session_id for message in messages)
-            counts.update(sessions=1, messages=own)
-        seen.add(session_id)
-    return counts
+def _offered(yes: bool) -> list[Source]:
+    """The files that --found found and the person selected, after a table of what they have."""
+    from hermes.cli.chat import unsaved
 
-
-def _offered(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
-    """The files that --found found and the person selected."""
     by_program: dict[str, list[Source]] = {}
     for one in formats.found_here():
         by_program.setdefault(one[0].program, []).append(one)
     if not by_program:
         print("No history of another program was found in the usual places.")
         return []
-    _list(by_program, chosen)
-    if dry_run or yes:
+    # a home of Hermes Agent has no record of ours yet
+    with unsaved() if agents_home(configuration()) else opened() as db:
+        rows = [_row(db, program, sources) for program, sources in by_program.items()]
+    heads = ("Program", "Sessions", "Messages", "Size", "New messages")
+    print(printed([Column(head) for head in heads], rows))
+    if yes:
         return [one for sources in by_program.values() for one in sources]
     if not sys.stdin.isatty():
         raise click.ClickException("nothing was imported; add --yes to import everything, or name a path")
@@ -289,78 +215,63 @@ def _offered(dry_run: bool, yes: bool, chosen: _Chosen) -> list[Source]:
     return [one for sources in agreed for one in sources]
 
 
-def _list(by_program: dict[str, list[Source]], chosen: _Chosen) -> None:
-    """Print a table: program, sessions, messages, size, how many messages are new."""
-    rows = []
-    with _compared_with() as db:
-        for program, sources in by_program.items():
-            sessions = messages = new = total = 0
-            for chosen_format, path in sources:
-                total += _bytes(path)
-                try:
-                    for one in chosen_format.load().read(path, None, []):
-                        if chosen.takes(one.session):
-                            sessions += 1
-                            messages += len(one.session["messages"])
-                            new += len(new_messages(db, one.session))
-                except (HermesError, OSError) as error:
-                    note(f"{path}: {one_line(str(error))}")
-            rows.append((program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"))
-    heads = ("Program", "Sessions", "Messages", "Size", "New messages")
-    print(printed([Column(head) for head in heads], rows))
-
-
-def _bytes(path: Path) -> int:
-    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-    return sum(file.stat().st_size for file in files)
+def _row(db: SessionDB, program: str, sources: list[Source]) -> tuple[str, ...]:
+    """A program, and how many sessions, messages, bytes and new messages its files have."""
+    sessions = messages = new = total = 0
+    for chosen, path in sources:
+        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+        total += sum(file.stat().st_size for file in files)
+        try:
+            for one in chosen.load().read(path, None, []):
+                sessions += 1
+                messages += len(one.session["messages"])
+                new += len(new_messages(db, one.session))
+        except (HermesError, OSError) as error:
+            note(f"{path}: {one_line(str(error))}")
+    return program, f"{sessions:,}", f"{messages:,}", size_of(total), f"{new:,}"
 
 
 # ----------------------------------------------------------------------------------------------------
 # `hermes sessions watch`: other programs' conversations come in while they are written.
 
 
-@click.command(help="Follow the histories of other programs and import what they write, until Ctrl-C."
-               " Without FOLDER: the usual places of this machine.")  # fmt: skip
+@click.command()
 @click.argument(
     "folders", metavar="[FOLDER]...", nargs=-1, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option("--once", is_flag=True, help="Import what has changed since the last time, and exit.")
-@click.option("--install", is_flag=True, help="Run it permanently, as a user service (systemd; launchd on macOS).")
-@click.option("--uninstall", is_flag=True, help="Stop and remove that service.")
-def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool) -> int:
-    from hermes.interop.history_watch import HistoryWatcher
+@flag("--once", "Import what has changed since the last time, and exit.")
+@flag("--install", "Run it permanently, as a user service (systemd; launchd on macOS).")
+@flag("--uninstall", "Stop and remove that service.")
+def watch(folders: tuple[Path, ...], once: bool, install: bool, uninstall: bool) -> None:
+    """Follow the histories of other programs and import what they write, until Ctrl-C. Without FOLDER: the usual
+    places of this machine.
+    """
+    from hermes.interop.programs import HistoryWatcher
     from hermes.jobs.following import follow
 
     if once + install + uninstall > 1 or (uninstall and folders):
         raise click.UsageError("--once, --install and --uninstall go without each other; --uninstall takes no FOLDER")
     if install or uninstall:
-        from hermes.cli import services
         from hermes.cli.services import WATCH
 
-        words = (*WATCH.words, *(str(one.resolve()) for one in folders))
-        (services.install if install else services.uninstall)(replace(WATCH, words=words))
-        return 0
+        service = replace(WATCH, words=(*WATCH.words, *(str(one.resolve()) for one in folders)))
+        (service.install if install else service.uninstall)()
+        return
     stopped, listener = threading.Event(), _Watching()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.set()
-
     with opened(writing=True) as db:
         _tell_expiring(db)
         if once:
             watcher = HistoryWatcher(db, folders, listener.brought, listener.skipped)
-            brought = watcher.catch_up(watcher.found())
-            click.echo(f"{counted(brought, 'message')} imported")
-            return 0
+            click.echo(f"{counted(watcher.catch_up(watcher.found()), 'message')} imported")
+            return
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
+            signal.signal(number, lambda *_: stopped.set())
         follow(db, folders, listener, stopped)
-    return 0
 
 
 def _tell_expiring(db: SessionDB) -> None:
     """Print the programs that are about to delete sessions of theirs that are kept here."""
-    from hermes.interop.history_watch import expiring
+    from hermes.interop.programs import expiring
 
     for program, number in expiring(db):
         kept = "it is" if number == 1 else "they are"
@@ -382,7 +293,7 @@ class _Watching:
         click.echo(f"{chosen.program}: {counted(counts['messages'], 'message')} from {path.name}")
 
     def skipped(self, problem: Problem) -> None:
-        click.echo(f"hermes: {place(problem)}{problem.reason}", err=True)
+        note(f"{place(problem)}{problem.reason}")
 
     def failed(self, error: Exception) -> None:
-        click.echo(f"hermes: {one_line(str(error))}; trying again", err=True)
+        note(f"{one_line(str(error))}; trying again")

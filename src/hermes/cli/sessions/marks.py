@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
 
 
-@click.command(help='Give a session a title: all words after ID, quoted or not. "" removes the title.')
+@click.command()
 @click.argument("session", metavar="ID", shell_complete=complete_session)
 @click.argument("words", nargs=-1, required=True, metavar="TITLE…")
 def rename(session: str, words: tuple[str, ...]) -> None:
+    """Give a session a title: all words after ID, quoted or not. "" removes the title."""
     with opened(writing=True) as db:
         session_id = find_session(db, session)
         db.set_session_title(session_id, typed(" ".join(words)))
@@ -124,10 +125,11 @@ untag = _tagging(
 )  # fmt: skip
 
 
-@click.command("move-folder", help="Assign the sessions of the folder OLD, and of those below it, to NEW.")
+@click.command("move-folder")
 @click.argument("old", metavar="OLD", type=click.Path(path_type=Path))
 @click.argument("new", metavar="NEW", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def move_folder(old: Path, new: Path) -> None:
+    """Assign the sessions of the folder OLD, and of those below it, to NEW."""
     before, after = (os.path.abspath(os.path.expanduser(one)) for one in (old, new))
     if before == after:
         raise click.UsageError("OLD and NEW are the same folder", click.get_current_context())

@@ -21,20 +21,21 @@ from hermes.cli.options import (
     days,
     find_session,
     find_sessions,
+    flag,
     in_trash,
     json_option,
     source_option,
     yes_option,
 )
-from hermes.cli.output import Column, age, note, print_json, printed, progress
+from hermes.cli.output import Column, note, print_json, printed, progress
 from hermes.cli.record import configuration, opened, zone
 from hermes.home import get_hermes_home
+from hermes.store.records.codec import from_json
 from hermes.texts import counted, one_line
 from hermes.times import ago, date
 
 if TYPE_CHECKING:
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.rows import TrashedSession
 
 DAY = 86_400
 _SHOWN = 20
@@ -46,31 +47,25 @@ def called(session: Mapping[str, Any]) -> str:
     return f'"{title}" ({session["id"]})' if title else str(session["id"])
 
 
-@click.command(
-    help="Put sessions in the trash. ID is an id, the beginning of one, or a title. A compressed conversation is removed"
-    " with all its parts."
-)
+@click.command()
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_sessions)
-@click.option("--now", is_flag=True, help="Delete permanently instead of moving to the trash.")
-@click.option(
-    "--shred",
-    is_flag=True,
-    help="Delete for good, and leave nothing of it in any file of the store; says which copies still hold it."
-    " Rewrites the whole store. ID may be in the trash.",
-)
+@flag("--now", "Delete permanently instead of moving to the trash.")
+@flag("--shred", "Delete for good, and leave nothing of it in any file of the store. Rewrites the whole store.")
 @yes_option()
 def delete(words: tuple[str, ...], now: bool, shred: bool, yes: bool) -> None:
+    """Put sessions in the trash. ID is an id, the beginning of one, or a title; with --now and --shred also of one in the
+    trash. A compressed conversation is removed with all its parts. --shred says which copies still hold it."""
     with opened(writing=True) as db:
-        trashed = db.list_trash()
+        trashed = {row["id"]: row for row in db.list_trash()}
         found = [_named(db, word, shred) for word in words] if now or shred else find_sessions(db, words)
         names: dict[str, str] = {}  # of the conversations by the id of their newest part
         to_confirm: list[str] = []  # what an earlier try left unfinished is finished without asking
         for parts in {chain[-1]: chain for chain in map(db.get_compression_chain, found)}.values():
-            session_id, rows = parts[-1], [_row(db, trashed, part) for part in parts]
-            names[session_id] = called(rows[-1] or {"id": session_id}) + _with_earlier(parts)
-            if rows[-1] is not None:
-                messages = sum((row or {}).get("message_count") or 0 for row in rows)
-                to_confirm.append(f"{names[session_id]}, {counted(messages, 'message')}")
+            rows: list[Mapping[str, Any]] = [db.get_session(part) or trashed.get(part) or {} for part in parts]
+            names[parts[-1]] = called(rows[-1] or {"id": parts[-1]}) + _with_earlier(parts)
+            if rows[-1]:
+                messages = sum(row.get("message_count") or 0 for row in rows)
+                to_confirm.append(f"{names[parts[-1]]}, {counted(messages, 'message')}")
         if what := ", ".join(to_confirm):
             goes = f"Delete {what}, for good?" if now else f"Put {what} in the trash?"
             confirmed(f"Shred {what}? Nothing brings it back." if shred else goes, yes=yes)
@@ -100,18 +95,16 @@ def _named(db: SessionDB, word: str, shred: bool) -> str:
         return found
 
 
-def _row(db: SessionDB, trashed: list[TrashedSession], session_id: str) -> Mapping[str, Any] | None:
-    return db.get_session(session_id) or next((row for row in trashed if row["id"] == session_id), None)
-
-
 def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
     """Shred one conversation and print the result, with a line for each thing that is left to do."""
-    elsewhere = _imported_from(db.get_session(session_id) or {})
+    session: Mapping[str, Any] = db.get_session(session_id) or {}
+    meta = from_json(session.get("meta"))
+    elsewhere = meta.get("imported") if isinstance(meta, dict) else None
     done = db.shred_session(session_id, by="hermes sessions delete --shred", history=get_hermes_home() / "history")
     if done is None:
         raise click.ClickException(f"no session matches {session_id!r}; `hermes sessions list` lists them")
-    if elsewhere is not None:
-        note(f"{called} was imported from {elsewhere}, which may still have it in its own files")
+    if isinstance(elsewhere, dict):
+        note(f"{called} was imported from {elsewhere.get('from')}, which may still have it in its own files")
     if done["shared_with"]:
         note(f"messages that {called} shared with {', '.join(done['shared_with'])} stay there")
     for copy in done["copies"]:
@@ -121,15 +114,6 @@ def _shred_one(db: SessionDB, session_id: str, called: str) -> list[str]:
         return [f"{called} is deleted, but not out of every file: {line}; {again}" for line in done["unfinished"]]
     print(f"{called} is shredded: {counted(done['messages'], 'message')}")
     return []
-
-
-def _imported_from(session: Mapping[str, Any]) -> Any:
-    """The format that a conversation was imported from."""
-    from hermes.store.records.codec import from_json
-
-    meta = from_json(session.get("meta"))
-    source = meta.get("imported") if isinstance(meta, dict) else None
-    return source.get("from") if isinstance(source, dict) else None
 
 
 def _with_earlier(parts: list[str]) -> str:
@@ -150,9 +134,10 @@ def _until() -> str:
     return date(time.time() + configuration().sessions.trash_days * DAY, zone())
 
 
-@click.command(help="Restore sessions from the trash. ID is an id, the beginning of one, or the title it had.")
+@click.command()
 @click.argument("words", nargs=-1, required=True, metavar="ID…", shell_complete=complete_trashed)
 def restore(words: tuple[str, ...]) -> None:
+    """Restore sessions from the trash. ID is an id, the beginning of one, or the title it had."""
     with opened(writing=True) as db:
         found = [in_trash(db, word) for word in words]
         for word, session_id in zip(words, found, strict=True):
@@ -167,20 +152,20 @@ def restore(words: tuple[str, ...]) -> None:
             print(f"{called(db.get_session(session_id) or {'id': session_id})}{_with_earlier(parts)} is restored")
 
 
-def _newest(db: SessionDB) -> list[TrashedSession]:
-    """Each conversation in the trash once, as its newest part."""
-    return [row for row in db.list_trash() if db.get_compression_chain(row["id"])[-1] == row["id"]]
-
-
-@click.command(help="List the trash, and until when each session can be restored.")
-@click.option("--empty", is_flag=True, help="Delete everything in the trash permanently, now.")
+@click.command()
+@flag("--empty", "Delete everything in the trash permanently, now.")
 @yes_option()
 @json_option(ROWS)
 def trash(empty: bool, yes: bool, as_json: bool) -> None:
+    """List the trash, and until when each session can be restored."""
+    where, kept_for = zone(), configuration().sessions.trash_days * DAY
     with opened(writing=empty) as db:
-        rows = _newest(db)
+        trashed = db.list_trash()
+        rows = [
+            row for row in trashed if db.get_compression_chain(row["id"])[-1] == row["id"]
+        ]  # each conversation once
         if as_json and not empty:
-            print_json(db.list_trash())
+            print_json(trashed)
         elif not rows:
             print("The trash is empty.")
         elif empty:
@@ -189,17 +174,12 @@ def trash(empty: bool, yes: bool, as_json: bool) -> None:
             db.empty_trash(0, by="hermes sessions trash --empty")
             print(f"deleted {number} for good")
         else:
-            print(_trash_screen(rows))
-
-
-def _trash_screen(rows: list[TrashedSession]) -> str:
-    where, kept_for = zone(), configuration().sessions.trash_days * DAY
-    columns = (Column("Deleted", 10, worth=1), Column("Until", 10, worth=3))
-    return _table(
-        [(row["trashed_title"], row["preview"], ago(row["trashed_at"], where),
-          date(row["trashed_at"] + kept_for, where), row["id"]) for row in rows],
-        *columns,
-    )  # fmt: skip
+            cells = [
+                (row["trashed_title"], row["preview"], ago(row["trashed_at"], where),
+                 date(row["trashed_at"] + kept_for, where), row["id"])
+                for row in rows
+            ]  # fmt: skip
+            print(_table(cells, Column("Deleted", 10, worth=1), Column("Until", 10, worth=3)))
 
 
 def _table(rows: Iterable[tuple[str | None, ...]], *columns: Column) -> str:
@@ -208,24 +188,23 @@ def _table(rows: Iterable[tuple[str | None, ...]], *columns: Column) -> str:
     return printed([Column("Title", 8, 40, 3), Column("Preview", 8), *columns, Column("ID")], cells)
 
 
-@click.command(
-    help="Put sessions in the trash that ended and had no activity for a while. Pinned and live ones stay. A compressed"
-    " conversation is removed with all its parts or not at all."
-)
+@click.command()
 @click.option(
-    "--older-than", type=days, metavar="D",
-    help="Days without activity: 90, 12h, 2w. Default: sessions.retention_days (90).",
-)  # fmt: skip
+    "--older-than", type=days, metavar="D", help="Days without activity: 90, 12h, 2w; default: retention_days."
+)
 @source_option("Only sessions of this source.")
-@click.option("--now", is_flag=True, help="Delete permanently instead of moving to the trash.")
+@flag("--now", "Delete permanently instead of moving to the trash.")
 @yes_option()
-@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@flag("--dry-run", "Show what would be removed, and remove nothing.")
 def prune(older_than: float | None, source: str | None, now: bool, yes: bool, dry_run: bool) -> None:
+    """Put sessions in the trash that ended and had no activity for a while. Pinned and live ones stay. A compressed
+    conversation is removed with all its parts or not at all.
+    """
     after = configuration().sessions.retention_days if older_than is None else older_than
     with opened(writing=not dry_run) as db:
         ids = db.prunable_sessions(after, source, whole=True)
         if not ids:
-            print(f"Nothing to prune: no ended session is older than {age(after)}.")
+            print(f"Nothing to prune: no ended session is older than {after:g} {'day' if after == 1 else 'days'}.")
             return
         print(_prune_screen(db, ids))
         if dry_run:

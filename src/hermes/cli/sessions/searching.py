@@ -1,4 +1,5 @@
-"""`hermes sessions search`: searches messages with the same engine the agent uses.
+"""`hermes sessions search`: searches messages with the same engine the agent uses; and `hermes why`: the conversations that
+made a file or a line, newest first.
 
 Hits are grouped by session, the best session first. A match is coloured on a terminal and stands between `**`
 without colour; in a pipe each hit is one line.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +17,7 @@ import click
 from hermes.cli.options import (
     file_option,
     find_session,
+    flag,
     json_option,
     limit_option,
     model_option,
@@ -25,6 +28,7 @@ from hermes.cli.options import (
 )
 from hermes.cli.output import BOLD, CYAN, DIM, GOLD, cells, colourful, note, pad, print_json, screen_width, styled, wrap
 from hermes.cli.record import opened, typed, zone
+from hermes.errors import InvalidInput
 from hermes.texts import counted, one_line
 from hermes.times import ago, clock
 
@@ -38,7 +42,7 @@ _CLOSEST = "no message has all of these words; these come closest"
 _OPEN, _CLOSE = "\u2060", "\u2061"  # take no room, and harmless text has none of them
 
 
-@click.command(help='Search the messages.\n\nWords, "phrases", OR, NOT (-word), prefix*.')
+@click.command()
 @click.argument("query", nargs=-1, required=True)
 @limit_option("Show at most N hits.")
 @source_option("Only in sessions of this source; may be repeated.", multiple=True)
@@ -60,6 +64,10 @@ def search(
     until: float | None, session: str | None, model_name: str | None, title: str | None, tag: str | None, tool: str | None,
     file: str | None, user: str | None, as_json: bool,
 ) -> int:  # fmt: skip
+    """Search the messages.
+
+    Words, "phrases", OR, NOT (-word), prefix*.
+    """
     words = typed(" ".join(query))
     if not words.strip():
         raise click.UsageError("nothing to search for: give some words", click.get_current_context())
@@ -78,7 +86,7 @@ def search(
         print_json(hits)
     elif hits:
         if all(hit["confidence"] == "weak" for hit in hits):
-            from hermes.agent.recall.history_text import NEAREST
+            from hermes.agent.history import NEAREST
 
             note(NEAREST)
         elif all(hit["relaxed"] for hit in hits):
@@ -139,3 +147,33 @@ def _coloured(lines: list[str]) -> list[str]:
         inside = text.rfind(_OPEN) > text.rfind(_CLOSE) or (inside and _CLOSE not in text)
         out.append(shown + stop if inside else shown)
     return out
+
+
+# ------------------------------------------------------------------------------------------------ hermes why
+
+
+@click.command()
+@click.argument("where", metavar="FILE[:LINE[-LINE]]", type=click.Path())
+@flag("--tests", "Add the tests that were run after each change, and whether they passed.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(1), metavar="N", help="At most N changes; default: 20 (200 in JSON)."
+)
+@json_option("Print one JSON object; times are seconds since 1970.")
+def why(where: str, tests: bool, limit: int | None, as_json: bool) -> int:
+    """Show which conversation made a file or a line, on whose request, and what the agent said beside it."""
+    from hermes import why as changes
+
+    path, lines = changes.parsed(where, Path.cwd())
+    with opened() as db:
+        try:
+            answer = changes.why(db, path, lines, limit=limit or (changes.MOST if as_json else 20), tests=tests)
+        except InvalidInput as error:
+            raise click.UsageError(str(error)) from error
+    if as_json:
+        print_json(answer)
+    elif answer["changes"]:
+        width = screen_width()
+        print("\n".join(part for text in changes.described(answer, zone()) for part in wrap(text, width) or [""]))
+    if not answer["changes"]:
+        note(f"no conversation in the record changed {where}")
+    return 0 if answer["changes"] else 1

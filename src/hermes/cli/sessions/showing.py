@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes.cli.completion import complete_session
-from hermes.cli.options import find_session, json_option
+from hermes.cli.options import find_session, flag, json_option
 from hermes.cli.output import BOLD, CYAN, DIM, GOLD, GREEN, colourful, cut, print_json, put, screen_width, styled, wrap
 from hermes.cli.record import opened, recover_drafts, zone
-from hermes.store.records.events import described, interleaved
+from hermes.interop.json_reading import encoded
+from hermes.store.records.sessions import described_event, interleaved
 from hermes.texts import content_text, counted, harmless, one_line, unfinished
 from hermes.times import clock
 
@@ -38,8 +39,7 @@ _INDENT = "  "
 
 def calls(message: MessageRow) -> Iterator[str]:
     """Each tool call of a message, as `name(key=value, …)`."""
-    from hermes.interop.json_reading import encoded
-    from hermes.interop.markdown import calls_of
+    from hermes.interop.documents import calls_of
     from hermes.store.records.codec import from_json
 
     for name, text in calls_of(message):
@@ -123,8 +123,7 @@ class TextRenderer:
 
 def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
     """The lines of a reply, as the chat shows it."""
-    from hermes.chat.render import console
-    from hermes.chat.terminal_markdown import blocks, markdown
+    from hermes.chat.render import blocks, console, markdown
 
     for number, block in enumerate(one for one in blocks(text + "\n") if one.strip()):
         page = StringIO()
@@ -138,15 +137,14 @@ def _markdown(text: str, width: int, colour: bool) -> Iterator[str]:
 POLL_SECONDS = 0.25
 
 
-@click.command(help="Show a conversation. ID is an id, the beginning of one, or a title.")
+@click.command()
 @click.argument("words", nargs=-1, required=True, metavar="ID", shell_complete=complete_session)
-@click.option(
-    "--last", "--limit", "-n", "last", type=click.IntRange(min=0), metavar="N", help="Only the last N messages."
-)
-@click.option("--full", is_flag=True, help="Show tool results, system prompts and reasoning in full.")
-@click.option("--follow", "-f", is_flag=True, help="Wait for new messages and show them as they arrive; Ctrl-C stops.")
+@click.option("--last", "--limit", "-n", "last", type=click.IntRange(0), metavar="N", help="Only the last N messages.")
+@flag("--full", "Show tool results, system prompts and reasoning in full.")
+@flag("--follow", "Wait for new messages and show them as they arrive; Ctrl-C stops.", "-f")
 @json_option("Print the session with its messages as JSON; with --follow, one message per line.")
 def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_json: bool) -> None:
+    """Show a conversation. ID is an id, the beginning of one, or a title."""
     with opened() as db:
         session_id = find_session(db, " ".join(words))
         recover_drafts(db, session_id)
@@ -159,20 +157,15 @@ def show(words: tuple[str, ...], last: int | None, full: bool, follow: bool, as_
         terminal = sys.stdout.isatty()
         renderer = None if as_json else TextRenderer(screen_width(), colourful(), terminal, full, zone())
         view = _View(db, session_id, renderer)
-        try:
-            if terminal and renderer and not follow:
-                text = StringIO()
-                with redirect_stdout(text):
-                    view.begin(last)
-                paged(text.getvalue())
-                return
+        if terminal and renderer and not follow:
+            with redirect_stdout(StringIO()) as page:
+                view.begin(last)
+            paged(page.getvalue())
+            return
+        with suppress(KeyboardInterrupt) if follow else nullcontext():
             view.begin(last)
-            while follow:
+            while follow and view.look():
                 time.sleep(POLL_SECONDS)
-                view.look()
-        except KeyboardInterrupt:
-            if not follow:
-                raise
 
 
 def paged(text: str) -> None:
@@ -206,47 +199,47 @@ class _View:
         if self.renderer is not None:
             self._print(self.renderer.head(session, len(messages), self._notes(session)))
         if left_out:
-            self.remark(counted(len(left_out), "earlier message"))
+            self._remark(counted(len(left_out), "earlier message"))
         self.look()
 
-    def look(self) -> None:
-        """Show new messages and events."""
+    def look(self) -> bool:
+        """Show new messages and events; False when the session was deleted."""
         session = self.db.get_session(self.session_id)
         if session is None:
-            self.remark("the session was deleted")
-            raise KeyboardInterrupt
-        happened, state = self.db.get_session_events(self.session_id)[self.events :], _state(session)
+            self._remark("the session was deleted")
+            return False
+        happened = self.db.get_session_events(self.session_id)[self.events :]
+        state = session["message_count"], session["last_active"], session["ended_at"]
         if state == self.state and not happened:
-            return
+            return True
         self.state = state
         self.events += len(happened)
         messages = self.db.get_messages(self.session_id)
         if gone := self.seen - {message["id"] for message in messages}:
-            self.remark(f"{counted(len(gone), 'message')} withdrawn")
+            self._remark(f"{counted(len(gone), 'message')} withdrawn")
             self.seen -= gone
         fresh = [message for message in messages if message["id"] not in self.seen]
         self.seen |= {message["id"] for message in fresh}
         for is_event, item in interleaved(fresh, happened):
             if is_event:
-                self.remark(described(item))
+                self._remark(described_event(item))
             else:
-                self.add(item)
-        self._notice_end(session)
+                self._add(item)
+        if session["ended_at"] != self.ended:
+            self._end(session)
+        return True
 
-    def _notice_end(self, session: Mapping[str, Any]) -> None:
-        if session["ended_at"] == self.ended:
-            return
+    def _end(self, session: Mapping[str, Any]) -> None:
+        """Show that the session ended, or was compressed, and follow its continuation."""
         self.ended = session["ended_at"]
         following = self.db.get_compression_tip(self.session_id)
         if following != self.session_id:
-            self.remark(f"compressed; continues as {following}")
-            carried = {message["id"] for message in self.db.get_messages(following)} & self.seen
+            self._remark(f"compressed; continues as {following}")
+            self.seen &= {message["id"] for message in self.db.get_messages(following)}  # those carried over
             self.session_id, self.state, self.ended = following, (), None
             self.events = len(self.db.get_session_events(following))
-            self.seen = carried
         elif self.ended is not None:
-            reason = f" ({one_line(session['end_reason'])})" if session["end_reason"] else ""
-            self.remark(f"the session ended{reason}")
+            self._remark("the session ended" + (f" ({session['end_reason']})" if session["end_reason"] else ""))
 
     def _notes(self, session: Mapping[str, Any]) -> list[str]:
         """How the session is related to others, and its tags."""
@@ -260,28 +253,20 @@ class _View:
             notes.append("tags: " + ", ".join(map(one_line, tags)))
         return notes
 
-    def add(self, message: MessageRow) -> None:
-        """Show a message."""
-        from hermes.interop.json_reading import encoded
-
+    def _add(self, message: MessageRow) -> None:
         if self.renderer is None:
             put(encoded(message) + b"\n")
             return
         owner = message.get("session_id", self.session_id)
         if owner != self.owner:
-            self.remark(f"carried over from {owner}" if owner != self.session_id else "new here")
+            self._remark(f"carried over from {owner}" if owner != self.session_id else "new here")
         self.owner = owner
         self._print(self.renderer.message(message))
 
-    def remark(self, text: str) -> None:
+    def _remark(self, text: str) -> None:
         """Print a remark between messages."""
         if self.renderer is not None:
             self._print(self.renderer.between(one_line(text)))
 
     def _print(self, lines: list[str]) -> None:
         print("\n".join(lines), flush=True)
-
-
-def _state(session: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The fields that change when a session does."""
-    return session.get("message_count"), session.get("last_active"), session.get("ended_at")

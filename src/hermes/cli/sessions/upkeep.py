@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes.cli.options import json_option
+from hermes.cli.options import flag, json_option
 from hermes.cli.output import amount, print_json, size_of, status_line
 from hermes.cli.record import configuration, index, opened
 from hermes.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly
@@ -38,9 +38,10 @@ def database_bytes(path: Path) -> int:
     return total
 
 
-@click.command(help="Count sessions and messages by source, and show how large the record is.")
+@click.command()
 @json_option("Print a JSON object.")
 def stats(as_json: bool) -> None:
+    """Count sessions and messages by source, and show how large the record is."""
     with opened() as db:
         sources = db.source_counts()
         messages = db.message_count()
@@ -58,13 +59,13 @@ def stats(as_json: bool) -> None:
     print(f"Database size: {size_of(size)}")
 
 
-@click.command(
-    help="Check whether the record (or the one in FILE) is sound: file, every row, index, references, counters, attachments,"
-    " transcripts."
-)
+@click.command()
 @_file_argument
 @json_option("Print the findings as a JSON array.")
 def check(path: Path | None, as_json: bool) -> int:
+    """Check whether the record (or the one in FILE) is sound: file, every row, index, references, counters,
+    attachments, transcripts.
+    """
     try:
         try:
             found, summary = _inspected(path, writing=True)
@@ -103,13 +104,13 @@ def _list(found: list[Finding]) -> None:
         print(f"… and {len(found) - _MOST_SHOWN} more")
 
 
-@click.command(
-    help="Repair what `check` finds, in the record or in FILE; a copy of the file is kept beside it. The database counts:"
-    " transcripts that differ are written again. Where rows are damaged or lost, the database is rebuilt."
-)
+@click.command()
 @_file_argument
-@click.option("--rebuild-index", is_flag=True, help="Always rebuild the full-text index.")
+@flag("--rebuild-index", "Always rebuild the full-text index.")
 def repair(path: Path | None, rebuild_index: bool) -> int:
+    """Repair what `check` finds, in the record or in FILE; a copy of the file is kept beside it. The database counts:
+    transcripts that differ are written again. Where rows are damaged or lost, the database is rebuilt.
+    """
     try:
         with opened(writing=True, path=path) as db:
             return _report(db, db.repair(rebuild_index=rebuild_index))
@@ -117,12 +118,12 @@ def repair(path: Path | None, rebuild_index: bool) -> int:
         return _rebuilt(path)  # too damaged to be opened
 
 
-@click.command(
-    help="Rebuild the database (or FILE) if it or its -wal file was lost or is damaged, from all rows that can be read"
-    " and what only the transcripts have. A copy of the old file is kept beside it."
-)
+@click.command()
 @click.argument("path", metavar="[FILE]", required=False, type=click.Path(dir_okay=False, path_type=Path))
 def rebuild(path: Path | None) -> int:
+    """Rebuild the database (or FILE) if it or its -wal file was lost or is damaged, from all rows that can be read and
+    what only the transcripts have. A copy of the old file is kept beside it.
+    """
     return _rebuilt(path)
 
 
@@ -148,8 +149,9 @@ def _report(db: SessionDB, steps: list[str]) -> int:
     return 1 if left else 0
 
 
-@click.command(help="Finish the full-text index and free unused disk space.")
+@click.command()
 def optimize() -> None:
+    """Finish the full-text index and free unused disk space."""
     with opened(writing=True) as db:
         before = db.size()
         indexed = index(db)
@@ -163,12 +165,12 @@ def optimize() -> None:
     print(f"{size_of(before)} → {size_of(after)}")
 
 
-@click.command(
-    help="Write a consistent copy of the record to FILE, even while other processes write; attachments go"
-    " beside it. FILE must not exist."
-)
+@click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
 def backup(file: Path) -> None:
+    """Write a consistent copy of the record to FILE, even while other processes write; attachments go beside it. FILE
+    must not exist.
+    """
     target = file.expanduser()
     with ExitStack() as stack:
         try:

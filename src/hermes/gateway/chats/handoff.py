@@ -21,10 +21,10 @@ from hermes.gateway.chats.participants import taken_from
 from hermes.gateway.events import OWN, Chat, Event, as_json, from_json, is_own
 from hermes.gateway.flow.turns import start
 from hermes.gateway.settings import repeat, retried
-from hermes.store.coordination.leases import REQUEST_SECONDS, handoff_lease
 from hermes.store.gateway import routes
 from hermes.store.gateway.outbox import OWN_ID, PendingNotice
 from hermes.store.gateway.routes import Binding
+from hermes.store.leases import REQUEST_SECONDS, handoff_lease
 
 if TYPE_CHECKING:
     from hermes.gateway.chats.participants import Services

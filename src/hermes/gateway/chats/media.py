@@ -10,13 +10,13 @@ import mimetypes
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from hermes.agent.attached_files import MOST_TEXT, AttachedFile, Reader, joined, shown_name
-from hermes.agent.tools.file_access import opened
-from hermes.agent.tools.tool import Context, Tool, text_argument
+from hermes.agent.tools.files import opened
+from hermes.agent.tools.tool import Context, Tool, tool
 from hermes.errors import HermesError, PlatformUnreachable, ToolError
 from hermes.gateway.events import FileReference
 from hermes.gateway.platforms._shared.http import TooLarge, attachment_kind, no_more_than
@@ -102,14 +102,11 @@ _DESCRIPTION = (
     "Send a file of this machine to the chat, as a picture, a voice message or a document by its type. It arrives after your"
     " reply. Hidden files and folders can't be sent."
 )
-_PARAMETERS = {
-    "type": "object",
-    "properties": {
-        "path": {"type": "string", "description": "the file; relative paths begin in the working folder"},
-        "caption": {"type": "string", "description": "a short text to go with it"},
-    },
-    "required": ["path"],
-}
+
+
+class _FileToSend(msgspec.Struct):
+    path: Annotated[str, msgspec.Meta(description="the file; relative paths begin in the working folder")]
+    caption: Annotated[str, msgspec.Meta(description="a short text to go with it")] = ""
 
 
 def file_tool(services: Services, person: Participant) -> Tool | None:
@@ -118,13 +115,13 @@ def file_tool(services: Services, person: Participant) -> Tool | None:
     if capabilities is None or not person.is_owner:
         return None
 
-    def run(context: Context, arguments: dict[str, Any]) -> str:
-        path = allowed(text_argument(arguments, "path"), folders(context), context.cwd, services.home)
+    def run(context: Context, arguments: _FileToSend) -> str:
+        path = allowed(arguments.path, folders(context), context.cwd, services.home)
         data = read_file(path, capabilities)
         mime = mimetypes.guess_type(path.name)[0] or mime_of(data)
         attachment = services.db.keep_attachment(data)
         file = FileReference(kind=attachment_kind(mime), name=path.name, mime=mime, attachment=attachment)
-        caption = text_argument(arguments, "caption", "").strip()
+        caption = arguments.caption.strip()
         posted = services.outbox.post_file(
             person.chat, file, caption, answers=person.answers, session=person.session_id
         )
@@ -133,7 +130,7 @@ def file_tool(services: Services, person: Participant) -> Tool | None:
         )
         return f"{path.name} ({mime}, {len(data):,} bytes; {attachment}) {what}."
 
-    return Tool("send_file", _DESCRIPTION, _PARAMETERS, run)
+    return tool("send_file", _DESCRIPTION, _FileToSend, run)
 
 
 def folders(context: Context) -> list[Path]:

@@ -25,9 +25,8 @@ import msgspec
 from hermes.commands.registry import GATEWAY, is_known, parse
 from hermes.errors import HermesError
 from hermes.gateway.events import CHANNEL, DM, GROUP, Chat, Event, chat_on, from_json
-from hermes.home import make_private
+from hermes.home import make_private, write_whole
 from hermes.store.gateway import approvals, routes
-from hermes.whole_files import write_whole
 
 if TYPE_CHECKING:
     from hermes.config import Config

@@ -18,7 +18,7 @@ from hermes.interop.histories.conversation import Conversation, reads
 from hermes.interop.json_reading import Reading
 
 SOURCE = "aider"
-_NAME = ".aider.chat.history.md"
+FILES = ".aider.chat.history.md"
 _START = re.compile(r"# aider chat started at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\s*")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _MODEL = re.compile(r"(?:Main )?models?: (\S+)", re.IGNORECASE)
@@ -30,7 +30,7 @@ _ROLES = {"#### ": "user", "> ": "tool"}
 
 def usual_places() -> list[Path]:
     """The file that aider writes when it is not started in a project; `sessions import FOLDER` finds those of projects."""
-    return [Path(os.environ.get("AIDER_CHAT_HISTORY_FILE") or Path.home() / _NAME)]
+    return [Path(os.environ.get("AIDER_CHAT_HISTORY_FILE") or Path.home() / FILES)]
 
 
 def sniff(path: Path) -> bool:
@@ -39,11 +39,6 @@ def sniff(path: Path) -> bool:
         return False
     with path.open(encoding="utf-8", errors="replace") as stream:
         return any(_START.fullmatch(line) for line in stream.read(4096).splitlines())
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The histories of the projects below a folder."""
-    yield from sorted(path for path in folder.rglob(_NAME) if path.is_file())
 
 
 @reads

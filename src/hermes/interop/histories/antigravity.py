@@ -12,9 +12,9 @@ from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, from_json, json_lines
 
 SOURCE = "antigravity"
+FILES = "logs/transcript.jsonl"
 _MODEL = re.compile(r"setting `Model Selection` from .*? to (.+?)\.(?:\s|$)")
-_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens",
-           "cache_read_tokens": "cached_content_token_count"}  # fmt: skip
+_TOKENS = ("input_tokens", "output_tokens", "cached_content_token_count")
 _BOOKKEEPING = ("CONVERSATION_HISTORY", "EPHEMERAL_MESSAGE", "KNOWLEDGE_ARTIFACTS")
 
 
@@ -28,11 +28,6 @@ def usual_places() -> list[Path]:
 def sniff(path: Path) -> bool:
     """Whether a file is a transcript of Antigravity."""
     return any("step_index" in record and record.keys() & {"source", "type"} for record in first_objects(path))
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The transcripts below a folder."""
-    yield from sorted(path for path in folder.rglob("transcript.jsonl") if path.parent.name == "logs")
 
 
 @reads

@@ -17,22 +17,13 @@ from hermes.interop.histories.exports import ExportFiles, conversation_files, ex
 from hermes.interop.json_reading import Reading, Record, compact, from_json, text
 
 SOURCE = "chatgpt"
+files = conversation_files
 _HIDDEN = frozenset(("user_editable_context", "model_editable_context"))
-
-
-def usual_places() -> list[Path]:
-    """Exports lie wherever they were downloaded to."""
-    return []
 
 
 def sniff(path: Path) -> bool:
     """Whether a file is an export of ChatGPT."""
     return export_source(path) == SOURCE
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The exports below a folder."""
-    yield from (path for path in conversation_files(folder) if sniff(path))
 
 
 @reads
@@ -47,9 +38,12 @@ def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conver
     nodes = {name: Record(node) for name, node in data.object("mapping").items() if isinstance(node, dict)}
     name = data.text("conversation_id") or data.text("id") or ""
     made = Conversation(
-        SOURCE, name or compact(data.get("create_time")), title=data.text("title"),
-        started_at=data.time("create_time"), model=data.text("default_model_slug"),
-    )  # fmt: skip
+        SOURCE,
+        name or compact(data.get("create_time")),
+        title=data.text("title"),
+        started_at=data.time("create_time"),
+        model=data.text("default_model_slug"),
+    )
     if data.get("is_archived"):
         made.archived_at = data.time("update_time")
     path = _path(nodes, data.get("current_node"))
@@ -141,14 +135,23 @@ def _message(node: Record, export: ExportFiles, reading: Reading) -> Message | N
         return make.message("tool", body, at, _name(node), tool_name=author.text("name"))
     recipient = message.text("recipient")
     if role == "assistant" and recipient not in (None, "all", "assistant"):
-        return make.message("assistant", None, at, _name(node), model=model, tool_calls=[
-            make.tool_call(str(_name(node)), str(recipient), _arguments(content, body))
-        ])  # fmt: skip
-    finish = {"max_tokens": "length", "stop": "stop", "interrupted": "interrupted"}.get(
-        str(meta.object("finish_details").get("type"))
+        return make.message(
+            "assistant",
+            None,
+            at,
+            _name(node),
+            model=model,
+            tool_calls=[make.tool_call(str(_name(node)), str(recipient), _arguments(content, body))],
+        )
+    finish = make.finish_of(meta.object("finish_details").text("type"))
+    return make.message(
+        role,
+        body,
+        at,
+        _name(node),
+        model=model if role == "assistant" else None,
+        finish_reason=finish if role == "assistant" else None,
     )
-    return make.message(role, body, at, _name(node), model=model if role == "assistant" else None,
-                   finish_reason=finish if role == "assistant" else None)  # fmt: skip
 
 
 def _arguments(content: Record, body: Any) -> Any:

@@ -12,24 +12,15 @@ from hermes.interop.histories.exports import ExportFiles, conversation_files, ex
 from hermes.interop.json_reading import Reading, Record, compact
 
 SOURCE = "claude-ai"
+files = conversation_files
 _ROOT = "00000000-0000-4000-8000-000000000000"  # what first messages hang on
 _CONTENT = frozenset(("text", "voice_note", "thinking", "tool_use"))
 _KNOWN = _CONTENT | {"tool_result", "token_budget", "flag"}
 
 
-def usual_places() -> list[Path]:
-    """Exports lie wherever they were downloaded to."""
-    return []
-
-
 def sniff(path: Path) -> bool:
     """Whether a file is an export of Claude.ai."""
     return export_source(path) == SOURCE
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The exports below a folder."""
-    yield from (path for path in conversation_files(folder) if sniff(path))
 
 
 @reads
@@ -42,9 +33,11 @@ def _conversation(data: Record, export: ExportFiles, reading: Reading) -> Conver
     if not isinstance(data.get("chat_messages"), list):
         return None
     made = Conversation(
-        SOURCE, data.text("uuid") or str(data.get("created_at")), title=data.text("name"),
+        SOURCE,
+        data.text("uuid") or str(data.get("created_at")),
+        title=data.text("name"),
         started_at=data.time("created_at"),
-    )  # fmt: skip
+    )
     if data.text("summary"):
         made.meta["summary"] = data["summary"]
     if data.text("project_uuid"):

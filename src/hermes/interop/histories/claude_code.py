@@ -7,7 +7,6 @@ compaction the conversation goes on under a summary: here that is a session of i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any
 
 from hermes.interop.histories import claude_code_lines
 from hermes.interop.histories.claude_code_lines import (
-    MESSAGE,
-    REASONING,
     SESSION,
     SOURCE,
     ReplyGroups,
@@ -25,9 +22,9 @@ from hermes.interop.histories.claude_code_lines import (
     is_injected,
     is_result,
     messages_of,
-    slim,
 )
 from hermes.interop.histories.claude_code_lines import kept_at as kept_at
+from hermes.interop.histories.claude_code_lines import usual_places as usual_places
 from hermes.interop.histories.claude_code_lines import write as write
 from hermes.interop.histories.conversation import Carried, Conversation, Message, off_path, path_to, reads, session_id
 from hermes.interop.histories.make import as_uuid
@@ -36,24 +33,12 @@ from hermes.interop.windows import BEGINS, BREAKS, CUTS, ON
 from hermes.interop.windows import Trail as BaseTrail
 
 _SPOKEN = ("user", "assistant")
-_BOOKKEEPING = frozenset((
-    "file-history-snapshot", "queue-operation", "progress", "mode", "permission-mode", "pr-link", "worktree-state",
-    "bridge-session", "last-prompt", "agent-name", "relocated", "api-request", "api-request-blob", "api-request-shape",
-    "atis-latch", "tools-used", "cost-state",
-))  # fmt: skip
-# Keys of a message's line that are kept in memory. The others repeat results, at times with whole files.
-_NEEDED = frozenset((
-    "type", "subtype", "parentUuid", "logicalParentUuid", "timestamp", "isSidechain", "isMeta", "isCompactSummary", "message",
-    "attachment", "content", "sourceToolAssistantUUID", "isApiErrorMessage", "costUSD", REASONING, MESSAGE, "compactMetadata",
-))  # fmt: skip
+_BOOKKEEPING = frozenset(
+    "file-history-snapshot queue-operation progress mode permission-mode pr-link worktree-state bridge-session last-prompt"
+    " agent-name relocated api-request api-request-blob api-request-shape atis-latch tools-used cost-state".split()
+)
 _CLEANUP_DAYS = 30  # as Claude Code has it without a setting
 _SUMMARY_WITHIN = 10  # lines after a compaction: its summary is the first or the second
-
-
-def usual_places() -> list[Path]:
-    """The folder in which Claude Code keeps its sessions."""
-    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
-    return [home / "projects"]
 
 
 def expiring(until: float) -> Iterator[str]:
@@ -73,8 +58,11 @@ def sniff(path: Path) -> bool:
     first = first_objects(path)
     if any("parts" in record.object("message") or "systemPayload" in record for record in first):
         return False
-    return any(("sessionId" in record and ("parentUuid" in record or record.get("type") in ("summary", *_BOOKKEEPING)))
-               or (record.get("type") == "summary" and "leafUuid" in record) for record in first)  # fmt: skip
+    return any(
+        ("sessionId" in record and ("parentUuid" in record or record.get("type") in ("summary", *_BOOKKEEPING)))
+        or (record.get("type") == "summary" and "leafUuid" in record)
+        for record in first
+    )
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -177,18 +165,16 @@ class _SessionFileReader:
         if line.get("type") in _SPOKEN and not aside:
             self._leaf = None
             self._session = line.text("sessionId") or self._session
-        kept = self._lines[uuid] = Record({key: line[key] for key in _NEEDED & line.keys()})
-        if message := line.object("message"):
-            kept["message"] = slim(message)
+        line.pop("toolUseResult", None)  # repeats the result, at times with whole files
+        self._lines[uuid] = line
         self._places[uuid] = len(self._order)
         self._order.append(uuid)
         if aside in self._last:
             self._before[uuid] = self._last[aside]
         self._last[aside] = uuid
         if line.get("type") in _SPOKEN:
-            self._turns.setdefault(aside, ReplyGroups()).take(
-                uuid, kept, line, self._linked(kept.get("parentUuid")), self._names
-            )
+            parent = self._linked(line.get("parentUuid"))
+            self._turns.setdefault(aside, ReplyGroups()).take(uuid, line, parent, self._names)
         elif is_boundary(line):
             self._boundaries.append((uuid, self._preserved(line.object("compactMetadata"))))
 
@@ -242,14 +228,16 @@ class _SessionFileReader:
             if copied and not any(map(self._is_spoken, own)):
                 continue  # the session that this one was forked from has all of it
             made = Conversation(
-                SOURCE, name if not earlier else f"{name}.{len(earlier) + 1}", cwd=self._cwd, title=title,
-                parent=earlier[-1].foreign_id if earlier else parent, kind="compression" if earlier else "subagent",
-            )  # fmt: skip
+                SOURCE,
+                name if not earlier else f"{name}.{len(earlier) + 1}",
+                cwd=self._cwd,
+                title=title,
+                parent=earlier[-1].foreign_id if earlier else parent,
+                kind="compression" if earlier else "subagent",
+            )
             if number < len(segments):
                 made.end_reason = "compression"
-            if self._branch:
-                made.meta["git_branch"] = self._branch
-            made.origin = self._origin
+            made.git_branch, made.origin = self._branch, self._origin
             made.messages = self._messages(part)
             if len(own) < len(part):
                 self._fork(made, part, copied, number, is_first=not earlier)
@@ -349,9 +337,10 @@ class _SessionFileReader:
         replies = {self._names[uuid] for uuid in path if uuid in self._names}
         wanted = set(path)
         wanted |= {
-            uuid for uuid in self._order
+            uuid
+            for uuid in self._order
             if self._names.get(uuid) in replies or self._lines[uuid].get("sourceToolAssistantUUID") in wanted
-        }  # fmt: skip
+        }
         wanted |= {u for u in self._order if is_result(self._lines[u]) and self._parent(u) in wanted}
         return [uuid for uuid in self._order if uuid in wanted]
 

@@ -33,11 +33,9 @@ _EXTENSIONS = {
 _WORDS = re.compile(r"<(task|feedback|user_message|answer|user_input)(?: [^>]*)?>\s*(.*?)\s*</\1>", re.DOTALL)
 _ENVIRONMENT = re.compile(r"<environment_details>.*?(?:</environment_details>|\Z)", re.DOTALL)
 _ANSWERS = {"attempt_completion": "result", "plan_mode_respond": "response", "ask_followup_question": "question"}
-_TOKENS = {"input_tokens": "tokensIn", "output_tokens": "tokensOut", "cache_read_tokens": "cacheReads",
-           "cache_write_tokens": "cacheWrites"}  # fmt: skip
-_METRICS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "cache_read_tokens": "cacheReadTokens",
-            "cache_write_tokens": "cacheWriteTokens"}  # fmt: skip
-_METRIC_TOKENS = {"input_tokens": "prompt", "output_tokens": "completion", "cache_read_tokens": "cached"}
+_TOKENS = ("tokensIn", "tokensOut", "cacheReads", "cacheWrites")
+_METRICS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
+_METRIC_TOKENS = ("prompt", "completion", "cached")
 
 
 def usual_places() -> list[Path]:
@@ -93,10 +91,16 @@ def _session(path: Path, whole: Record) -> Conversation:
     about = json_object(path.with_name(path.name.removesuffix(_SESSION) + ".json"))
     lead = about or (json_object(path.with_name(f"{above}.json")) if above else Record())
     return Conversation(
-        "cline", str(whole.get("sessionId")), title=about.object("metadata").text("title"), cwd=lead.text("cwd"),
-        model=about.text("model"), started_at=about.time("started_at"), parent=above,
-        kind="subagent" if whole.get("agent") == "subagent" else "branch", system_prompt=whole.text("system_prompt"),
-    )  # fmt: skip
+        "cline",
+        str(whole.get("sessionId")),
+        title=about.object("metadata").text("title"),
+        cwd=lead.text("cwd"),
+        model=about.text("model"),
+        started_at=about.time("started_at"),
+        parent=above,
+        kind="subagent" if whole.get("agent") == "subagent" else "branch",
+        system_prompt=whole.text("system_prompt"),
+    )
 
 
 def _task(path: Path) -> Conversation:
@@ -106,13 +110,17 @@ def _task(path: Path) -> Conversation:
     tasks = path.parent.parent.parent / "state" / "taskHistory.json"
     listed = (one for _, one in json_lines(tasks, Reading(tasks)) if one.get("id") == name) if tasks.is_file() else ()
     about = json_object(path.with_name("history_item.json")) or next(iter(listed), Record())
-    cost = about.get("totalCost")
     return Conversation(
-        source, name, title=about.text("task"), cwd=about.text("workspace") or about.text("cwdOnTaskInitialization"),
+        source,
+        name,
+        title=about.text("task"),
+        cwd=about.text("workspace") or about.text("cwdOnTaskInitialization"),
         started_at=seconds(int(name)) if name.isdecimal() else None,
-        parent=about.text("parentTaskId"), kind="subagent", cost=cost if isinstance(cost, (int, float)) and cost else None,
+        parent=about.text("parentTaskId"),
+        kind="subagent",
+        cost=about.number("totalCost") or None,
         tokens=about.counts(_TOKENS),
-    )  # fmt: skip
+    )
 
 
 def _messages(message: Record, name: str, reading: Reading) -> list[Message]:
@@ -155,8 +163,11 @@ def _reply(message: Record, blocks: list[Record], at: float | None, name: str, r
             reading.unknown[f"block {kind}"] += 1
     model, used = message.object("modelInfo"), message.object("metrics")
     counted = used.object("tokens").counts(_METRIC_TOKENS, with_cached=True) | used.counts(_METRICS, with_cached=True)
-    cost = used.get("cost")
     return made.messages(
-        "assistant", at, name, model=model.text("id") or model.text("modelId"),
-        cost_usd=cost if isinstance(cost, (int, float)) else None, **counted,
-    )  # fmt: skip
+        "assistant",
+        at,
+        name,
+        model=model.text("id") or model.text("modelId"),
+        cost_usd=used.number("cost"),
+        **counted,
+    )

@@ -6,7 +6,6 @@ and turns that were rolled back. A compaction begins a session of its own, conti
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import datetime
@@ -24,23 +23,38 @@ if TYPE_CHECKING:
     from hermes.store.records.rows import ExportedSession, MessageRow
 
 SOURCE = "codex"
+FILES = "rollout-*.jsonl*"
 _SESSION, _MESSAGE = "hermes_session", "hermes_message"  # where a line comes from: an import continues that session
-_INJECTED = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<INSTRUCTIONS>", "<permissions", "<turn_aborted>",
-             "<skill>", "<subagent_notification>")  # fmt: skip
-_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens", "cache_read_tokens": "cached_input_tokens",
-           "reasoning_tokens": "reasoning_output_tokens"}  # fmt: skip
+_INJECTED = (
+    *(
+        "<environment_context>",
+        "<user_instructions>",
+        "# AGENTS.md",
+        "<INSTRUCTIONS>",
+        "<permissions",
+        "<turn_aborted>",
+    ),
+    *("<skill>", "<subagent_notification>"),
+)
+_TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "", "reasoning_output_tokens")
 _FROM_EDITOR = "# Context from my IDE setup:"
 _REQUEST = "## My request for Codex:"
 _THREAD = re.compile(r"rollout-[\dT-]{19}-([\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12})")
-_CALLS = {"function_call": "arguments", "custom_tool_call": "input", "tool_search_call": "arguments", "web_search_call": "action",
-          "local_shell_call": "action", "image_generation_call": "revised_prompt"}  # fmt: skip
+_CALLS = {  # by kind, the key of the arguments
+    "function_call": "arguments",
+    "custom_tool_call": "input",
+    "tool_search_call": "arguments",
+    "web_search_call": "action",
+    "local_shell_call": "action",
+    "image_generation_call": "revised_prompt",
+}
 _RESULTS = frozenset(("function_call_output", "custom_tool_call_output", "tool_search_output"))
 _KNOWN_ITEMS = frozenset((*_CALLS, *_RESULTS, "message", "reasoning", "agent_message", "compaction", "ghost_snapshot"))
 
 
 def usual_places() -> list[Path]:
     """The folders in which Codex keeps its sessions."""
-    home = Path(os.environ.get("CODEX_HOME") or Path.home() / ".codex")
+    home = make.program_home("CODEX_HOME", ".codex")
     return [home / "sessions", home / "archived_sessions"]
 
 
@@ -48,11 +62,6 @@ def sniff(path: Path) -> bool:
     """Whether a file is a rollout of Codex."""
     kinds = ("session_meta", "response_item", "event_msg", "turn_context")
     return any("payload" in record and record.get("type") in kinds for record in first_objects(path, 2))
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The rollouts below a folder."""
-    yield from sorted(path for path in folder.rglob("rollout-*") if path.name.endswith((".jsonl", ".jsonl.zst")))
 
 
 @reads
@@ -86,7 +95,6 @@ class _RolloutReader:
         self.made = Conversation(SOURCE, _thread_id(path))
         self._is_begun = False
         self._thoughts: list[str] = []
-        self._user_turns: list[int] = []  # where in the last part each turn of the person begins
         self._here: Any = None  # the message here that the line was written from
         for number, line in json_lines(path, reading):
             self._here = line.get(_MESSAGE)
@@ -102,7 +110,7 @@ class _RolloutReader:
         elif kind == "event_msg":
             self._event(payload)
         elif kind == "compacted":
-            self._compacted(number, payload, at)
+            self.made.compact(payload.text("message"), at, f"summary-{number}")
         elif kind not in ("world_state", "token_usage_record"):
             self._reading.unknown[str(kind)] += 1
 
@@ -134,7 +142,7 @@ class _RolloutReader:
             if block.get("type") in ("input_text", "output_text", "text") and block.text("text"):
                 parts.append(block["text"])
             elif block.get("type") == "input_image" and block.text("image_url"):
-                parts.append({"type": "image_url", "image_url": {"url": block["image_url"]}})
+                parts.append(make.picture(block["image_url"]))
         if not parts:
             return
         role = item.get("role")
@@ -143,7 +151,6 @@ class _RolloutReader:
             self._add(make.message("assistant", content, at, name, model=self.made.model, reasoning=self._reasoning()))
         elif role == "user" and not _injected(content):
             self._thoughts = []  # of a turn that was interrupted
-            self._user_turns.append(len(self.made.messages))
             if isinstance(content, str) and content.lstrip().startswith(_FROM_EDITOR) and _REQUEST in content:
                 context, _, content = content.partition(_REQUEST)
                 self._add(make.message("system", context.strip(), at, f"{name}-context"))
@@ -158,13 +165,12 @@ class _RolloutReader:
 
     def _call(self, item: Record, at: float | None, name: str, kind: str) -> None:
         call = item.text("call_id") or name
-        made = make.tool_call(call, item.text("name") or kind.removesuffix("_call"), item.get(_CALLS[kind]))
-        last = self.made.messages[-1] if self.made.messages else None
-        if last is not None and last["role"] == "assistant" and not self._thoughts:
-            last.setdefault("tool_calls", []).append(made)
-        else:
-            self._add(make.message("assistant", None, at, f"{call}-call", model=self.made.model, reasoning=self._reasoning(),
-                              tool_calls=[made]))  # fmt: skip
+        if self._thoughts or not self.made.messages or self.made.messages[-1]["role"] != "assistant":
+            thought = self._reasoning()
+            self._add(make.message("assistant", None, at, f"{call}-call", model=self.made.model, reasoning=thought))
+        tool = item.text("name") or kind.removesuffix("_call")
+        calls = self.made.messages[-1].setdefault("tool_calls", [])
+        calls.append(make.tool_call(call, tool, item.get(_CALLS[kind])))
         if kind == "image_generation_call" and item.text("result"):  # the call has its picture with it
             self._add(make.result([make.image_part(item["result"], "image/png")], at, f"{call}-result", call))
 
@@ -178,20 +184,7 @@ class _RolloutReader:
         elif kind == "thread_name_updated":
             self.made.title = event.text("thread_name") or self.made.title
         elif kind == "thread_rolled_back":
-            self._roll_back(event.count("num_turns") or 1)
-
-    def _roll_back(self, turns: int) -> None:
-        """Hide the last turns of the person."""
-        if begins := self._user_turns[-turns:]:
-            del self._user_turns[-turns:]
-            self.made.hide_from(begins[0])
-
-    def _compacted(self, number: int, payload: Record, at: float | None) -> None:
-        if self.made.messages:
-            self.made.compact(None, None, None)
-            self._user_turns = []
-        if payload.text("message"):
-            self._add(make.message("user", payload["message"], at, f"summary-{number}"))
+            self.made.hide_turns(event.count("num_turns") or 1)
 
     def _begin(self, meta: Record) -> None:
         """Read the session's fields from the first line of a rollout; a later one repeats them."""
@@ -205,8 +198,7 @@ class _RolloutReader:
         made.parent, made.kind = started_by or meta.text("forked_from_id"), "subagent" if started_by else "branch"
         made.cwd, made.started_at, made.origin = meta.text("cwd"), meta.time("timestamp"), meta.text(_SESSION)
         made.system_prompt = meta.object("base_instructions").text("text")
-        if git := meta.object("git"):
-            made.meta["git_branch"] = git.get("branch")
+        made.git_branch = meta.object("git").text("branch")
 
 
 def _thread_id(path: Path) -> str:
@@ -225,13 +217,12 @@ def _output(output: Any) -> Any:
         return output
     if isinstance(output, list):
         texts = [block["text"] for block in Record.all(output) if isinstance(block.get("text"), str)]
-        urls = [block.text("image_url") for block in Record.all(output) if block.get("type") == "input_image"]
-        if pictures := [{"type": "image_url", "image_url": {"url": url}} for url in urls if url]:
-            return make.joined([*filter(None, texts), *pictures])
+        pictures = [block for block in Record.all(output) if block.get("type") == "input_image"]
+        if pictures:
+            return make.joined([*filter(None, texts), *(make.picture(block.get("image_url")) for block in pictures)])
         return "\n".join(texts) or compact(output)
-    if isinstance(output, dict) and isinstance(output.get("content"), str):
-        return output["content"]
-    return None if output is None else compact(output)
+    inside = Record.of(output).get("content")
+    return inside if isinstance(inside, str) else None if output is None else compact(output)
 
 
 def _indexed_title(path: Path, name: str) -> str | None:
@@ -265,8 +256,15 @@ def kept_at(name: str, session: ExportedSession) -> Path:
 
 def _written(session: ExportedSession, name: str, export: Export) -> Iterator[bytes]:
     began = make.iso(session["started_at"])
-    meta: dict[str, Any] = {"id": name, "timestamp": began, "cwd": session.get("cwd") or "/", "originator": "hermes",
-                            "cli_version": "0.0.0", "source": "cli", _SESSION: session["id"]}  # fmt: skip
+    meta: dict[str, Any] = {
+        "id": name,
+        "timestamp": began,
+        "cwd": session.get("cwd") or "/",
+        "originator": "hermes",
+        "cli_version": "0.0.0",
+        "source": "cli",
+        _SESSION: session["id"],
+    }
     if session.get("system_prompt") and session["source"] == SOURCE:
         meta["base_instructions"] = {"text": session["system_prompt"]}
         del export.left_out["system prompts"]
@@ -277,8 +275,11 @@ def _written(session: ExportedSession, name: str, export: Export) -> Iterator[by
         for kind, payload in _items(row, export):
             yield _line(make.iso(row["timestamp"]), kind, payload, **{_MESSAGE: row["id"]})
     if session.get("title"):
-        yield _line(make.iso(session.get("ended_at") or session["started_at"]), "event_msg",
-                    {"type": "thread_name_updated", "thread_name": session["title"]})  # fmt: skip
+        yield _line(
+            make.iso(session.get("ended_at") or session["started_at"]),
+            "event_msg",
+            {"type": "thread_name_updated", "thread_name": session["title"]},
+        )
 
 
 def _line(at: str, kind: str, payload: dict[str, Any], **more: Any) -> bytes:
@@ -298,10 +299,11 @@ def _items(row: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
         yield "response_item", {"type": "reasoning", "summary": [{"type": "summary_text", "text": row["reasoning"]}]}
     spoken = "output_text" if role == "assistant" else "input_text"
     blocks = [
-        {"type": spoken, "text": data} if mime is None
+        {"type": spoken, "text": data}
+        if mime is None
         else {"type": "input_image", "image_url": f"data:{mime};base64,{data}"}
         for mime, data in make.written_parts(content, export)
-    ]  # fmt: skip
+    ]
     if not (blocks or row.get("reasoning") or row.get("tool_calls")):
         export.left_out["empty messages"] += 1
     said_there = "\n\n".join(block["text"] for block in blocks if "text" in block)
@@ -312,10 +314,19 @@ def _items(row: MessageRow, export: Export) -> Iterator[tuple[str, dict[str, Any
             yield "event_msg", {"type": "user_message" if role == "user" else "agent_message", "message": said_there}
     for call in row.get("tool_calls") or ():
         function = Record.of(call.get("function"))
-        yield "response_item", {"type": "function_call", "name": function.get("name"), "arguments": function.get("arguments"),
-                                "call_id": call.get("id")}  # fmt: skip
+        yield (
+            "response_item",
+            {
+                "type": "function_call",
+                "name": function.get("name"),
+                "arguments": function.get("arguments"),
+                "call_id": call.get("id"),
+            },
+        )
     if role == "assistant" and row.get("output_tokens") is not None:
-        used = {"input_tokens": (row.get("input_tokens") or 0) + (row.get("cache_read_tokens") or 0),
-                "cached_input_tokens": row.get("cache_read_tokens") or 0,
-                "output_tokens": row["output_tokens"]}  # fmt: skip
+        used = {
+            "input_tokens": (row.get("input_tokens") or 0) + (row.get("cache_read_tokens") or 0),
+            "cached_input_tokens": row.get("cache_read_tokens") or 0,
+            "output_tokens": row["output_tokens"],
+        }
         yield "event_msg", {"type": "token_count", "info": {"last_token_usage": used}}

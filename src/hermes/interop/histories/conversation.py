@@ -54,6 +54,7 @@ class Conversation:
     cost: float | None = None
     tokens: dict[str, int] = field(default_factory=dict)  # of the whole session, where its messages don't have them
     end_reason: str | None = None
+    git_branch: str | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     parts: list[list[Message]] = field(default_factory=lambda: [[]])  # what is shown, in order, cut at each compaction
     models: list[str | None] = field(default_factory=list)  # with which the parts before the last one ended
@@ -83,6 +84,12 @@ class Conversation:
             self.branches.append((shown[cut - 1]["platform_message_id"] if cut else None, shown[cut:]))
             del shown[cut:]
 
+    def hide_turns(self, turns: int) -> None:
+        """Hide the last turns of the person in the last part; summaries are no turns."""
+        begins = [at for at, one in enumerate(self.messages) if one["role"] == "user" and not one.get("meta")]
+        if turns and begins:
+            self.hide_from(begins[-turns:][0])
+
     def show_tree(self, parents: dict[str, Any], made: Mapping[str, list[Message]], cuts: Collection[str]) -> list[str]:
         """Show the messages of the entries up to the last one, in a new part from each of `cuts` on, and hide the branches
         that were left. Returns the shown entries."""
@@ -110,17 +117,26 @@ class Conversation:
             made = self
             if number > 1:
                 made = replace(
-                    self, foreign_id=f"{self.foreign_id}.{number}", parent=before.foreign_id, kind="compression", end_reason=None,
-                    started_at=None, cost=None, tokens={}, meta=dict(self.meta), carried=[],
-                )  # fmt: skip
+                    self,
+                    foreign_id=f"{self.foreign_id}.{number}",
+                    parent=before.foreign_id,
+                    kind="compression",
+                    end_reason=None,
+                    started_at=None,
+                    cost=None,
+                    tokens={},
+                    meta=dict(self.meta),
+                    carried=[],
+                )
             before = made
             made.parts, made.model = [part], model
             if number < len(parted):
                 made.end_reason = "compression"
             made.branches = [
-                branch for branch in branches
+                branch
+                for branch in branches
                 if branch[0] in names[number - 1] or (number == 1 and branch[0] not in later)
-            ]  # fmt: skip
+            ]
             yield made
 
     def session(self, tools: dict[str, str]) -> dict[str, Any] | None:
@@ -147,8 +163,9 @@ class Conversation:
             "archived_at": self.archived_at,
             "meta": {
                 "imported": {"from": self.source, "id": self.foreign_id, **({"title": title} if title else {})},
+                **({"git_branch": self.git_branch} if self.git_branch else {}),
                 **self.meta,
-            },  # fmt: skip
+            },
             "messages": self.messages,
             "attached": {},  # a text that only mentions an attachment has none
             ORIGIN: self.origin,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +10,13 @@ from hermes.interop.histories.conversation import Conversation, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
 SOURCE = "copilot"
-_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "cache_read_tokens": "cacheReadTokens",
-           "cache_write_tokens": "cacheWriteTokens"}  # fmt: skip
+_TOKENS = ("inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens")
 _BOOKKEEPING = ("session.", "assistant.", "tool.", "hook.", "subagent.", "skill.", "permission.", "abort")
 
 
 def usual_places() -> list[Path]:
     """The folder in which Copilot CLI keeps its sessions."""
-    return [Path(os.environ.get("COPILOT_HOME") or Path.home() / ".copilot") / "session-state"]
+    return [make.program_home("COPILOT_HOME", ".copilot") / "session-state"]
 
 
 def sniff(path: Path) -> bool:
@@ -106,8 +104,7 @@ class _EventReader:
         made.foreign_id = data.text("sessionId") or made.foreign_id
         made.title = made.title or data.text("agentDescription") or data.text("agentDisplayName")
         made.cwd, made.started_at = context.text("cwd"), data.time("startTime")
-        if branch := context.text("branch"):
-            made.meta["git_branch"] = branch
+        made.git_branch = context.text("branch")
 
     def _reply(self, data: Record, at: float | None, name: str) -> None:
         made = make.Parts([data.text("content")], [data.text("reasoningText")])

@@ -20,7 +20,7 @@ from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 SOURCE = "cursor"
 _TABLE = "cursorDiskKV"
 _USER = 1  # the type of a person's message
-_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens"}
+_TOKENS = ("inputTokens", "outputTokens")
 _TRANSCRIPTS = "agent-transcripts"
 
 
@@ -104,9 +104,12 @@ class _Editor:
         shown = [key for key in order or by_time if key in bubbles]
         folders = (one.text("workspaceProjectDir") for one in bubbles.values())
         made = Conversation(
-            SOURCE, name, title=data.text("name"), started_at=data.time("createdAt"),
+            SOURCE,
+            name,
+            title=data.text("name"),
+            started_at=data.time("createdAt"),
             cwd=next(filter(None, folders), None) or opened_folder(self._path.parent),
-        )  # fmt: skip
+        )
         made.messages = [one for key in shown for one in self._messages(key, bubbles[key])]
         if cut := len(made.messages):  # what was taken back the editor keeps, and shows no longer
             made.messages += [one for key in by_time if key not in shown for one in self._messages(key, bubbles[key])]
@@ -144,7 +147,7 @@ def _transcript(path: Path, reading: Reading) -> Conversation:
     for number, record in json_lines(path, reading):
         if record.get("role") in ("user", "assistant"):
             line = lines[f"line-{number}"] = Record({"type": record["role"], "message": {"content": _blocks(record)}})
-            calls.take(f"line-{number}", line, line, None, {})
+            calls.take(f"line-{number}", line, None, {})
         elif record.get("type") != "turn_ended":
             reading.unknown[str(record.get("type"))] += 1
     made.messages = messages_of(lines, list(lines), {})

@@ -66,8 +66,12 @@ class ExportFiles:
         if not name.startswith(("file-", "file_")):  # ChatGPT's uploads; other files beside it are not the export's
             return None
         # an export has pictures beside its conversations and in folders of its own
-        folders = (self._path.parent, *sorted(self._path.parent.glob("dalle-generations")),
-                   *sorted(self._path.parent.glob("user-*")), *sorted(self._path.parent.glob("*/audio")))  # fmt: skip
+        folders = (
+            self._path.parent,
+            *sorted(self._path.parent.glob("dalle-generations")),
+            *sorted(self._path.parent.glob("user-*")),
+            *sorted(self._path.parent.glob("*/audio")),
+        )
         named = (path for folder in folders for path in folder.glob(f"{glob.escape(name)}*"))
         near = next((path for path in named if path.is_file() and not path.is_symlink()), None)
         return None if near is None or near.stat().st_size > _LARGEST_ASSET else (_mime(near.name), near.read_bytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object, text
 
 SOURCE = "gemini"
-_TOKENS = {"input_tokens": "input", "output_tokens": "output", "cache_read_tokens": "cached",
-           "reasoning_tokens": "thoughts"}  # fmt: skip
+_TOKENS = ("input", "output", "cached", "", "thoughts")
 _BOOKKEEPING = ("info", "error", "warning")
 _SET_ONCE = ("sessionId", "startTime")  # which session it is, and when it began, no later line changes
 _CALLS = frozenset(("functionCall", "functionResponse", "thoughtSignature"))  # as the API has them: also in `toolCalls`
@@ -23,7 +21,7 @@ _WITHOUT_WORDS = _CALLS | {"text", "thought"}
 
 def usual_places() -> list[Path]:
     """The folder in which Gemini CLI keeps its sessions."""
-    return [Path(os.environ.get("GEMINI_CLI_HOME") or Path.home()) / ".gemini" / "tmp"]
+    return [make.program_home("GEMINI_CLI_HOME", "") / ".gemini" / "tmp"]
 
 
 def sniff(path: Path) -> bool:
@@ -170,10 +168,15 @@ def _reply(record: Record, at: float | None, name: str | None, reading: Reading)
             failed, ended = call.get("status") in ("error", "cancelled"), call.time("timestamp") or at
             made.result(_result(call), ended, f"{call_id}-result", call_id, call.text("name"), failed=failed)
     reply = make.message(
-        "assistant", content_of(record.get("content"), reading), at, name, model=record.text("model"),
-        reasoning="\n".join(filter(None, thoughts)) or None, tool_calls=made.calls or None,
+        "assistant",
+        content_of(record.get("content"), reading),
+        at,
+        name,
+        model=record.text("model"),
+        reasoning="\n".join(filter(None, thoughts)) or None,
+        tool_calls=made.calls or None,
         **record.object("tokens").counts(_TOKENS, with_cached=True),
-    )  # fmt: skip
+    )
     return [reply, *made.results]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from hermes.interop.json_reading import Reading, Record, compact, first_objects,
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "goose"
-_TOKENS = {"input_tokens": "accumulated_input_tokens", "output_tokens": "accumulated_output_tokens"}
+_TOKENS = ("accumulated_input_tokens", "accumulated_output_tokens")
 _BOOKKEEPING = frozenset(("toolConfirmationRequest", "actionRequired", "systemNotification", "redactedThinking"))
 
 
 def usual_places() -> list[Path]:
     """The folder in which Goose keeps its sessions."""
-    return [Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "goose" / "sessions"]
+    return [make.program_home("XDG_DATA_HOME", ".local/share") / "goose" / "sessions"]
 
 
 def sniff(path: Path) -> bool:
@@ -75,12 +74,15 @@ def _conversation(name: str, row: Record) -> Conversation:
     title = row.text("name") or row.text("description")
     model = Record.of(from_json(row.get("model_config_json"))).get("model_name")
     made = Conversation(
-        SOURCE, name, title=None if title == name else title, cwd=row.text("working_dir"), model=text(model),
+        SOURCE,
+        name,
+        title=None if title == name else title,
+        cwd=row.text("working_dir"),
+        model=text(model),
         started_at=row.time("created_at"),
-    )  # fmt: skip
+    )
     made.tokens = row.counts(_TOKENS)
-    cost = row.get("accumulated_cost")
-    made.cost = float(cost) if isinstance(cost, (int, float)) else None
+    made.cost = row.number("accumulated_cost")
     if row.get("session_type") == "sub_agent":
         made.meta["sub_agent"] = True
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,32 +11,28 @@ from hermes.interop.histories.conversation import Conversation, reads
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines, json_object
 
 SOURCE = "grok"
+FILES = "updates.jsonl"
 _CHUNKS = {"user_message_chunk": "user", "agent_message_chunk": "assistant", "agent_thought_chunk": "assistant"}
-_BOOKKEEPING = (
-    "plan", "available_commands_update", "current_mode_update", "config_option_update", "background_tasks",
-    "subagent_spawned", "subagent_finished", "auto_compact_completed", "session_info_update", "usage_update",
-)  # fmt: skip
-_TOKENS = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "cache_read_tokens": "cachedReadTokens",
-           "cache_write_tokens": "cacheCreationTokens", "reasoning_tokens": "reasoningTokens"}  # fmt: skip
+_BOOKKEEPING = frozenset(
+    "plan available_commands_update current_mode_update config_option_update background_tasks subagent_spawned"
+    " subagent_finished auto_compact_completed session_info_update usage_update".split()
+)
+_TOKENS = ("inputTokens", "outputTokens", "cachedReadTokens", "cacheCreationTokens", "reasoningTokens")
 _SUMMARY = "compaction_meta"
 
 
 def usual_places() -> list[Path]:
     """The places where Grok Build keeps its sessions."""
-    return [Path(os.environ.get("GROK_HOME") or Path.home() / ".grok") / "sessions"]
+    return [make.program_home("GROK_HOME", ".grok") / "sessions"]
 
 
 def sniff(path: Path) -> bool:
     """Whether a file holds the updates of a session of Grok Build."""
     return any(
-        str(record.get("method")).endswith("session/update") and "sessionUpdate" in record.object("params").object("update")
+        str(record.get("method")).endswith("session/update")
+        and "sessionUpdate" in record.object("params").object("update")
         for record in first_objects(path)
-    )  # fmt: skip
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder."""
-    yield from sorted(folder.rglob("updates.jsonl"))
+    )
 
 
 @reads
@@ -50,14 +45,18 @@ def _conversation(path: Path) -> Conversation:
     about = json_object(path.with_name("summary.json"))
     info = about.object("info")
     made = Conversation(
-        SOURCE, info.text("id") or path.parent.name, cwd=info.text("cwd"), model=about.text("current_model_id"),
+        SOURCE,
+        info.text("id") or path.parent.name,
+        cwd=info.text("cwd"),
+        model=about.text("current_model_id"),
         title=about.text("title") or about.text("generated_title") or about.text("session_summary"),
-        started_at=about.time("created_at"), parent=about.text("parent_session_id"), kind="branch",
-    )  # fmt: skip
+        started_at=about.time("created_at"),
+        parent=about.text("parent_session_id"),
+        kind="branch",
+    )
     if about.get("session_kind") == "subagent":
         made.kind = "subagent"
-    if branch := about.text("head_branch"):
-        made.meta["git_branch"] = branch
+    made.git_branch = about.text("head_branch")
     return made
 
 

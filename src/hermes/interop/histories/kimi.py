@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,18 +11,17 @@ from hermes.interop.histories.conversation import Conversation, Message, reads
 from hermes.interop.json_reading import Reading, Record, first_objects, json_lines, json_object, text
 
 SOURCE = "kimi"
-_TOKENS = {"input_tokens": "inputOther", "output_tokens": "output", "cache_read_tokens": "inputCacheRead",
-           "cache_write_tokens": "inputCacheCreation"}  # fmt: skip
-_BOOKKEEPING = (
-    "agent.", "config.", "context.clear", "cron.", "forked", "file_history.", "full_compaction.", "goal.", "llm.", "metadata",
-    "micro_compaction.", "permission.", "plan", "plugin.", "profile.", "prompt.", "runtime.", "skill.", "subagent.", "swarm",
-    "task.", "todo", "token_counting.", "tools.", "turn.", "usage.",
-)  # fmt: skip
+FILES = "wire.jsonl"  # of each session's main agent and sub-agents
+_TOKENS = ("inputOther", "output", "inputCacheRead", "inputCacheCreation")
+_BOOKKEEPING = tuple(  # how the types of such records begin
+    "agent. config. context.clear cron. forked file_history. full_compaction. goal. llm. metadata micro_compaction. permission."
+    " plan plugin. profile. prompt. runtime. skill. subagent. swarm task. todo token_counting. tools. turn. usage.".split()
+)
 
 
 def usual_places() -> list[Path]:
     """The places where Kimi Code keeps its sessions."""
-    return [Path(os.environ.get("KIMI_CODE_HOME") or Path.home() / ".kimi-code") / "sessions"]
+    return [make.program_home("KIMI_CODE_HOME", ".kimi-code") / "sessions"]
 
 
 def sniff(path: Path) -> bool:
@@ -32,12 +30,7 @@ def sniff(path: Path) -> bool:
         (record.get("type") == "context.append_message" and isinstance(record.object("message").get("content"), list))
         or record.get("type") == "context.append_loop_event"
         for record in first_objects(path, 20)
-    )  # fmt: skip
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The files of agents below a folder, the main agent of each session and its sub-agents."""
-    yield from sorted(folder.rglob("wire.jsonl"))
+    )
 
 
 @reads
@@ -53,10 +46,15 @@ def _conversation(path: Path) -> Conversation:
     state = json_object(folder / "state.json")
     name = state.text("id") or (folder.name if is_placed else path.stem)
     made = Conversation(
-        SOURCE, name, title=state.text("title"), cwd=state.text("cwd") or state.text("workDir"),
-        started_at=state.time("createdAt"), parent=state.text("forkedFrom"), kind="branch",
+        SOURCE,
+        name,
+        title=state.text("title"),
+        cwd=state.text("cwd") or state.text("workDir"),
+        started_at=state.time("createdAt"),
+        parent=state.text("forkedFrom"),
+        kind="branch",
         archived_at=state.time("updatedAt") if state.get("archived") is True else None,
-    )  # fmt: skip
+    )
     if is_placed and path.parent.name != "main":
         above = state.object("agents").object(path.parent.name).text("parentAgentId") or "main"
         made.foreign_id, made.title, made.archived_at, made.started_at = f"{name}-{path.parent.name}", None, None, None
@@ -82,7 +80,7 @@ class _WireReader:
         elif kind == "context.apply_compaction" and line.text("summary"):
             self.made.compact(line["summary"], at, name)
         elif kind == "context.undo":
-            self._undo(line.count("count") or 0)
+            self.made.hide_turns(line.count("count") or 0)
         elif kind.startswith(_BOOKKEEPING):
             self._model = line.text("model") or line.text("modelAlias") or self._model
             self.made.system_prompt = self.made.system_prompt or line.text("systemPrompt")
@@ -122,9 +120,8 @@ class _WireReader:
             self._result(event.get("toolCallId"), output, at, name)
         elif kind == "step.end" and step in self._steps:
             self._steps[step] |= event.object("usage").counts(_TOKENS)
-            ended = {"tool_use": "tool_calls", "end_turn": "stop"}
-            if finish := event.text("finishReason"):
-                self._steps[step]["finish_reason"] = ended.get(finish, finish)
+            if finish := make.finish_of(event.text("finishReason")):
+                self._steps[step]["finish_reason"] = finish
         elif kind not in ("step.begin", "step.end"):
             self._reading.unknown[f"event {kind}"] += 1
 
@@ -143,13 +140,6 @@ class _WireReader:
 
     def _result(self, call: Any, output: Any, at: float | None, name: str) -> None:
         self.made.messages.append(make.result(output, at, name, text(call)))
-
-    def _undo(self, turns: int) -> None:
-        """Hide the last turns of the person."""
-        shown = enumerate(self.made.messages)
-        begins = [place for place, message in shown if message["role"] == "user" and not message.get("meta")][-turns:]
-        if turns and begins:
-            self.made.hide_from(begins[0])
 
     def _content(self, content: Any) -> Any:
         parts: list[Any] = [content] if text(content) else []

@@ -16,7 +16,8 @@ from hermes.interop.json_reading import Reading, Record, compact, from_json, tex
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "llm"
-_TOKENS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+FILES = "*.db"
+_TOKENS = ("input_tokens", "output_tokens")
 
 
 def usual_places() -> list[Path]:
@@ -25,7 +26,7 @@ def usual_places() -> list[Path]:
         return [Path(set_by) / "logs.db"]
     if sys.platform == "darwin":
         return [Path.home() / "Library" / "Application Support" / "io.datasette.llm" / "logs.db"]
-    return [Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "io.datasette.llm" / "logs.db"]
+    return [make.program_home("XDG_CONFIG_HOME", ".config") / "io.datasette.llm" / "logs.db"]
 
 
 def sniff(path: Path) -> bool:
@@ -34,11 +35,6 @@ def sniff(path: Path) -> bool:
         return False
     tables = tables_of(path)
     return {"conversations", "responses"} <= tables or {"threads", "turns", "parts"} <= tables
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The logs below a folder."""
-    yield from sorted(folder.rglob("*.db"))
 
 
 @reads
@@ -52,8 +48,10 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
 def _conversations(database: ForeignDatabase) -> Iterator[Conversation]:
     """The older schema: a response holds a prompt and what came back. One of no conversation is a conversation of its own."""
     order = ("datetime_utc", "id")
-    named = ((row, database.rows("responses", {"conversation_id": row["id"]}, order))
-             for row in database.rows("conversations", order=("id",)))  # fmt: skip
+    named = (
+        (row, database.rows("responses", {"conversation_id": row["id"]}, order))
+        for row in database.rows("conversations", order=("id",))
+    )
     alone = ((row, iter([row])) for row in database.rows("responses", {"conversation_id": None}, order))
     for row, responses in chain(named, alone):
         about = Record(row)
@@ -111,9 +109,13 @@ def _threads(database: ForeignDatabase, reading: Reading) -> Iterator[Conversati
         return
     for thread in map(Record, database.rows("threads", order=("datetime_utc", "id"))):
         made = Conversation(
-            SOURCE, str(thread["id"]), title=thread.text("name"), started_at=thread.time("datetime_utc"),
-            parent=thread.text("forked_from"), kind="branch",
-        )  # fmt: skip
+            SOURCE,
+            str(thread["id"]),
+            title=thread.text("name"),
+            started_at=thread.time("datetime_utc"),
+            parent=thread.text("forked_from"),
+            kind="branch",
+        )
         turns = {
             row.get("tip_message_hash"): row
             for row in map(Record, database.rows("turns", {"thread_id": thread["id"]}, ("id",)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hermes.errors import InvalidInput
@@ -22,6 +24,11 @@ Message = dict[str, Any]
 _REFERENCE = re.compile("attachment:sha256:([0-9a-f]{64})")
 
 
+def program_home(variable: str, folder: str) -> Path:
+    """The folder that a program keeps its files in: as an environment variable has it, else this one in the user's home."""
+    return Path(os.environ.get(variable) or Path.home() / folder)
+
+
 def message(role: str, content: Any, at: float | None, foreign_id: str | None, **fields: Any) -> Message:
     """A message as append_message takes it; fields that are None are left out."""
     made = {"role": role, "content": content, "timestamp": at, "platform_message_id": foreign_id, **fields}
@@ -29,9 +36,15 @@ def message(role: str, content: Any, at: float | None, foreign_id: str | None, *
 
 
 def spoken(
-    role: str, content: Any, at: float | None, foreign_id: str | None, *, thoughts: Iterable[str | None] = (),
-    calls: list[dict[str, Any]] | None = None, **fields: Any,
-) -> list[Message]:  # fmt: skip
+    role: str,
+    content: Any,
+    at: float | None,
+    foreign_id: str | None,
+    *,
+    thoughts: Iterable[str | None] = (),
+    calls: list[dict[str, Any]] | None = None,
+    **fields: Any,
+) -> list[Message]:
     """A message with these thoughts and calls, in a list; an empty list where nothing is said, thought or called."""
     thought = "\n\n".join(filter(None, thoughts)) or None
     if not (content or thought or calls):
@@ -59,6 +72,20 @@ def add_call(messages: list[Message], call: dict[str, Any], at: float | None, fo
         messages[-1].setdefault("tool_calls", []).append(call)
     else:
         messages.append(message("assistant", None, at, foreign_id, tool_calls=[call], **fields))
+
+
+_FINISHES = {
+    "tool_use": "tool_calls",
+    "toolUse": "tool_calls",
+    "end_turn": "stop",
+    "max_tokens": "length",
+    "aborted": "interrupted",
+}
+
+
+def finish_of(reason: str | None) -> str | None:
+    """How a reply ended, in our words; a reason that is not known stays as it is."""
+    return _FINISHES.get(reason or "", reason)
 
 
 def tool_call(call_id: str, name: Any, arguments: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ _BOOKKEEPING = frozenset(("snapshot", "patch", "step-start", "step-finish", "age
 
 def usual_places() -> list[Path]:
     """The folders in which OpenCode keeps its sessions."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "opencode"
+    data = make.program_home("XDG_DATA_HOME", ".local/share") / "opencode"
     return [data]
 
 
@@ -112,10 +111,15 @@ def _created(record: Record) -> tuple[float, str]:
 def _conversation(info: Record, messages: list[tuple[Record, list[Record]]], reading: Reading) -> Conversation:
     times = info.object("time")
     made = Conversation(
-        SOURCE, str(info.get("id")), title=info.text("title"), cwd=info.text("directory"),
-        started_at=times.time("created"), archived_at=times.time("archived"),
-        parent=info.text("parentID"), kind="subagent",
-    )  # fmt: skip
+        SOURCE,
+        str(info.get("id")),
+        title=info.text("title"),
+        cwd=info.text("directory"),
+        started_at=times.time("created"),
+        archived_at=times.time("archived"),
+        parent=info.text("parentID"),
+        kind="subagent",
+    )
     reverted = Record.of(from_json(info.get("revert"))).text("messageID")
     cut: int | None = None
     for record, parts in messages:
@@ -154,12 +158,18 @@ def _messages(record: Record, parts: list[Record], reading: Reading) -> list[Mes
     used = record.object("tokens")
     cache = used.object("cache")
     return made.messages(
-        "assistant", at, name, model=record.text("modelID"), output_tokens=used.count("output"),
-        input_tokens=used.count("input"), reasoning_tokens=used.count("reasoning"),
-        cache_read_tokens=cache.count("read"), cache_write_tokens=cache.count("write"),
-        cost_usd=record["cost"] if isinstance(record.get("cost"), (int, float)) else None,
+        "assistant",
+        at,
+        name,
+        model=record.text("modelID"),
+        output_tokens=used.count("output"),
+        input_tokens=used.count("input"),
+        reasoning_tokens=used.count("reasoning"),
+        cache_read_tokens=cache.count("read"),
+        cache_write_tokens=cache.count("write"),
+        cost_usd=record.number("cost"),
         finish_reason="error" if failed else record.text("finish"),
-    )  # fmt: skip
+    )
 
 
 def _tool(part: Record, at: float | None, made: make.Parts) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 SOURCE = "pi"
+FILES = "*.jsonl"
 SESSION, MESSAGE = "hermesSession", "hermesMessage"  # where an entry comes from: an import continues that session
-_FINISHES = {"toolUse": "tool_calls", "aborted": "interrupted"}
 _ENDS = {"tool_calls": "toolUse", "interrupted": "aborted", "length": "length", "error": "error"}
 
 
@@ -53,19 +53,32 @@ def _entry(row: MessageRow, model: str | None, export: Export) -> dict[str, Any]
         return {"type": "custom_message", "customType": "hermes", "content": blocks, "display": False}
     message: dict[str, Any] = {"role": row["role"], "content": blocks, "timestamp": int(row["timestamp"] * 1000)}
     if row["role"] == "tool":
-        message |= {"role": "toolResult", "toolCallId": row.get("tool_call_id"), "toolName": row.get("tool_name") or "tool",
-                    "isError": False}  # fmt: skip
+        message |= {
+            "role": "toolResult",
+            "toolCallId": row.get("tool_call_id"),
+            "toolName": row.get("tool_name") or "tool",
+            "isError": False,
+        }
     if row["role"] == "assistant":
         if row.get("reasoning"):
             blocks.insert(0, {"type": "thinking", "thinking": row["reasoning"]})
         for call, tool, arguments in make.written_calls(row):
             blocks.append({"type": "toolCall", "id": call, "name": tool, "arguments": arguments})
-        used = {"input": row.get("input_tokens") or 0, "output": row.get("output_tokens") or 0,
-                "cacheRead": row.get("cache_read_tokens") or 0, "cacheWrite": row.get("cache_write_tokens") or 0}  # fmt: skip
+        used = {
+            "input": row.get("input_tokens") or 0,
+            "output": row.get("output_tokens") or 0,
+            "cacheRead": row.get("cache_read_tokens") or 0,
+            "cacheWrite": row.get("cache_write_tokens") or 0,
+        }
         cost = {**dict.fromkeys(used, 0), "total": row.get("cost_usd") or 0}
         usage = {**used, "totalTokens": sum(used.values()), "cost": cost}
-        message |= {"api": "openai-completions", "provider": "hermes", "model": row.get("model") or model or "unknown",
-                    "usage": usage, "stopReason": _ENDS.get(str(row.get("finish_reason")), "stop")}  # fmt: skip
+        message |= {
+            "api": "openai-completions",
+            "provider": "hermes",
+            "model": row.get("model") or model or "unknown",
+            "usage": usage,
+            "stopReason": _ENDS.get(str(row.get("finish_reason")), "stop"),
+        }
         if row.get("tool_calls"):
             message["stopReason"] = "toolUse"
     return {"type": "message", "message": message}
@@ -79,11 +92,10 @@ def _blocks(row: MessageRow, export: Export) -> list[dict[str, Any]]:
 
 
 _SOURCES = {".openclaw": "openclaw", ".omp": "omp"}  # by the folder that a file is in
-_BOOKKEEPING = frozenset((
-    "model_change", "thinking_level_change", "custom", "label", "session_info", "session_init", "mode_change", "ttsr_injection",
-))  # fmt: skip
-_TOKENS = {"input_tokens": "input", "output_tokens": "output", "cache_read_tokens": "cacheRead",
-           "cache_write_tokens": "cacheWrite"}  # fmt: skip
+_BOOKKEEPING = frozenset(
+    "model_change thinking_level_change custom label session_info session_init mode_change ttsr_injection".split()
+)
+_TOKENS = ("input", "output", "cacheRead", "cacheWrite")
 _BLOB = "blob:sha256:"  # Oh My Pi keeps large pictures beside the sessions
 
 
@@ -97,11 +109,6 @@ def sniff(path: Path) -> bool:
     """Whether a file is a session of Pi."""
     first = first_objects(path, 1)
     return bool(first) and first[0].get("type") == "session" and "session" not in first[0] and "timestamp" in first[0]
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder."""
-    yield from sorted(folder.rglob("*.jsonl"))
 
 
 @reads
@@ -141,10 +148,17 @@ def _conversations(path: Path, header: Record, entries: dict[str, Record], readi
     parent = header.text("parentSession")
     source = next((_SOURCES[folder] for folder in path.parts if folder in _SOURCES), SOURCE)
     first = Conversation(
-        source, name, title=title, cwd=header.text("cwd"), model=header.text("modelId"), started_at=header.time("timestamp"),
-        parent=_session_id_in(Path(parent)) if parent else None, kind="subagent" if started else "branch",
-        system_prompt=(started or Record()).text("systemPrompt"), origin=header.text(SESSION),
-    )  # fmt: skip
+        source,
+        name,
+        title=title,
+        cwd=header.text("cwd"),
+        model=header.text("modelId"),
+        started_at=header.time("timestamp"),
+        parent=_session_id_in(Path(parent)) if parent else None,
+        kind="subagent" if started else "branch",
+        system_prompt=(started or Record()).text("systemPrompt"),
+        origin=header.text(SESSION),
+    )
     messages = {key: _messages(key, entry, reading) for key, entry in entries.items()}
     cuts = [key for key, entry in entries.items() if entry.get("type") == "compaction"]
     shown = first.show_tree(parents, messages, cuts)
@@ -208,14 +222,22 @@ def _message(key: str, message: Record, at: float | None, reading: Reading) -> l
             made.call(str(block.get("id")), block.get("name"), block.get("arguments"))
         elif block.get("type") == "thinking":
             made.thoughts.append(block.text("thinking"))
-    cost = message.object("usage").object("cost").get("total")
-    ended = message.text("stopReason")
+    used = message.object("usage")
     thoughts = "\n\n".join(filter(None, made.thoughts))
-    return [make.message(
-        "assistant", content or message.text("errorMessage"), at, key, model=message.text("model"), tool_calls=made.calls or None,
-        reasoning=thoughts or None, finish_reason=_FINISHES.get(str(ended), ended), **message.object("usage").counts(_TOKENS),
-        cost_usd=cost if isinstance(cost, (int, float)) else None,
-    )]  # fmt: skip
+    return [
+        make.message(
+            "assistant",
+            content or message.text("errorMessage"),
+            at,
+            key,
+            model=message.text("model"),
+            tool_calls=made.calls or None,
+            reasoning=thoughts or None,
+            finish_reason=make.finish_of(message.text("stopReason")),
+            **used.counts(_TOKENS),
+            cost_usd=used.object("cost").number("total"),
+        )
+    ]
 
 
 def _content(content: Any) -> Any:

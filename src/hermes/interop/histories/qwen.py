@@ -11,8 +11,8 @@ from hermes.interop.histories.gemini import content_of, output_of
 from hermes.interop.json_reading import Reading, Record, compact, first_objects, json_lines
 
 SOURCE = "qwen"
-_TOKENS = {"input_tokens": "promptTokenCount", "output_tokens": "candidatesTokenCount",
-           "cache_read_tokens": "cachedContentTokenCount", "reasoning_tokens": "thoughtsTokenCount"}  # fmt: skip
+FILES = "chats/*.jsonl"
+_TOKENS = ("promptTokenCount", "candidatesTokenCount", "cachedContentTokenCount", "", "thoughtsTokenCount")
 _KINDS = ("user", "assistant", "tool_result", "system")
 
 
@@ -27,11 +27,6 @@ def sniff(path: Path) -> bool:
         "sessionId" in line and line.get("type") in _KINDS and isinstance(line.object("message").get("parts"), list)
         for line in first_objects(path, 10)
     )
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The sessions below a folder."""
-    yield from sorted(path for path in folder.rglob("*.jsonl") if path.parent.name == "chats")
 
 
 @reads
@@ -54,8 +49,7 @@ def _conversations(path: Path, entries: dict[str, Record], reading: Reading) -> 
     relink(parents)
     cwd = next((found for one in entries.values() if (found := one.text("cwd"))), None)
     made = Conversation(SOURCE, last("sessionId") or path.stem, title=_title(entries), cwd=cwd)
-    if branch := last("gitBranch"):
-        made.meta["git_branch"] = branch
+    made.git_branch = last("gitBranch")
     messages = {key: _messages(key, entry, reading) for key, entry in entries.items()}
     made.show_tree(parents, messages, [key for key, one in entries.items() if one.get("subtype") == "chat_compression"])
     yield made
@@ -78,8 +72,9 @@ def _messages(key: str, entry: Record, reading: Reading) -> list[Message]:
         return make.spoken("user", content, at, key)
     calls = [
         make.tool_call(call.text("id") or f"{key}-{number}", call.get("name"), call.get("args"))
-        for number, part in enumerate(Record.all(parts)) if (call := part.object("functionCall"))
-    ]  # fmt: skip
+        for number, part in enumerate(Record.all(parts))
+        if (call := part.object("functionCall"))
+    ]
     thoughts = [part.text("text") for part in Record.all(parts) if part.get("thought")]
     used = entry.object("usageMetadata").counts(_TOKENS, with_cached=True)
     return make.spoken("assistant", content, at, key, thoughts=thoughts, calls=calls, model=entry.text("model"), **used)

@@ -6,7 +6,6 @@ and `response` what the editor shows of that. The rounds are written when a requ
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +19,11 @@ from hermes.interop.json_reading import Reading, Record, first_objects, json_lin
 SOURCE = "vscode-copilot"
 _MARK = "responderUsername"
 _TEXTS = (None, "markdownContent", "markdownVuln")
-_BOOKKEEPING = (
-    "prepareToolInvocation", "textEditGroup", "undoStop", "codeblockUri", "mcpServersStarting", "progressMessage",
-    "progressTaskSerialized", "progressTask", "confirmation", "elicitation", "elicitationSerialized", "command",
-    "commandButton", "treeData", "extensions", "multiDiffData", "pullRequest", "notebookEditGroup", "questionCarousel",
-    "references", "hook", "warning",
-)  # fmt: skip
+_BOOKKEEPING = frozenset(
+    "prepareToolInvocation textEditGroup undoStop codeblockUri mcpServersStarting progressMessage progressTaskSerialized"
+    " progressTask confirmation elicitation elicitationSerialized command commandButton treeData extensions multiDiffData"
+    " pullRequest notebookEditGroup questionCarousel references hook warning".split()
+)
 
 
 @dataclass(slots=True)
@@ -43,7 +41,7 @@ HOSTS = ("Code", "Code - Insiders", "VSCodium", "Cursor", "Windsurf")
 
 def user_folders(*hosts: str) -> list[Path]:
     """The User folders of these editors (of all, if none is named), on Linux and on macOS."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    config = make.program_home("XDG_CONFIG_HOME", ".config")
     bases = (config, Path.home() / "Library" / "Application Support")
     return [base / host / "User" for host in hosts or HOSTS for base in bases]
 
@@ -93,9 +91,12 @@ def read(path: Path, reading: Reading) -> Iterator[Conversation]:
     whole, requests = _replayed(path, reading)
     name = whole.text("sessionId") or next(iter(requests), path.stem)
     made = Conversation(
-        SOURCE, name, title=whole.text("customTitle"), cwd=opened_folder(path.parent.parent),
+        SOURCE,
+        name,
+        title=whole.text("customTitle"),
+        cwd=opened_folder(path.parent.parent),
         started_at=whole.time("creationDate"),
-    )  # fmt: skip
+    )
     shown = _requests(whole)
     for key, request in requests.items():
         messages = _messages(key, request, reading)
@@ -174,13 +175,20 @@ def _messages(name: str, request: Record, reading: Reading) -> list[Message]:
     for number, turn in enumerate(rounds):
         is_last = number == len(rounds) - 1  # what is counted is counted for the whole request
         calls = [(call or f"{name}-{number}-{nth}", *rest) for nth, (call, *rest) in enumerate(turn.calls)]
-        made.append(make.message(
-            "assistant", turn.text.strip() or None, turn.at or at, f"{name}-{number}", model=model if model != "auto" else None,
-            reasoning="\n\n".join(turn.thoughts) or None, finish_reason="error" if failed and is_last else None,
-            tool_calls=[make.tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
-            input_tokens=metadata.count("promptTokens") if is_last else None,
-            output_tokens=metadata.count("outputTokens") if is_last else None,
-        ))  # fmt: skip
+        made.append(
+            make.message(
+                "assistant",
+                turn.text.strip() or None,
+                turn.at or at,
+                f"{name}-{number}",
+                model=model if model != "auto" else None,
+                reasoning="\n\n".join(turn.thoughts) or None,
+                finish_reason="error" if failed and is_last else None,
+                tool_calls=[make.tool_call(call, tool, arguments) for call, tool, arguments, _ in calls] or None,
+                input_tokens=metadata.count("promptTokens") if is_last else None,
+                output_tokens=metadata.count("outputTokens") if is_last else None,
+            )
+        )
         made += [
             make.result(result, turn.at or at, f"{call}-result", call, tool)
             for call, tool, _, result in calls

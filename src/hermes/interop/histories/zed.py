@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,13 @@ from hermes.interop.json_reading import Reading, Record, compact, decoded, secon
 from hermes.store.engines.sqlite.foreign import ForeignDatabase, tables_of
 
 SOURCE = "zed"
-_TOKENS = {
-    "input_tokens": "input_tokens", "output_tokens": "output_tokens", "cache_read_tokens": "cache_read_input_tokens",
-    "cache_write_tokens": "cache_creation_input_tokens",
-}  # fmt: skip
+FILES = "threads*.db"
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 def usual_places() -> list[Path]:
     """The places where Zed keeps its conversations, on Linux and on macOS."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    data = make.program_home("XDG_DATA_HOME", ".local/share")
     return [data / "zed" / "threads", Path.home() / "Library" / "Application Support" / "Zed" / "threads"]
 
 
@@ -31,11 +28,6 @@ def sniff(path: Path) -> bool:
         return False
     with ForeignDatabase(path) as database:
         return {"summary", "data_type", "data"} <= set(database.columns["threads"])
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """The databases below a folder."""
-    yield from sorted(path for path in folder.rglob("threads*.db") if path.is_file())
 
 
 @reads
@@ -57,11 +49,15 @@ def _conversation(row: Record, whole: Record, reading: Reading) -> Conversation:
     first, last = seconds(row.get("created_at")), seconds(row.get("updated_at"))
     folder = (text(row.get("folder_paths")) or "").partition("\n")[0]
     made = Conversation(
-        SOURCE, str(row["id"]), title=text(row.get("summary")) or whole.text("title") or whole.text("summary"),
+        SOURCE,
+        str(row["id"]),
+        title=text(row.get("summary")) or whole.text("title") or whole.text("summary"),
         cwd=folder or None,
-        model=whole.object("model").text("model"), started_at=first or last,
-        parent=text(row.get("parent_id")), kind="subagent",
-    )  # fmt: skip
+        model=whole.object("model").text("model"),
+        started_at=first or last,
+        parent=text(row.get("parent_id")),
+        kind="subagent",
+    )
     used = whole.object("cumulative_token_usage")
     made.tokens = used.counts(_TOKENS)
     question, replies = "thread", 0

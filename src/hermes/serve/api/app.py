@@ -1,18 +1,18 @@
 """The API server: this agent for any program that speaks OpenAI's protocol.
 
 Each request is one turn. It continues the session named by the header X-Hermes-Session-Id, else the one that the
-conversation in the request belongs to (sessions.py). The token is the owner's; every other key (`api_server.keys`)
-is a separate user, who sees their own sessions and has no tools that reach into the machine.
+conversation in the request belongs to (sessions.py). Callers are the owner: they show
+the token, or are programs on this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,7 +28,7 @@ from hermes.errors import HermesError
 from hermes.serve.api import completions, responses
 from hermes.serve.api.requests import ApiRequest
 from hermes.serve.api.turns import ServedTurn, ServedTurns
-from hermes.serve.authorization import CALLER, Guard, check_api
+from hermes.serve.authorization import Guard, check_api
 from hermes.serve.http import is_loopback
 from hermes.serve.http_messages import ApiError, AsciiJson, api_error_of, parse_json, read_body, with_pings
 from hermes.serve.models import Models
@@ -44,6 +44,8 @@ LARGEST = 50_000_000  # bytes of a request: a conversation with pictures in it
 SLOWEST = 120.0  # seconds a request may take to arrive
 SILENCE = 15.0  # seconds without a word, after which a stream says that the turn still runs
 _GONE = 499  # the client has disconnected
+Answer = completions.CompletionAnswer | responses.ResponseAnswer
+T = TypeVar("T")
 
 
 def api_app(
@@ -60,7 +62,7 @@ def api_app(
 
     ConfigError when others could reach it without a token. `tools` gives the agent's tools; it is called in threads.
     """
-    secrets = check_api(config.api_server.host, token, config.api_server.keys, insecure=insecure)
+    secret = check_api(config.api_server.host, token, insecure=insecure)
     turns = ServedTurns(db, config, home, tools)
     api = _ApiRoutes(Models(model), turns)
 
@@ -77,7 +79,7 @@ def api_app(
             Route("/v1/chat/completions", api.chat, methods=["POST"]),
             Route("/v1/responses", api.respond, methods=["POST"]),
         ],
-        middleware=[Middleware(Guard, secrets=secrets, is_open=not is_loopback(config.api_server.host))],
+        middleware=[Middleware(Guard, token=secret, is_open=not is_loopback(config.api_server.host))],
         exception_handlers={ApiError: _failed, HermesError: _failed, HTTPException: _plain, Exception: _failed},
         lifespan=lifespan,
     )
@@ -129,15 +131,7 @@ class _ApiRoutes:
 
     # ------------------------------------------------------------------------------------------ one turn
 
-    async def _answer(
-        self,
-        request: Request,
-        ask: ApiRequest,
-        answer: completions.CompletionAnswer | responses.ResponseAnswer,
-        stream: bool | None,
-    ) -> Response:
-        ask.caller = request.scope.get(CALLER)
-
+    async def _answer(self, request: Request, ask: ApiRequest, answer: Answer, stream: bool | None) -> Response:
         async def work() -> Response:
             model = await self._model_of(ask.model)
             turn = await self._turns.begin(ask, model)
@@ -145,7 +139,7 @@ class _ApiRoutes:
                 if stream:
                     events = with_pings(turn.events, SILENCE)
                     first = await anext(events, "")  # an error before it is the response's
-                    return EventStream(answer.pieces(turn, _chained(first, events)), turn, _named(turn.session_id))
+                    return EventStream(_pieces(answer, turn, _chained(first, events)), turn, _named(turn.session_id))
                 async for _ in turn.events:
                     pass
                 await answer.remember(turn.outcome)
@@ -172,12 +166,23 @@ class EventStream(StreamingResponse):
             self._turn.stop()
 
 
-async def _chained(
-    first: StreamEvent | str, rest: AsyncGenerator[StreamEvent | str]
-) -> AsyncGenerator[StreamEvent | str]:
+async def _pieces(answer: Answer, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
+    """A reply as a stream, in the caller's protocol. An error in the middle ends it."""
+    yield "".join(answer.begun())
+    try:
+        async for event in events:
+            yield event if isinstance(event, str) else "".join(answer.piece(event))
+        await answer.remember(turn.outcome)
+    except Exception as error:
+        yield "".join(answer.failed(api_error_of(error)))
+    else:
+        yield "".join(answer.ended(turn.outcome))
+
+
+async def _chained(first: T, rest: AsyncIterator[T]) -> AsyncIterator[T]:
     yield first
-    async for event in rest:
-        yield event
+    async for one in rest:
+        yield one
 
 
 async def _json_of(request: Request) -> Any:

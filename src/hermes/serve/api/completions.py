@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text, Thought
-from hermes.serve.api.requests import (
-    ApiRequest,
-    Content,
-    FunctionTool,
-    Shape,
-    callers_tools,
-    chat_content,
-    text_of,
-)
-from hermes.serve.api.turns import Outcome, ServedTurn, Used
-from hermes.serve.http_messages import DONE, ApiError, api_error_of, data
+from hermes.serve.api.requests import ApiRequest, Content, FunctionTool, Shape, callers_tools, chat_content, text_of
+from hermes.serve.api.turns import Outcome, Used
+from hermes.serve.http_messages import DONE, ApiError, data
 
 
 class Function(Shape):
@@ -121,21 +113,23 @@ class CompletionAnswer:
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": outcome.finish_reason}
         return {**self._about, "object": "chat.completion", "choices": [choice], "usage": usage(outcome.used)}
 
-    async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
-        """The completion as a stream. An error in the middle is the last event."""
+    def begun(self) -> Iterator[str]:
+        """The beginning of the completion as a stream."""
         yield self._piece({"role": "assistant", "content": ""})
-        try:
-            async for event in events:
-                if isinstance(event, str):
-                    yield event
-                elif isinstance(event, Text):
-                    yield self._piece({"content": event.text})
-                elif isinstance(event, Thought):
-                    yield self._piece({"reasoning_content": event.text})
-        except Exception as error:
-            yield data(api_error_of(error).body())
-            return
-        outcome = turn.outcome
+
+    def piece(self, event: StreamEvent) -> Iterator[str]:
+        """What a stream has of an event of the turn."""
+        if isinstance(event, Text):
+            yield self._piece({"content": event.text})
+        elif isinstance(event, Thought):
+            yield self._piece({"reasoning_content": event.text})
+
+    def failed(self, problem: ApiError) -> Iterator[str]:
+        """The end of a stream by an error in the middle."""
+        yield data(problem.body())
+
+    def ended(self, outcome: Outcome) -> Iterator[str]:
+        """The end of a stream."""
         if outcome.calls:
             yield self._piece({"tool_calls": [{"index": n, **call} for n, call in enumerate(outcome.calls)]})
         yield self._piece({}, outcome.finish_reason)

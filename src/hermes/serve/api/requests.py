@@ -1,4 +1,4 @@
-"""A caller's request, independent of the protocol: the conversation so far, its new messages, the caller and the tools.
+"""A caller's request, independent of the protocol: the conversation so far, its new messages, and the tools.
 
 Both of OpenAI's protocols (chat completions, responses) become this one shape. Chat programs send the whole conversation each
 time; it is recognised by its digest, message by message.
@@ -34,7 +34,6 @@ class ApiRequest:
     previous: str | None = None  # the response the caller continues from
     where: str = "messages"  # the conversation's field name in the request, for error messages
     user: str | None = None  # the caller's own user (OpenAI's `user`)
-    caller: str | None = None  # the name of the key it came with; None: the owner
     first_new: int = 0  # the index of the first new message: results of tools, then perhaps the user's message
 
     def __post_init__(self) -> None:
@@ -50,13 +49,13 @@ class ApiRequest:
     def names(self, *more: Message) -> list[str]:
         """A digest of the conversation after each message (and after `more`), equal for equal conversations.
 
-        Everything counts that an answer depends on: also the key, the user, the instructions and the tools. The same first
-        message of two callers begins two conversations. How a client writes the same thing (a text or a list with one text,
+        Everything counts that an answer depends on: also the user, the instructions and the tools. The same first
+        message of two users begins two conversations. How a client writes the same thing (a text or a list with one text,
         spaces around it) makes no difference.
         """
         tools = sorted(json.dumps(tool.schema(), sort_keys=True) for tool in self.tools)
-        context = json.dumps([self.caller, self.user, (self.instructions or "").strip(), tools])
-        found, running = [], hashlib.sha256(b"hermes-conversation-2" + context.encode()).digest()
+        context = json.dumps([self.user, (self.instructions or "").strip(), tools])
+        found, running = [], hashlib.sha256(b"hermes-conversation-3" + context.encode()).digest()
         for message in [*self.messages, *more]:
             running = hashlib.sha256(running + _canonical(message)).digest()
             found.append(running.hex())

@@ -5,23 +5,15 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from hermes.agent.models.model import Message
 from hermes.agent.turn import StreamEvent, Text
-from hermes.serve.api.requests import (
-    ApiRequest,
-    Content,
-    FunctionTool,
-    Shape,
-    callers_tools,
-    chat_content,
-    text_of,
-)
+from hermes.serve.api.requests import ApiRequest, Content, FunctionTool, Shape, callers_tools, chat_content, text_of
 from hermes.serve.api.sessions import RequestSessions
-from hermes.serve.api.turns import Outcome, ServedTurn, Used
-from hermes.serve.http_messages import ApiError, api_error_of, data
+from hermes.serve.api.turns import Outcome, Used
+from hermes.serve.http_messages import ApiError, data
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -162,27 +154,22 @@ class ResponseAnswer:
 
     # -------------------------------------------------------------------------------------------- streaming
 
-    async def pieces(self, turn: ServedTurn, events: AsyncIterator[StreamEvent | str]) -> AsyncIterator[str]:
-        """The response as a stream. An error in the middle ends it with response.failed."""
+    def begun(self) -> Iterator[str]:
+        """The beginning of the response as a stream."""
         begun = {**self._base, "status": "in_progress", "output": []}
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)
-        try:
-            async for event in events:
-                if isinstance(event, str):
-                    yield event
-                elif isinstance(event, Text):
-                    for piece in self._text_events(event.text):
-                        yield piece
-            await self.remember(turn.outcome)
-        except Exception as error:
-            problem = api_error_of(error)
-            details = {"code": problem.code or "server_error", "message": problem.message}
-            failed = {**self._base, "status": "failed", "error": details, "output": []}
-            yield self._event("response.failed", response=failed)
-            return
-        for piece in self._end(turn.outcome):
-            yield piece
+
+    def piece(self, event: StreamEvent) -> Iterator[str]:
+        """What a stream has of an event of the turn."""
+        if isinstance(event, Text):
+            yield from self._text_events(event.text)
+
+    def failed(self, problem: ApiError) -> Iterator[str]:
+        """The end of a stream by an error in the middle."""
+        details = {"code": problem.code or "server_error", "message": problem.message}
+        failed = {**self._base, "status": "failed", "output": [], "error": details}
+        yield self._event("response.failed", response=failed)
 
     def _text_events(self, text: str) -> Iterator[str]:
         if not self._text:
@@ -191,7 +178,8 @@ class ResponseAnswer:
         self._text.append(text)
         yield self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])
 
-    def _end(self, outcome: Outcome) -> Iterator[str]:
+    def ended(self, outcome: Outcome) -> Iterator[str]:
+        """The end of a stream."""
         if not self._text and not outcome.calls:
             yield from self._text_events("")
         output: list[dict[str, Any]] = []

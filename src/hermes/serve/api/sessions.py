@@ -1,15 +1,13 @@
 """The position of a request in the record: at the end of a session, at an earlier point of one, or in a new one.
 
-A request that names a session continues it, if its caller may see it. A client that sends the whole conversation is recognised
-by its digest, which covers the key, the user, the instructions and the tools too: an answered message is never stored again.
+A request that names a session continues it. A client that sends the whole conversation is recognised
+by its digest, which covers the user, the instructions and the tools too: an answered message is never stored again.
 If the session has continued since (the user edited a message, or wanted another answer), a branch begins at that point; it
 has the messages before it by reference. A conversation that is not recognised is a new one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,6 @@ from hermes.store.gateway.gateway_db import GatewayDB
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
-    from hermes.store.records.visibility import User
 
 
 SOURCE = "api-server"
@@ -72,11 +69,11 @@ class RequestSessions:
         the same request that has no answer is continued.
         """
         if ask.session_id is not None:
-            if self._db.get_session(ask.session_id, visible_to=user_of(ask.caller)) is None:
+            if self._db.get_session(ask.session_id) is None:
                 raise ApiError(404, f"no session has the id {ask.session_id!r}", code="session_not_found")
             return RecordPosition(self._db.get_compression_tip(ask.session_id))
         if ask.previous is not None:
-            found = self._at(f"response:{ask.previous}", tuple(ask.history), aside, ask.caller)
+            found = self._at(f"response:{ask.previous}", tuple(ask.history), aside)
             if found is None:
                 raise ApiError(
                     400, f"Previous response with id {ask.previous!r} not found.", code="previous_response_not_found",
@@ -87,23 +84,23 @@ class RequestSessions:
 
     def _recognised(self, ask: ApiRequest, aside: bool, tried: bool) -> RecordPosition | None:
         names = ask.names()
-        earlier = self._at(f"unanswered:{names[-1]}", (), aside, ask.caller) if tried else None
+        earlier = self._at(f"unanswered:{names[-1]}", (), aside) if tried else None
         if earlier is not None and earlier.continues:
             return RecordPosition(earlier.session_id, is_stored=True)
         history = ask.history
         for number in range(len(history), max(0, len(history) - _LOOKS), -1):
             if history[number - 1]["role"] != "assistant":
                 continue
-            found = self._at(f"chat:{names[number - 1]}", tuple(history[number:]), aside, ask.caller)
+            found = self._at(f"chat:{names[number - 1]}", tuple(history[number:]), aside)
             if found is not None:
                 return found
         return None
 
-    def _at(self, alias: str, missing: tuple[Message, ...], aside: bool, caller: str | None) -> RecordPosition | None:
-        """The position an alias stands for, if it still exists and the caller may see it."""
+    def _at(self, alias: str, missing: tuple[Message, ...], aside: bool) -> RecordPosition | None:
+        """The position an alias stands for, if it still exists."""
         noted = self._aliases.get_alias(alias)
         session_id, _, number = (noted or "").rpartition("@")
-        if not number.isdigit() or self._db.get_session(session_id, visible_to=user_of(caller)) is None:
+        if not number.isdigit() or self._db.get_session(session_id) is None:
             return None
         tip = self._db.get_compression_tip(session_id)
         if last_id(self._db, tip) == int(number):
@@ -127,11 +124,9 @@ class RequestSessions:
         if session_id is None:
             session_id = new_id
             about = {"kind": model.kind, "provider": model.provider, "base_url": model.base_url}
-            home = home_of(self._home, ask.caller)
-            prompt = system_prompt(self._config, home, cwd, tools=set(tools) if model.calls_tools else set())
+            prompt = system_prompt(self._config, self._home, cwd, tools=set(tools) if model.calls_tools else set())
             db.create_session(
-                session_id, SOURCE, user_id=ask.caller, model=model.name, cwd=str(cwd),
-                system_prompt=_with(prompt, ask.instructions),
+                session_id, SOURCE, model=model.name, cwd=str(cwd), system_prompt=_with(prompt, ask.instructions),
                 model_config={key: value for key, value in about.items() if value is not None},
             )  # fmt: skip
         elif place.after is not None:
@@ -188,20 +183,6 @@ class RequestSessions:
     def remember_response(self, response_id: str, session_id: str, message_id: int) -> None:
         """Record that a response of ours ends at this message."""
         self._aliases.set_alias(f"response:{response_id}", f"{session_id}@{message_id}")
-
-
-def user_of(caller: str | None) -> User | None:
-    """The user whose sessions a caller may see, with those shared with them; None: the owner, who sees all."""
-    return None if caller is None else (SOURCE, caller)
-
-
-def home_of(home: Path, caller: str | None) -> Path:
-    """The folder with the agent's memory of a caller: the owner's home, or a folder of their own below it."""
-    if caller is None:
-        return home
-    exact = hashlib.sha256(caller.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    shown = re.sub(r"[^A-Za-z0-9_-]+", "-", caller)[:40].strip("-")
-    return home / "people" / SOURCE / f"{shown}-{exact}".lstrip("-")
 
 
 def _with(prompt: str, instructions: str | None) -> str:

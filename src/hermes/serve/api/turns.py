@@ -23,20 +23,19 @@ from hermes.agent.conversations import Conversations, folder_of, new_session_id
 from hermes.agent.loop import Agent
 from hermes.agent.models.model import Model, Reply
 from hermes.agent.tool_calls import read_call
-from hermes.agent.tools.tool import FOR_EVERYONE, Tool
+from hermes.agent.tools.tool import Tool
 from hermes.agent.turn import Event, Events, Followed, StreamEvent, Text, ToolStarted, stream_turn
 from hermes.agent.turn_session import Also
 from hermes.errors import HermesError, SessionBusy
-from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, home_of, last_id, user_of
+from hermes.serve.api.sessions import SOURCE, RecordPosition, RequestSessions, last_id
 from hermes.serve.http_messages import ApiError
-from hermes.store.coordination.leases import source_of
+from hermes.store.leases import source_of
 
 if TYPE_CHECKING:
     from hermes.config import Config
     from hermes.serve.api.requests import ApiRequest
     from hermes.store.api.session_db import SessionDB
 
-MOST_AT_ONCE = 200  # running and waiting turns, of all sessions
 QUEUE = 16  # requests that wait for one session
 IDLE = 10.0  # seconds an agent stays after its turn
 _BETWEEN = "\n\n"  # between the text before and after a tool call
@@ -71,32 +70,25 @@ class ReplyWords:
     """
 
     def __init__(self) -> None:
-        self._shown: list[str] = []
-        self._rounds: list[list[str]] = [[]]  # one for each reply of the model
+        self.shown = ""  # all text that was shown
+        self._rounds = [""]  # one for each reply of the model
 
     def take(self, event: Event) -> Event:
         """The event, with the text to show for it."""
-        if isinstance(event, ToolStarted) and self._rounds[-1]:
-            self._rounds.append([])
+        if isinstance(event, ToolStarted):
+            self._rounds.append("")
         if not isinstance(event, Text):
             return event
-        round_ = self._rounds[-1]
-        if event.restarted:
-            round_.clear()
-        text = _BETWEEN + event.text if self._shown and not round_ else event.text
-        round_.append(event.text)
-        self._shown.append(text)
+        before = "" if event.restarted else self._rounds[-1]
+        text = _BETWEEN + event.text if self.shown and not before else event.text
+        self._rounds[-1] = before + event.text
+        self.shown += text
         return Text(text, event.restarted)
-
-    @property
-    def shown(self) -> str:
-        """All text that was shown."""
-        return "".join(self._shown)
 
     @property
     def whole(self) -> str:
         """The final reply."""
-        return _BETWEEN.join("".join(round_) for round_ in self._rounds if round_)
+        return _BETWEEN.join(filter(None, self._rounds))
 
 
 class ServedTurn:
@@ -118,12 +110,8 @@ class ServedTurn:
         self._turn = turn.through(self._through)
 
     def start(self) -> None:
-        """Begin."""
-        try:
-            self.events = stream_turn(self._agent, self._turn, patience=0)  # a program can't answer questions
-        except BaseException:  # there are too many threads
-            self._over()
-            raise
+        """Begin. A program can't answer questions."""
+        self.events = stream_turn(self._agent, self._turn, patience=0)
 
     def stop(self) -> None:
         """Interrupt the turn; the reply so far is stored. Harmless when it is over."""
@@ -233,11 +221,7 @@ class ServedTurns:
         """
         if self._closed:
             raise ApiError(503, "the server is stopping", code="stopping", retry_after=5)
-        if self._conversations.users() >= MOST_AT_ONCE:
-            raise ApiError(429, "the server is busy with many requests", code="rate_limit_exceeded", retry_after=2)
         tools = await asyncio.to_thread(self._tools)
-        if ask.caller is not None:  # not the owner: nothing that reaches into the machine
-            tools = [tool for tool in tools if tool.name in FOR_EVERYONE]
         aside = False
         while True:
             name, place = await asyncio.to_thread(self._find, ask, aside)
@@ -246,9 +230,8 @@ class ServedTurns:
                 aside = True
                 continue
             if waiting > QUEUE:
-                raise ApiError(
-                    429, "too many requests wait for this session", code="rate_limit_exceeded", retry_after=2
-                )
+                busy = "too many requests wait for this session"
+                raise ApiError(429, busy, code="rate_limit_exceeded", retry_after=2)
             await self._conversations.enter(name)
             agent = None
             try:
@@ -282,19 +265,19 @@ class ServedTurns:
         """
         if not place.continues:
             self.places.open(place, ask, model, tools, Path.cwd(), name)
-            return self._agent(name, name, model, ask.caller)
+            return self._agent(name, name, model)
         # Without an earlier try, an unanswered message belongs to a simultaneous request, in a branch.
         before, place = place, self.places.find(ask, tried=place.is_stored)
         session_id = str(place.session_id)
         if not place.continues or place.is_stored != before.is_stored or self.places.chain(session_id) != name:
             return None
-        agent = self._agent(name, session_id, model, ask.caller)
+        agent = self._agent(name, session_id, model)
         if not agent.hold() or agent.answering() is not None:
             raise SessionBusy(session_id, source_of(self._db.session_holder(session_id)), "open")
         self.places.open(place, ask, model, tools, agent.cwd, name)
         return agent
 
-    def _agent(self, name: str, session_id: str, model: Model, caller: str | None) -> ServedAgent:
+    def _agent(self, name: str, session_id: str, model: Model) -> ServedAgent:
         def make() -> ServedAgent:
             return ServedAgent(
                 self._db, self._config, model, session_id=session_id, source=SOURCE, home=self._home,
@@ -304,8 +287,6 @@ class ServedTurns:
         agent = self._conversations.take(name, None, make)
         agent.model = model
         agent.session_id = session_id
-        agent.context.user = user_of(caller)
-        agent.context.home = home_of(self._home, caller)
         return agent
 
     # ------------------------------------------------------------------------------------------ running
@@ -314,8 +295,8 @@ class ServedTurns:
         self, name: str, agent: ServedAgent, ask: ApiRequest, tools: Sequence[Tool], *, again: bool
     ) -> ServedTurn:
         def over() -> None:
-            if not agent.background_running():
-                with suppress(HermesError):  # the lease expires by itself
+            with suppress(HermesError):  # the lease expires by itself
+                if not agent.background_running():
                     agent.release()
             self._running.discard(turn)
             self._conversations.leave(name)

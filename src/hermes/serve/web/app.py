@@ -1,29 +1,34 @@
-"""The page's routes. What it shows comes from SessionDB with the visibility of its visitor; what it changes is audited."""
+"""The page's routes, and the one event stream of a browser: what it shows comes from SessionDB with the visibility of its
+visitor, and what it changes is audited.
+
+The stream has the changes of the conversations that the tabs show, changes of the list, and turns. An event names a state, not
+what changed: the page reads that itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from base64 import b64decode
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from contextlib import aclosing, asynccontextmanager, suppress
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from hermes.agent.attached_files import AttachedFile
 from hermes.errors import HermesError, SessionBusy, SessionNotFound
-from hermes.serve.http_messages import ApiError, AsciiJson
+from hermes.serve.http_messages import ApiError, AsciiJson, data, with_pings
 from hermes.serve.web.conversation_view import ConversationChanges, ConversationView, json_body
-from hermes.serve.web.finding import PageLists, number
+from hermes.serve.web.finding import HEADLINE, PageLists, number
 from hermes.serve.web.talking import PageTurn, Prompt, Talks
 from hermes.serve.web.visitors import Visitor, VisitorsOnly, visitor_of
-from hermes.serve.web.watching import PageWatch
 from hermes.texts import one_line
 from hermes.times import zone_of
 
@@ -32,8 +37,13 @@ if TYPE_CHECKING:
 
     from hermes.config import Config
     from hermes.store.api.session_db import SessionDB
+    from hermes.store.records.visibility import User
 
 _PAGES = ("/", "/s/{session_id:path}", "/new", "/trash", "/insights")
+LOOK_SECONDS = 0.5
+_SEEN = 100  # conversations at the head of the list whose changes are noticed
+_log = logging.getLogger("hermes.web")
+Source = AsyncGenerator[tuple[str, Any]]  # a topic and its news, None for a topic that does not exist
 
 
 def app(
@@ -65,7 +75,6 @@ def app(
         Route("/api/trash", finding.trash),
         Route("/api/session/{session_id:path}", reading.session),
         Route("/api/messages/{session_id:path}", reading.messages),
-        Route("/api/compressed/{session_id:path}", reading.compressed),
         Route("/api/undone/{session_id:path}", reading.undone),
         Route("/api/events", watching.events),
         Route("/api/models", talking.models),
@@ -76,9 +85,8 @@ def app(
         Route("/api/answer/{turn_id}", talking.answer, methods=["POST"]),
         Route("/api/do/{action}/{session_id:path}", changing.do, methods=["POST"]),
     ]
-    made = Starlette(
-        routes=routes, exception_handlers={HermesError: _error_response, ApiError: _error_response}, lifespan=lifespan
-    )
+    handlers = dict.fromkeys((HermesError, ApiError), _error_response)
+    made = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     return VisitorsOnly(made, token, config.web, visitor, local=local, once=once)
 
 
@@ -171,3 +179,76 @@ class _TalkRoutes:
         if turn is None or visitor_of(request).read_only:
             raise ApiError(404, "no such turn")
         return turn
+
+
+class PageWatch:
+    """Looks at the store twice a second for each browser that watches something."""
+
+    def __init__(self, db: SessionDB, talks: Talks) -> None:
+        self._db, self._talks = db, talks
+
+    async def events(self, request: Request) -> Response:
+        """Server-sent events of the topics asked for: `list`, `session=ID`, `turn=ID`, each as often as tabs show one."""
+        query, visitor = request.query_params, visitor_of(request)
+        ids = query.getlist("session")
+        visible = await run_in_threadpool(self._db.get_sessions, ids, visible_to=visitor.user)
+        sources = [self._states(ids, visible, "list" in query, visitor.user)]
+        for one in query.getlist("turn"):
+            sources.append(_turn_events(f"turn={one}", None if visitor.read_only else self._talks.turn(one)))
+        return StreamingResponse(with_pings(_merged(sources)), media_type="text/event-stream")
+
+    async def _states(self, ids: list[str], visible: Collection[str], with_list: bool, user: User | None) -> Source:
+        """The states of sessions, and of a user's list, as numbers: at once, and again after each change."""
+        for one in ids:
+            if one not in visible:
+                yield f"session={one}", None
+        seen: dict[str, int] = {}
+        while visible or with_list:
+            try:
+                found = await run_in_threadpool(self._look, visible, with_list, user)
+            except HermesError as error:  # a busy store: the next look may succeed
+                _log.warning("could not look for new messages: %s", error)
+                found = {}
+            for topic, state in found.items():
+                if seen.get(topic) != state:
+                    yield topic, state
+            seen |= found
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _look(self, session_ids: Collection[str], with_list: bool, user: User | None) -> dict[str, int]:
+        states = self._db.session_states([*session_ids])  # one that is gone has a state, too: its page finds out
+        found = {f"session={one}": hash(states.get(one)) for one in session_ids}
+        if with_list:
+            rows = self._db.list_sessions_rich(limit=_SEEN, order_by_last_active=True, automated=False, visible_to=user)
+            tags = self._db.tags_of([row["id"] for row in rows], visible_to=user)
+            found["list"] = hash(repr(([[row.get(name) for name in HEADLINE] for row in rows], tags)))
+        return found
+
+
+async def _turn_events(topic: str, turn: PageTurn | None) -> Source:
+    """The events of a turn, some at a time."""
+    if turn is None:
+        yield topic, None
+        return
+    async with aclosing(turn.follow()) as events:
+        async for some in events:
+            yield topic, some
+
+
+async def _merged(sources: list[Source]) -> AsyncGenerator[str]:
+    """The news of several sources as events, as they come."""
+    queue: asyncio.Queue[str] = asyncio.Queue()
+
+    async def drain(source: Source) -> None:
+        async with aclosing(source):
+            async for topic, news in source:
+                queue.put_nowait(data({"topic": topic, "news": news}))
+
+    tasks = [asyncio.create_task(drain(one)) for one in sources]
+    try:
+        while True:
+            yield await queue.get()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

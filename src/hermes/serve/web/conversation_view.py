@@ -6,7 +6,7 @@ Each change is in the audit log with the visitor who made it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -21,9 +21,10 @@ from hermes.errors import SessionNotFound
 from hermes.serve.http_messages import ApiError, AsciiJson, parse_json, read_body
 from hermes.serve.web import message_html
 from hermes.serve.web.finding import PAGE, PageLists, number
+from hermes.serve.web.message_html import Row
 from hermes.serve.web.talking import answering_here
 from hermes.serve.web.visitors import Visitor, visitor_of
-from hermes.store.coordination.leases import holder_name, is_gone, is_ours, session_lease, source_of
+from hermes.store.leases import holder_name, is_gone, is_ours, session_lease, source_of
 from hermes.texts import content_text, encodable, one_line
 from hermes.why import files_changed
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from hermes.store.records.visibility import User
 
 _EXPORTS = {"jsonl": "application/x-ndjson", "markdown": "text/markdown", "html": "application/octet-stream"}
-Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
 
@@ -65,8 +65,10 @@ class ConversationView:
         family = self._db.get_family(session_id, visible_to=user)
         known = {one["id"] for one in family}
         chain, place = self._parts(session_id, user)
-        left_out, rows = self._left_out(session_id, user)
-        own = (one["id"] for one in rows if one["session_id"] == session_id) if left_out else ()
+        summary = None  # the message that stands for the part before
+        if place:
+            rows = self._db.get_messages(session_id, visible_to=user)
+            summary = next((one["id"] for one in rows if one["session_id"] == session_id), None)
         for one in family:
             one["title"], one["preview"] = one_line(one["title"]), one_line(one["preview"])[:120]
         return AsciiJson({
@@ -74,9 +76,9 @@ class ConversationView:
             "cost": row["actual_cost_usd"] if row["actual_cost_usd"] is not None else row["estimated_cost_usd"],
             "parent": row["parent_session_id"] if row["parent_session_id"] in known else None,
             "previous": chain[place - 1] if place else None, "next": chain[place + 1] if place + 1 < len(chain) else None,
-            "part": [place + 1, len(chain)], "family": family, "compressed": len(left_out),
+            "part": [place + 1, len(chain)], "family": family,
             "turn": None if turn is None else turn.id, "other": source_of(holder) if is_other else None,
-            "summary": next(iter(own), None), "files": files_changed(self._db, session_id, visible_to=user),
+            "summary": summary, "files": files_changed(self._db, session_id, visible_to=user),
         })  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ messages
@@ -91,11 +93,6 @@ class ConversationView:
             waiting = "" if question is None else question.call_id
         undone = len(self._db.get_undone_messages(session_id, visible_to=user))
         return self._piece(request, self._db.get_messages(session_id, visible_to=user), waiting, undone)
-
-    def compressed(self, request: Request) -> Response:
-        """The messages of the part before that this part shows only as a summary."""
-        session_id, user = self.found(request)["id"], visitor_of(request).user
-        return self._piece(request, self._left_out(session_id, user)[0])
 
     def undone(self, request: Request) -> Response:
         """The messages that were undone last and can be brought back."""
@@ -112,15 +109,6 @@ class ConversationView:
         seen = self._db.get_sessions(chain, visible_to=user)
         parts = [one for one in chain if one in seen or one == session_id]
         return parts, parts.index(session_id)
-
-    def _left_out(self, session_id: str, user: User | None) -> tuple[Rows, Rows]:
-        """The messages of the part before that this part shows only as a summary, and those it shows; none for a first part."""
-        parts, place = self._parts(session_id, user)
-        if not place:
-            return [], []
-        rows = self._db.get_messages(session_id, visible_to=user)
-        shown, before = {row["id"] for row in rows}, self._db.get_messages(parts[place - 1], visible_to=user)
-        return [row for row in before if row["id"] not in shown], rows
 
     def _piece(self, request: Request, rows: Rows, waiting: str | None = None, undone: int = 0) -> Response:
         entries, results, place_of = _entries(rows)

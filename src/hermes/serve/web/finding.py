@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from hermes.agent.recall.history_text import NEAREST
-from hermes.commands.session_choice import message_counts
+from hermes.agent.history import NEAREST
+from hermes.commands.info_commands import message_counts
 from hermes.serve.http_messages import ApiError, AsciiJson
 from hermes.serve.web import message_html
 from hermes.serve.web.visitors import visitor_of
@@ -43,16 +43,14 @@ class PageLists:
     def sessions(self, request: Request) -> Response:
         """A page of conversations: the pinned ones, then the latest first; with `q`, those whose title matches it."""
         query, user = request.query_params, visitor_of(request).user
-        since, until = self._period(request)
         if query.get("file"):
             return self._of_file(query["file"], user)
         words, pinned, offset = query.get("q") or None, query.get("pinned") == "1", number(query.get("offset"))
         everything = words or any(query.get(name) for name in ("source", "tag", "pinned", "archived"))
         narrowed: dict[str, Any] = {
-            "source": query.get("source") or None, "tag": query.get("tag") or None, "model": query.get("model") or None,
-            "cwd": query.get("folder") or None, "since": since, "until": until, "title": words, "order_by_last_active": True,
+            **self._filters(request), "source": query.get("source") or None, "title": words, "order_by_last_active": True,
             "include_archived": query.get("archived") == "1" or words is not None, "automated": None if everything else False,
-            "limit": PAGE if words is None else _TITLED, "visible_to": user,
+            "limit": PAGE if words is None else _TITLED,
         }  # fmt: skip
         page = rows = self._db.list_sessions_rich(**narrowed, pinned=pinned, offset=offset)
         if not pinned and words is None:
@@ -83,16 +81,13 @@ class PageLists:
         words = (query.get("q") or "").strip()
         if not words:
             return AsciiJson({"groups": []})
-        since, until = self._period(request)
-        file, within = query.get("file"), None
-        if file:
+        within = None
+        if file := query.get("file"):
             within = sessions_that_changed(self._db, Path(file), visible_to=user, is_local=False)
         hits = self._db.search_messages(
-            words, [query["source"]] if query.get("source") else None,
-            role_filter=[query["role"]] if query.get("role") else None, limit=_HITS, model=query.get("model") or None,
-            tag=query.get("tag") or None, tool=query.get("tool") or None, cwd=query.get("folder") or None,
-            since=since, until=until, session_ids=within,
-            exclude_sessions=query.getlist("not")[:_MOST_LEFT_OUT] or None, visible_to=user,
+            words, [query["source"]] if query.get("source") else None, **self._filters(request),
+            role_filter=[query["role"]] if query.get("role") else None, limit=_HITS, tool=query.get("tool") or None,
+            session_ids=within, exclude_sessions=query.getlist("not")[:_MOST_LEFT_OUT] or None,
         )  # fmt: skip
         rows = self._db.get_sessions([*dict.fromkeys(hit["session_id"] for hit in hits)], visible_to=user)
         lines = {line["id"]: line for line in self.headlines([*rows.values()], user)}
@@ -134,12 +129,17 @@ class PageLists:
         )  # fmt: skip
         return AsciiJson(found)
 
-    def _period(self, request: Request) -> tuple[float | None, float | None]:
-        since, until = (request.query_params.get(name) for name in ("since", "until"))
+    def _filters(self, request: Request) -> dict[str, Any]:
+        """The filters that lists and searches have in common, as the record takes them."""
+        query = request.query_params
+        filters: dict[str, Any] = {name: query.get(name) or None for name in ("tag", "model")}
+        filters |= {"cwd": query.get("folder") or None, "visible_to": visitor_of(request).user}
         try:
-            return span(since, self._zone)[0] if since else None, span(until, self._zone)[1] if until else None
+            for end, name in enumerate(("since", "until")):
+                filters[name] = span(query[name], self._zone)[end] if query.get(name) else None
         except ValueError as error:
             raise ApiError(400, str(error)) from None
+        return filters
 
 
 def number(value: Any) -> int:

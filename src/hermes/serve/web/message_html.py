@@ -19,8 +19,12 @@ from urllib.parse import quote
 import msgspec
 
 from hermes.agent.attached_files import NOTE
+from hermes.agent.tool_calls import OUTCOME, succeeded
+from hermes.agent.tools.tool import FAILED
+from hermes.store.records.attachments import mime_of
 from hermes.texts import counted, encodable, harmless, one_line
 
+Row = Mapping[str, Any]  # a message
 _LONGEST_MARKDOWN = 40_000  # longer texts are shown as they are: parsing them takes too long
 _MOST_BRACKETS = 2_000  # each may begin a link, which is looked for up to the end of the text
 _MOST_LINKS = 300  # bare ones; with more of them, looking for their ends takes too long
@@ -72,24 +76,23 @@ def _markdown(bare_links: bool) -> Any:
     made.use(tasklists_plugin)
     made.block.ruler.before("fence", "math_brackets", _bracketed_block)
     made.inline.ruler.before("escape", "math_brackets", _bracketed)
-    made.linkify.set(
-        {"fuzzy_link": False, "fuzzy_email": False, "fuzzy_ip": False}
-    )  # main.py is no address in Paraguay
+    # main.py is no address in Paraguay
+    made.linkify.set({"fuzzy_link": False, "fuzzy_email": False, "fuzzy_ip": False})
     for scheme in ("ftp:", "//"):
         made.linkify.add(scheme, None)
     made.validateLink = lambda url: url.split(":", 1)[0].lower() in ("http", "https", "mailto")
-    made.add_render_rule("link_open", _link)
-    made.add_render_rule("image", _picture_elsewhere)
-    for cell in ("th_open", "td_open"):
-        made.add_render_rule(cell, _cell)
-    made.add_render_rule("math_inline", _formula)
-    made.add_render_rule("math_block", _formula)
+    rules = {"link_open": _link, "image": _picture_elsewhere, "th_open": _cell, "td_open": _cell}
+    for token, rule in {**rules, "math_inline": _formula, "math_block": _formula}.items():
+        made.add_render_rule(token, rule)
     return made
 
 
 def _link(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
     """A link opens a tab of its own, which learns nothing about this page."""
-    place = escape(str(tokens[index].attrGet("href") or ""))
+    return _to(escape(str(tokens[index].attrGet("href") or "")))
+
+
+def _to(place: str) -> str:
     return f'<a href="{place}" target="_blank" rel="noopener noreferrer">'
 
 
@@ -97,9 +100,7 @@ def _picture_elsewhere(self: Any, tokens: Any, index: int, options: Any, env: An
     """A picture on another server is a link: loading it would tell that server who reads this."""
     token = tokens[index]
     place = escape(str(token.attrGet("src") or ""))
-    return (
-        f'<a href="{place}" target="_blank" rel="noopener noreferrer">[picture: {escape(token.content or place)}]</a>'
-    )
+    return f"{_to(place)}[picture: {escape(token.content or place)}]</a>"
 
 
 def _cell(self: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
@@ -199,10 +200,8 @@ def _mathml(element: Any) -> str:
 
 
 _REFERENCE = re.compile(r"attachment:sha256:([0-9a-f]{64})")
-_EXIT = re.compile(r"\[(?:.*; )?exit status (-?\d+)[^\]\n]*\]\s*$")
 _TELLING = ("command", "query", "path", "file_path", "url", "pattern")  # arguments that say what a call is about
 _LONGEST = 100_000  # characters of one text that are in the page; the rest is behind a link
-_DECLINED = ("the user declined", "refused, since", "not run: permissions", "not done: permissions")
 
 
 def _clean(text: Any) -> str:
@@ -210,13 +209,13 @@ def _clean(text: Any) -> str:
     return cleaned
 
 
-def place_of(row: Mapping[str, Any], what: str, name: str = "") -> str:
+def place_of(row: Row, what: str, name: str = "") -> str:
     """The address of the text of a message, or of a file in it; of an undone one it names the session that can bring it back."""
     undone = row.get("undone_in")
     return f"/{what}/{row['id']}{name}" + (f"?undone_in={quote(str(undone), safe='')}" if undone else "")
 
 
-def _cut(text: str, row: Mapping[str, Any]) -> tuple[str, str]:
+def _cut(text: str, row: Row) -> tuple[str, str]:
     """The part of a text that is in the page, and a link to the whole of it."""
     if len(text) <= _LONGEST:
         return text, ""
@@ -226,7 +225,7 @@ def _cut(text: str, row: Mapping[str, Any]) -> tuple[str, str]:
     )
 
 
-def markdown(text: str, row: Mapping[str, Any]) -> str:
+def markdown(text: str, row: Row) -> str:
     """A text as HTML."""
     shown, rest = _cut(text, row)
     return "".join(blocks(_clean(shown))) + rest
@@ -243,9 +242,7 @@ class HtmlRenderer:
     def __init__(self, type_of: Callable[[str], str | None]) -> None:
         self._type_of = type_of
 
-    def message(
-        self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], waiting: str | None = None
-    ) -> dict[str, Any]:
+    def message(self, row: Row, results: Mapping[str, Row], waiting: str | None = None) -> dict[str, Any]:
         """A message as the page shows it: who, when, and its body as HTML. `results` are tools' messages by their call.
 
         `waiting` is given while a turn runs: the id of the call that waits for permission, or "".
@@ -262,7 +259,7 @@ class HtmlRenderer:
             "said": place_of(row, "text"),
         }
 
-    def _body(self, row: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]], waiting: str | None) -> str:
+    def _body(self, row: Row, results: Mapping[str, Row], waiting: str | None) -> str:
         parts: list[str] = []
         thought = row.get("reasoning") or row.get("reasoning_content")
         if thought:
@@ -272,7 +269,7 @@ class HtmlRenderer:
             parts.append(self._call(call, results, waiting))
         return "".join(parts) or '<p class="dim">(empty)</p>'
 
-    def _content(self, row: Mapping[str, Any]) -> list[str]:
+    def _content(self, row: Row) -> list[str]:
         content = row.get("content")
         if row["role"] == "tool":
             return [self._output(row, folded=True)]
@@ -283,7 +280,7 @@ class HtmlRenderer:
         noted = {found[3] for text in texts for found in NOTE.finditer(text)}  # shown where they are noted
         return [self._part(part, row, noted) for part in parts]
 
-    def _text(self, text: str, row: Mapping[str, Any]) -> str:
+    def _text(self, text: str, row: Row) -> str:
         """A text; in a person's, the files that are noted there with what was read from them, instead of the notes."""
         if row["role"] != "user" or "attachment:sha256:" not in text:
             return markdown(text, row)
@@ -297,7 +294,7 @@ class HtmlRenderer:
             begun = found.end()
         return "".join([*made, markdown(text[begun:], row)])
 
-    def _part(self, part: Any, row: Mapping[str, Any], noted: set[str]) -> str:
+    def _part(self, part: Any, row: Row, noted: set[str]) -> str:
         if _is_text(part):
             return self._text(str(part.get("text") or ""), row)
         found = _REFERENCE.findall(str(part))
@@ -306,7 +303,7 @@ class HtmlRenderer:
             return "".join(self._attachment(one, kind, _name_of(part), row) for one in found if one not in noted)
         return f"<pre>{escape(_clean(str(part)[:2000]))}</pre>"
 
-    def _attachment(self, digest: str, kind: str, name: str, row: Mapping[str, Any]) -> str:
+    def _attachment(self, digest: str, kind: str, name: str, row: Row) -> str:
         """A picture, a recording, or a link to the file."""
         place = place_of(row, "attachment", f"/{digest}")
         alt = escape(name or kind.replace("_", " ") or "attachment", quote=True)
@@ -321,7 +318,7 @@ class HtmlRenderer:
             return f'<{family} class=attachment controls preload=metadata src="{place}" aria-label="{alt}"></{family}>'
         return f'<p class=attachment><a href="{place}" download="{alt}">{alt}</a></p>'
 
-    def _call(self, call: Any, results: Mapping[str, Mapping[str, Any]], waiting: str | None) -> str:
+    def _call(self, call: Any, results: Mapping[str, Row], waiting: str | None) -> str:
         function = call.get("function") if isinstance(call, dict) else None
         fields = function if isinstance(function, dict) else {}
         name, arguments = str(fields.get("name") or "tool"), _clean(str(fields.get("arguments") or "")[:_LONGEST])
@@ -329,18 +326,16 @@ class HtmlRenderer:
         word, state = status(result)
         if result is None and waiting is not None:
             word, state = ("waits for permission", "bad") if call.get("id") == waiting else ("running", "")
-        output = (
-            ""
-            if result is None
-            else f'<div id="m{result["id"]}" class=result>{self._output(result, folded=False)}</div>'
-        )
+        output = ""
+        if result is not None:
+            output = f'<div id="m{result["id"]}" class=result>{self._output(result, folded=False)}</div>'
         return (
             f"<details class=call><summary><b>{escape(one_line(name))}</b>"
             f" <span class=arguments>{escape(_gist(fields.get('arguments')))}</span>"
             f' <span class="state {state}">{escape(word)}</span></summary><pre>{escape(arguments)}</pre>{output}</details>'
         )
 
-    def _output(self, row: Mapping[str, Any], *, folded: bool) -> str:
+    def _output(self, row: Row, *, folded: bool) -> str:
         content = row.get("content")
         if not isinstance(content, str):
             parts = content if isinstance(content, list) else [content or ""]
@@ -353,7 +348,7 @@ class HtmlRenderer:
         return f"<details class=output><summary><b>{name}</b> {lines}</summary>{block}</details>"
 
 
-def _pre(text: str, row: Mapping[str, Any]) -> str:
+def _pre(text: str, row: Row) -> str:
     """A text as it is, and a link to the rest of a very long one."""
     shown, rest = _cut(text, row)
     return f"<pre>{escape(_clean(shown))}</pre>{rest}"
@@ -384,22 +379,13 @@ def _gist(arguments: Any) -> str:
     return one_line(text[:300])[:160]
 
 
-def status(result: Mapping[str, Any] | None) -> tuple[str, str]:
+def status(result: Row | None) -> tuple[str, str]:
     """How a call ended, in a word or two, and its class."""
     if result is None:
         return "no result", "bad"
-    text = result.get("content")
-    if not isinstance(text, str):
+    if succeeded(result):
         return "done", "good"
-    ended = _EXIT.search(text[-300:])
-    if ended is not None:
-        return ("done", "good") if ended[1] == "0" else (f"exit {ended[1]}", "bad")
-    start = text[:200].lstrip().lower()
-    if start.removeprefix("error:").lstrip().startswith(_DECLINED):
-        return "declined", "bad"
-    if start.startswith("error: interrupted"):
-        return "stopped", "bad"
-    return ("failed", "bad") if start.startswith(("error:", "error ", '{"error"')) else ("done", "good")
+    return str((result.get("meta") or {}).get(OUTCOME) or FAILED), "bad"
 
 
 def marked(snippet: str) -> str:
@@ -412,13 +398,5 @@ def shown_type(data: bytes) -> str | None:
 
     The bytes decide, not the declared type: SVG and HTML are programs.
     """
-    if data[:4] == b"RIFF":
-        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12])
-    if data[4:8] == b"ftyp":
-        return "audio/mp4" if data[8:11] in (b"M4A", b"M4B") else "video/mp4"
-    known = {
-        b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"OggS": "audio/ogg",
-        b"ID3": "audio/mpeg", b"\xff\xfb": "audio/mpeg", b"\xff\xf3": "audio/mpeg", b"fLaC": "audio/flac",
-        b"\x1aE\xdf\xa3": "video/webm",
-    }  # fmt: skip
-    return next((mime for start, mime in known.items() if data.startswith(start)), None)
+    found = mime_of(data)
+    return found if found.startswith(("image/", "audio/", "video/")) else None

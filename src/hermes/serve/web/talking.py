@@ -40,7 +40,6 @@ from hermes.serve.http_messages import ApiError
 from hermes.serve.models import Models
 from hermes.serve.web.message_html import written
 from hermes.store.api.session_db import Transactions
-from hermes.store.records.sessions import CONFIGURED
 from hermes.texts import encodable, shortened
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ if TYPE_CHECKING:
 SOURCE = "web"
 IDLE_SECONDS = 600.0  # an agent stays so long after its last turn, with its background processes
 _SHOWN = 20_000  # characters of what a question is about
-_MOST_MODELS = 200  # in the list; some endpoints have thousands
-_PAUSE = 0.05  # seconds between two pieces of news for a page; more where rendering them takes long
+_PAUSE = 0.05  # seconds at least between two pieces of news for a page; more where rendering them takes long
 _REMEMBERED = 50  # finished turns that can still be fetched
 
 
@@ -85,6 +83,16 @@ class PageTurn:
         self.request: PermissionRequest | None = None  # the open question
         self.reply = ""  # as far as it is written, since the last tool
         self._events: list[dict[str, Any]] = []
+        self._news = asyncio.Event()  # set, and replaced, when there is something new
+
+    def write(self, reply: str) -> None:
+        """Set the reply so far."""
+        self.reply = reply
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     def post(self, **event: Any) -> None:
         """Add an event, with its number `n`: a browser that was connected again knows which ones it has had."""
@@ -92,13 +100,14 @@ class PageTurn:
         if event["kind"] in ("done", "error"):
             self.over = True
             self.stored.set()
+        self._tell()
 
     async def follow(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """The events from the beginning, some at a time, to the end of the turn; and the reply as it is written, as HTML:
         the blocks from the first one on that has changed. These have no number: a browser takes the newest."""
         start, text, shown, now = 0, "", list[str](), asyncio.get_running_loop().time
         while not self.over or start < len(self._events):
-            begun, some, before, text = now(), self._events[start:], text, self.reply
+            news, begun, some, before, text = self._news, now(), self._events[start:], text, self.reply
             start += len(some)
             if any(event["kind"] == "tool" for event in some):
                 before, shown = "", []
@@ -112,6 +121,7 @@ class PageTurn:
             if some:
                 yield some
             if not self.over:
+                await news.wait()
                 await asyncio.sleep(max(_PAUSE, 3 * (now() - begun)))
 
 
@@ -138,14 +148,12 @@ class Talks:
         """The models that can be chosen for a conversation, and the one that answers there."""
         models = await asyncio.to_thread(self._models)
         now = models.main if session_id is None else await asyncio.to_thread(self._model_for, session_id)
-        return {"models": list(dict.fromkeys([*await models.names(), now.name]))[:_MOST_MODELS], "model": now.name}
+        return {"models": await models.names(now.name), "model": now.name}
 
     async def choose(self, session_id: str, name: str, by: str) -> None:
-        """Keep a model with a session, as /model does; InvalidInput for one that the endpoint does not list."""
+        """Keep a model with a session."""
         models = await asyncio.to_thread(self._models)
-        if (found := await models.find(name)) is None:
-            raise InvalidInput(f"the endpoint has no model {shortened(name, 60)!r}; the box lists those it has")
-        await asyncio.to_thread(self._db.choose_model, session_id, CONFIGURED if found is models.main else name)
+        await models.choose(self._db, session_id, name)
         await asyncio.to_thread(self._db.record_audit, "model", session_id, by=by, detail=name)
 
     async def begin(self, session_id: str | None, prompt: Prompt, by: str) -> PageTurn:
@@ -234,11 +242,11 @@ class Talks:
     async def _tell(self, page: PageTurn, event: StreamEvent) -> None:
         match event:
             case Text():
-                page.reply = event.text if event.restarted else page.reply + event.text
+                page.write(event.text if event.restarted else page.reply + event.text)
             case Thought():
                 page.post(kind="thought", text=event.text)
             case ToolStarted():
-                page.reply = ""
+                page.write("")
                 page.post(kind="tool")
             case ToolFinished():
                 page.post(kind="result")

@@ -17,7 +17,7 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
-import time
+from collections import Counter
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 COOKIE = "hermes_web"
 VISITOR = "hermes.visitor"
 PROXY_SECRET = "x-hermes-proxy-secret"  # the header in which a proxy sends `web.proxy_secret`
-_WAIT = 1.0  # seconds between two passwords of one address
+_WAIT = 1.0  # seconds that a wrong password of one address takes
 _WAITING = 8  # passwords of one address that wait to be looked at; more are refused at once
-_ADDRESSES = 4096  # whose last password is remembered
 _LONGEST_FORM, _SLOWEST = 4096, 10.0  # bytes of a password's form, and seconds it may take to arrive
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; connect-src 'self';"
@@ -104,15 +103,13 @@ def check_settings(settings: WebSettings, host: str) -> None:
     if settings.proxy_secret is not None and len(settings.proxy_secret) < SHORTEST:
         raise ConfigError(f"web.proxy_secret needs {SHORTEST} characters or more (openssl rand -hex 32)")
     if settings.user_header:
-        if not settings.url:
-            raise ConfigError("web.user_header needs web.url, the address under which the proxy serves the page")
-        if not settings.proxy_secret:
-            raise ConfigError(
-                "web.user_header needs web.proxy_secret, which the proxy sends as X-Hermes-Proxy-Secret: every user of this"
-                " machine could send the header"
-            )
-        if not settings.users:
-            raise ConfigError("web.user_header needs web.users: {name: owner} or {name: telegram:42}")
+        for value, needed in (
+            (settings.url, "web.url, the address under which the proxy serves the page"),
+            (settings.proxy_secret, "web.proxy_secret, which the proxy sends as X-Hermes-Proxy-Secret"),
+            (settings.users, "web.users: {name: owner} or {name: telegram:42}"),
+        ):
+            if not value:
+                raise ConfigError(f"web.user_header needs {needed}")
         for name in settings.users.values():
             if name != "owner":
                 user_named(name)
@@ -149,7 +146,7 @@ class VisitorsOnly:
             name: Visitor(None if user == "owner" else user_named(user), visitor.read_only or user != "owner", name)
             for name, user in settings.users.items()
         }
-        self._next_guess: dict[str, float] = {}  # by address, when its next password is looked at; the oldest first
+        self._guesses: Counter[str] = Counter()  # passwords that are being looked at, by address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -252,17 +249,18 @@ class VisitorsOnly:
             form = QueryParams(await read_body(request, _LONGEST_FORM, _SLOWEST))
         except ApiError as error:
             return _refused(scope, error.status, error.message)
-        address, now = self._address(request), time.monotonic()
-        turn = max(now, self._next_guess.get(address, now))
-        if turn - now >= _WAITING * _WAIT:
+        address = self._address(request)
+        if (before := self._guesses[address]) >= _WAITING:
             return _refused(scope, 429, "too many wrong passwords at once; try again in a few seconds")
-        self._next_guess.pop(address, None)
-        self._next_guess[address] = turn + _WAIT
-        if len(self._next_guess) > _ADDRESSES:
-            del self._next_guess[next(iter(self._next_guess))]
-        await asyncio.sleep(turn - now)
-        if hmac.compare_digest(form.get("password", "").encode(), (self._settings.password or "").encode()):
-            return self._let_in(scope, form.get("next", "/"))
+        self._guesses[address] += 1
+        try:
+            await asyncio.sleep(before * _WAIT)
+            if hmac.compare_digest(form.get("password", "").encode(), (self._settings.password or "").encode()):
+                return self._let_in(scope, form.get("next", "/"))
+            await asyncio.sleep(_WAIT)
+        finally:
+            self._guesses[address] -= 1
+            self._guesses += Counter()  # drops the zeros
         there = escape(form.get("next", "/"), quote=True)
         return _refused(scope, 401, "", _LOGIN.format(next=there, problem="That is not the password."))
 

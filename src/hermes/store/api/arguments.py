@@ -20,7 +20,7 @@ from hermes.errors import HermesError, InvalidInput, StoreError
 from hermes.store.records import codec
 
 _Class = TypeVar("_Class", bound=type)
-_OWN = ("hermes.store", "hermes.home", "hermes.whole_files", "hermes.errors")
+_OWN = ("hermes.store", "hermes.home", "hermes.home", "hermes.errors")
 
 
 def guarded(store: _Class) -> _Class:

@@ -11,8 +11,7 @@ from typing import Any
 from hermes.errors import InvalidInput, StoreError, StoreUnreachable
 from hermes.store.api.open import OpenStore, R, read_again
 from hermes.store.engines.base import Tx
-from hermes.store.records import codec, events, file_changes, lineage, message_reading, messages, sessions
-from hermes.store.records import usage as _usage
+from hermes.store.records import codec, file_changes, lineage, message_reading, messages, sessions
 from hermes.store.records.attachments import references
 from hermes.store.records.message_values import EncodedMessage
 from hermes.store.records.rows import (
@@ -69,7 +68,7 @@ class MessageCalls(OpenStore):
         is neither text, a list nor a dict is InvalidInput; nothing is stored then.
         """
         message = locals()  # a message is read by the names of its columns; the other arguments do no harm
-        counts = _usage.checked(usage)
+        counts = sessions.checked_usage(usage)
         message["meta"] = meta if meta is None else dict(meta)
         return self._append(session_id, self._encoded(message), counts)
 
@@ -89,7 +88,7 @@ class MessageCalls(OpenStore):
                     self._attachments.secure(tx, ready.lifted)
                     message_id = messages.append(tx, session_id, ready)
                     if counts:
-                        changed = _usage.update(tx, session_id, counts, absolute=False)
+                        changed = sessions.add_usage(tx, session_id, counts, absolute=False)
                         used = self._transcripts.values(tx, session_id, changed)
                     if also is not None:
                         also(tx, message_id)
@@ -249,13 +248,13 @@ class MessageCalls(OpenStore):
         with self._writing(session_id) as tx:
             if sessions.get(tx, session_id, None) is None:
                 return False
-            event = events.record(tx, session_id, kind, self._masked(text) or "")
-        self._transcripts.event_stored(session_id, events.line_of(event))
+            event = sessions.record_event(tx, session_id, kind, self._masked(text) or "")
+        self._transcripts.event_stored(session_id, sessions.line_of_event(event))
         return True
 
     def get_session_events(self, session_id: str, *, visible_to: User | None = None) -> list[SessionEvent]:
         """The session's events (not its messages), oldest first: `at`, `after` (a message's id), `kind`, `text`."""
-        return self._visible_rows(session_id, visible_to, events.of_session)
+        return self._visible_rows(session_id, visible_to, sessions.events_of)
 
     def message_count(self, session_id: str | None = None, *, visible_to: User | None = None) -> int:
         """How many messages there are, each counted once, under the session that owns it."""
@@ -327,17 +326,10 @@ class MessageCalls(OpenStore):
         """The file changes that tool calls made, newest first: all, of files with one of these names, or of a session.
 
         A name is the last component of a path; `path` is as the tool call names it, so a relative one is below `cwd` of its
-        session. Calls that failed are left out. `lines` has the hashes of the added lines (file_edits.py).
+        session. Calls that failed are left out. `lines` has the hashes of the added lines.
         """
-        from hermes.store.search.scope import Filters, scope_of
-
         basenames = None if names is None else [names] if isinstance(names, str) else [str(name) for name in names]
-
-        def query(tx: Tx) -> list[FileChangeRow]:
-            scope = scope_of(tx, Filters(session_ids=None if session_id is None else [session_id]), visible_to)
-            return file_changes.changes(self._engine, tx, basenames, session_id, visible_to, scope)
-
-        return self._read(query)
+        return self._read(lambda tx: file_changes.changes(self._engine, tx, basenames, session_id, visible_to))
 
     def change_reasons(self, message_ids: Sequence[int], *, visible_to: User | None = None) -> dict[int, ChangeReason]:
         """By message, the user's `request` that led to it and the agent's `words` beside it; none that may not be seen."""
@@ -354,7 +346,7 @@ class MessageCalls(OpenStore):
 
     def meaning_status(self) -> list[MeaningStatus]:
         """The vectors of each model that is installed, or has made some: see rows.MeaningStatus."""
-        from hermes.store.search.meaning import encoders, vectors
+        from hermes.store.search import encoders, vectors
 
         here = [encoder.name for encoder in encoders.installed()]
         with self._engine.read() as tx:
@@ -373,7 +365,7 @@ class MessageCalls(OpenStore):
         The first call switches search by meaning on: from then on the vectors of new messages are made in the background.
         Without a model it is InvalidInput.
         """
-        from hermes.store.search.meaning import encoders, vectors
+        from hermes.store.search import encoders, vectors
 
         found = encoders.installed()
         if not found:

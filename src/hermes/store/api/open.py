@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from hermes.errors import AttachmentNotFound, InvalidInput, StoreUnreachable
 from hermes.home import companion, default_database, has_key_file, settled
+from hermes.store import leases
 from hermes.store.api.arguments import checked_number, checked_text
-from hermes.store.coordination import leases
 from hermes.store.engines import file_of, open_engine
 from hermes.store.engines.base import Tx
-from hermes.store.records import lineage, message_reading, message_values, sessions
+from hermes.store.records import lineage, message_values, sessions
 from hermes.store.records.attachments import DIGEST, Attachments, TableAttachments
-from hermes.store.search.meaning.vectors import VectorIndexer
+from hermes.store.search.vectors import VectorIndexer
 from hermes.store.transcripts.writer import TranscriptWriter
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
-    from hermes.store.coordination.drafts import Drafts
+    from hermes.store.transcripts.drafts import Drafts
 
 MEMORY = ":memory:"  # SQLite's name for it: a store in its own temporary folder, deleted on close
 AWAY = 5.0  # seconds: a server that could not be reached for so long has been waited for
@@ -122,7 +122,6 @@ class OpenStore:
         mode = "off" if self._engine.read_only or self.is_encrypted else self._which_transcripts
         self._transcripts = TranscriptWriter(self._engine, self.sessions_dir, mode, self._attachments)
         self._meaning = VectorIndexer(self._engine)
-        self._engine.on_parts = self._lift_parts
         self._transcripts.complete_marked()
         self._engine.start_background()
 
@@ -137,12 +136,6 @@ class OpenStore:
             self._engine.make_tables(schema.INSIDE)
         return True
 
-    def _lift_parts(self, message_ids: Sequence[int]) -> None:
-        """Payloads in messages that another program stored become attachments, also in the transcripts."""
-        for session_id in message_reading.lift_rows(self._engine, self._attachments, message_ids):
-            if self._transcripts.files.exists(session_id):
-                self._transcripts.rewritten(session_id)
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.where}{' (read-only)' if self.read_only else ''}>"
 
@@ -153,7 +146,7 @@ class OpenStore:
     @property
     def drafts(self) -> Drafts:
         """The received parts of replies that are still being streamed."""
-        from hermes.store.coordination.drafts import Drafts
+        from hermes.store.transcripts.drafts import Drafts
 
         return Drafts(self._engine, self.path, inside=self.is_encrypted)
 

@@ -24,8 +24,8 @@ from hermes.store.exchange.ingest import Ingested
 from hermes.store.records import codec, message_reading
 from hermes.store.records.attachments import Attachments, Read, note_absent
 from hermes.store.records.rows import ExportedSession, Finding
+from hermes.store.records.sessions import checked_usage
 from hermes.store.records.titles import MAX_TITLE
-from hermes.store.records.usage import checked
 from hermes.store.records.visibility import User
 from hermes.store.upkeep import retention
 
@@ -274,4 +274,4 @@ class Transactions:
         from hermes.texts import estimate_tokens
 
         message = {**message, "token_count": message.get("token_count") or estimate_tokens((message,))}
-        return self._db._append(session_id, self._db._encoded(message), checked(usage), also)
+        return self._db._append(session_id, self._db._encoded(message), checked_usage(usage), also)

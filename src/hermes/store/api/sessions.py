@@ -11,13 +11,12 @@ from hermes.store.api.arguments import checked_number, checked_text, checked_tim
 from hermes.store.api.open import END, OpenStore
 from hermes.store.engines.base import Tx
 from hermes.store.records import codec, lineage, listing, sessions, titles
-from hermes.store.records import usage as _usage
 from hermes.store.records.rows import Facets, Insights, Relative, SessionRow
+from hermes.store.records.sessions import SideUsage
 from hermes.store.records.titles import sanitize_title as _sanitize_title
-from hermes.store.records.usage import SideUsage
-from hermes.store.records.visibility import User
-from hermes.store.search.query_trees import text_test
-from hermes.store.transcripts.lines import event
+from hermes.store.records.visibility import Filters, User
+from hermes.store.search.matching import text_test
+from hermes.store.transcripts.replay import event
 
 # The transcript line of each change: its name, and the columns of the session.
 _REOPEN = ("reopen", "ended_at", "end_reason")
@@ -118,10 +117,10 @@ class SessionCalls(OpenStore):
         Creates nothing: an unknown session is ignored.
         """
         values = {key: value for key, value in locals().items() if key not in ("self", "session_id", "absolute")}
-        values = _usage.checked(values)
+        values = sessions.checked_usage(values)
         values["billing_base_url"] = self._masked(values["billing_base_url"])
         with self._writing(session_id, exclusive=False) as tx:
-            changed = _usage.update(tx, session_id, values, absolute=absolute)
+            changed = sessions.add_usage(tx, session_id, values, absolute=absolute)
         if changed:
             self._transcripts.changed(session_id, "usage", *changed)
 
@@ -139,11 +138,11 @@ class SessionCalls(OpenStore):
         cost = None if cost_usd is None else checked_number(cost_usd, "cost_usd", "REAL")
         with self._writing(exclusive=False) as tx:
             if sessions.is_shown(tx, session_id, None):
-                _usage.add_side(tx, session_id, cost_usd=cost, **used)
+                sessions.add_side_usage(tx, session_id, cost_usd=cost, **used)
 
     def get_side_usage(self, session_id: str) -> SideUsage | None:
         """The usage of titles and summaries of a session (calls, tokens, cost); None when there were none."""
-        return self._read(_usage.side_of, session_id)
+        return self._read(sessions.side_usage, session_id)
 
     def choose_model(self, conversation: str, model: str | None) -> None:
         """Keep the model chosen for a session ("": the configured one; None forgets the choice). It passes to its continuations.
@@ -205,18 +204,18 @@ class SessionCalls(OpenStore):
         `limit=None` gives all of them; a negative limit or offset is InvalidInput.
         """
         page = listing.checked_page(limit, offset)
-        filters = (source, exclude_sources, include_archived, pinned, tag, model, cwd, since, until)
-        narrowed = [*listing.conditions(*filters)]
+        sources = None if source is None else [source]
+        filters = Filters(sources, exclude_sources, tag=tag, cwd=cwd, automated=automated is not False)
+        narrowed = [*listing.conditions(include_archived, pinned, model, since, until)]
         children, tips, by_activity = include_children, project_compression_tips, order_by_last_active
         return self._look_up(
-            listing.rich, narrowed, visible_to, page, children=children, tips=tips, by_activity=by_activity,
+            listing.rich, filters, narrowed, visible_to, page, children=children, tips=tips, by_activity=by_activity,
             automated=automated, title=None if title is None else text_test(title),
         )  # fmt: skip
 
     def automated_count(self, *, cwd: str | None = None, visible_to: User | None = None) -> int:
         """How many sessions, archived ones aside, `list_sessions_rich(automated=False)` leaves out (in a folder)."""
-        narrowed = [*listing.conditions(None, None, False, False, None, None, cwd, None, None)]
-        return self._read(listing.count_automated, narrowed, visible_to)
+        return self._read(listing.count_automated, cwd, visible_to)
 
     def search_sessions(
         self, source: str | None = None, limit: int | None = 20, offset: int = 0, *, visible_to: User | None = None

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Concatenate
 
 from hermes.errors import InvalidInput
+from hermes.store import leases
 from hermes.store.api.arguments import checked_period, checked_text
 from hermes.store.api.open import END, OpenStore, P, R
-from hermes.store.coordination import leases
 from hermes.store.engines.base import Tx, get_meta, set_meta
 from hermes.store.records import listing, sessions
 from hermes.store.records.rows import (

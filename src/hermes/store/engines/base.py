@@ -25,7 +25,6 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 Progress = Callable[[str, int, int], None]  # the current subject, the number of items done, and their total
 Params = Sequence[Any]
-Document = tuple[Any, Any, Any, Any]  # a message's searched columns: whole content, its form, tool name, tool calls
 HELD = "SELECT 1 FROM leases WHERE name = ? AND token = ? AND holder IS NOT NULL"
 
 
@@ -33,6 +32,8 @@ FULL = "can't grow: the disk is full. Free some space and try again"
 # messages.hidden: there only for other sessions; replaced by a summary, still found by search; redacted by a person;
 # an earlier version of a message whose text was changed. The last two are never shown again by any session.
 KEPT, COMPACTED, REDACTED, REPLACED = -1, -2, -3, -4
+# A message of another session that a session may show: not redacted, and no earlier version.
+CARRIABLE = f"(m.hidden IS NULL OR m.hidden > {REDACTED})"
 
 
 def batched(values: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -143,7 +144,7 @@ class Tx(Protocol):
     def last_number(self, table: str) -> int:
         """The highest id the table has ever generated."""
 
-    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params], document: Document) -> int | None:
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
         """Run `count`, and if it changed a row `insert` (INSERT … VALUES(…) of a message); its id, else None."""
 
 
@@ -217,8 +218,6 @@ class Engine(Protocol):
     """Whether several hosts may use it: local files are then this host's own, and attachments are in the database."""
     on_behind: Callable[[Iterable[str]], None]
     """Called with sessions whose transcripts may lack lines: rows of another program were adopted, or a commit may not last."""
-    on_parts: Callable[[Sequence[int]], None]
-    """Called with messages that were indexed and hold parts in another program's form."""
 
     @property
     def fulltext(self) -> FullText:

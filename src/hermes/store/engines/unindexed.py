@@ -49,11 +49,6 @@ class IndexedRow(NamedTuple):
     session_id: str = ""
     writer: int | None = None
 
-    @property
-    def holds_foreign_parts(self) -> bool:
-        """Whether its content is a list of parts as another program stores it."""
-        return self.content_format is None and str(self.content).startswith(codec.FOREIGN_PARTS)
-
 
 def document(row: IndexedRow) -> tuple[str, str, str]:
     """The words of a message as its three index columns see them, not yet folded."""

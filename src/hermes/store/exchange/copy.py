@@ -16,16 +16,15 @@ from typing import Any
 
 from hermes.errors import InvalidInput, StoreError
 from hermes.store.api.session_db import SessionDB
-from hermes.store.coordination import cron
 from hermes.store.engines.base import Engine, batched
 from hermes.store.engines.sqlite.connection import Connection
 from hermes.store.engines.sqlite.schema import TABLES
+from hermes.store.exchange import collect
 from hermes.store.exchange.ingest import OWN_KEYS
-from hermes.store.exchange.sync import tables as sync_tables
-from hermes.store.gateway import tables as gateway_tables
+from hermes.store.gateway import cron, routes
 from hermes.store.records import codec
 from hermes.store.records.codec import Blob
-from hermes.store.search.meaning import vectors
+from hermes.store.search import vectors
 
 ROUNDS = 5
 _NOT_COPIED = ("schema_version", "words", "indexed_texts", "changed_messages")
@@ -72,9 +71,9 @@ class CopyResult:
 
 # Tables that a store has once it needs them: one of them, their declarations, how a store gets them.
 _LATER: tuple[tuple[str, Sequence[str], Callable[[Engine], object]], ...] = (
-    ("gateway_aliases", gateway_tables.TABLES, lambda here: here.make_tables(gateway_tables.STATEMENTS)),
+    ("gateway_aliases", routes.TABLES, lambda here: here.make_tables(routes.STATEMENTS)),
     ("cron_runs", cron.TABLES, lambda here: here.make_tables(cron.TABLES)),
-    ("sync_seen", sync_tables.TABLES, sync_tables.prepare),
+    ("sync_seen", collect.TABLES, collect.prepare),
     ("message_vectors", vectors.TABLES, vectors.prepare),
 )
 

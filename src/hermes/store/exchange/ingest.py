@@ -18,7 +18,6 @@ from typing import Any, Literal, cast
 from hermes.errors import InvalidInput
 from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, REPLACED, Engine, Tx
 from hermes.store.records import codec, lineage, message_reading, messages, sessions
-from hermes.store.records import events as session_events
 from hermes.store.records.attachments import Attachments, listed, references
 from hermes.store.records.lineage import Moved, Place, StoredMessages, StoredRow, usable_id
 from hermes.store.records.message_values import EncodedMessage, Mask, count_calls, encode_message, masked_session
@@ -285,7 +284,7 @@ def _store(into: Ingest, session_id: str, data: Record, ids: dict[int, int]) -> 
         for _, owner, first, last, after, rewound_, born in refs
     ])  # fmt: skip
     if data["events"]:
-        session_events.add_missing(tx, session_id, data["events"], new)
+        sessions.add_missing_events(tx, session_id, data["events"], new)
     into.finish(session_id)
 
 
@@ -492,7 +491,7 @@ def export(tx: Tx, session_id: str, visible_to: User | None) -> ExportedSession 
     if visible_to is not None:
         rewound = [one for one in map(_for_others, rewound) if one is not None]
     beside: dict[str, Any] = {key: state[key] for key in ("tags", "members", "refs", "rewinds")}
-    beside |= {"events": session_events.of_session(tx, session_id), "rewound_messages": rewound}
+    beside |= {"events": sessions.events_of(tx, session_id), "rewound_messages": rewound}
     session = {**row, "messages": shown, **{key: value for key, value in beside.items() if value}}
     attached = message_reading.attached(tx, session_id)
     every = [*shown, *rewound]

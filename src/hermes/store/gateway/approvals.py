@@ -6,11 +6,11 @@ A pairing code is stored as a digest only, is valid for an hour, works once, and
 from __future__ import annotations
 
 import hashlib
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from hermes.errors import StoreBusy
 from hermes.store.engines.base import Tx
-from hermes.store.gateway.tables import insert, replacing
+from hermes.store.gateway.routes import insert, replacing
 
 TRIES_A_MINUTE = 5
 LASTS = 3600.0  # seconds
@@ -18,30 +18,15 @@ WAITING_AT_MOST = 1_000  # codes of one platform that are not approved yet; a ne
 
 
 class Person(TypedDict):
-    """A user of a platform."""
+    """A user of a platform, who was let in by pairing or has a code that is not approved yet."""
 
     platform: str
     user_id: str
     name: str | None
-
-
-class ApprovedPerson(Person):
-    """A user who was let in by pairing."""
-
-    since: float
-
-
-class NewPerson(Person):
-    """A user who is let in now."""
-
-    chat: str  # JSON: where they asked
-
-
-class WaitingPerson(Person):
-    """A user who has a code that is not approved yet."""
-
-    made_at: float
-    expires_at: float
+    since: NotRequired[float]  # let in
+    chat: NotRequired[str]  # of one who is let in now, JSON: where they asked
+    made_at: NotRequired[float]  # of the code
+    expires_at: NotRequired[float]
 
 
 def digest(code: str) -> str:
@@ -61,12 +46,12 @@ def revoke(tx: Tx, _now: float, platform: str, user_id: str) -> bool:
     return bool(tx.run("DELETE FROM gateway_people WHERE platform = ? AND user_id = ?", (platform, user_id)))
 
 
-def everyone(tx: Tx) -> list[ApprovedPerson]:
+def everyone(tx: Tx) -> list[Person]:
     """All users approved by pairing."""
     return tx.dicts("SELECT platform, user_id, name, since FROM gateway_people ORDER BY platform, since")
 
 
-def waiting(tx: Tx, now: float) -> list[WaitingPerson]:
+def waiting(tx: Tx, now: float) -> list[Person]:
     """The users with a code that is not approved yet."""
     sql = "SELECT platform, user_id, name, made_at, expires_at FROM gateway_pairings WHERE expires_at > ? ORDER BY made_at"
     return tx.dicts(sql, (now,))
@@ -87,14 +72,14 @@ def make_pairing(tx: Tx, now: float, code: str, platform: str, user_id: str, nam
     return True
 
 
-def approve(tx: Tx, now: float, code: str) -> NewPerson | None:
+def approve(tx: Tx, now: float, code: str) -> Person | None:
     """Approve the user with this code; None when no user has it (any more). StoreBusy after five tries in a minute."""
     tx.run("DELETE FROM gateway_tries WHERE at <= ? OR at > ?", (now - 60, now))  # or the clock was set back
     if int(tx.value("SELECT count(*) FROM gateway_tries WHERE what = 'pairing'")) >= TRIES_A_MINUTE:
         raise StoreBusy("too many codes were tried; wait a minute")
     insert(tx, "gateway_tries", at=now, what="pairing")
     sql = "DELETE FROM gateway_pairings WHERE code_hash = ? AND expires_at > ? RETURNING platform, user_id, name, chat"
-    found: list[NewPerson] = tx.dicts(sql, (digest(code), now))
+    found: list[Person] = tx.dicts(sql, (digest(code), now))
     for one in found:
         who = {"platform": one["platform"], "user_id": one["user_id"], "name": one["name"]}
         insert(tx, "gateway_people", replacing("platform, user_id", "name"), **who, since=now)

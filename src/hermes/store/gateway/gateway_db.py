@@ -1,7 +1,7 @@
 """GatewayDB: the gateway's tables, in the same store and in the same transactions as the sessions.
 
-One flat class over a SessionDB, like it. The functions of routes.py, inbox.py, outbox.py, approvals.py and
-connections.py take a transaction; here are those that have one of their own, and what concerns several tables.
+One flat class over a SessionDB, like it. The functions of routes.py, inbox.py, outbox.py and approvals.py take a
+transaction; here are those that have one of their own, and what concerns several tables.
 Safe to share between threads; `SessionDB.fenced` applies here as well.
 """
 
@@ -15,13 +15,13 @@ from contextlib import suppress
 from itertools import chain, repeat
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypedDict, TypeVar
 
+from hermes.store import leases
 from hermes.store.api.session_db import SessionDB, Transactions
 from hermes.store.engines.base import REDACTED, Tx, get_meta, note_meta
 from hermes.store.gateway import approvals, inbox, outbox, routes
 from hermes.store.gateway.inbox import IncomingEvent, Received, ReceiveResult, SourceEvent
 from hermes.store.gateway.outbox import Outgoing, PendingNotice, ReplyPart
-from hermes.store.gateway.routes import Route
-from hermes.store.gateway.tables import STATEMENTS, insert, replacing
+from hermes.store.gateway.routes import STATEMENTS, Route, insert, replacing
 from hermes.store.records import lineage, sessions
 from hermes.store.records.attachments import references
 from hermes.store.records.visibility import User
@@ -99,6 +99,34 @@ class GatewayDB:
         with self._store.write() as tx:
             note_meta(tx, IDENTITY, secrets.token_hex(4))
             return str(get_meta(tx, IDENTITY))
+
+    # ------------------------------------------------------------------------------------------ connections
+
+    def join(self, holder: str, ttl: float) -> tuple[str, int] | None:
+        """Take the lease that shows that a gateway runs; its name and token."""
+        with self._store.write() as tx:
+            return leases.join_gateways(tx, holder, ttl)
+
+    def take_connection(self, name: str, holder: str, ttl: float) -> tuple[int, str | None] | None:
+        """Take a connection that is free or whose gateway is dead; the token of its lease, and the dead gateway.
+
+        None while another gateway has it. Questions that wait to be sent are cancelled: the turns that asked them have ended.
+        """
+        lease = leases.connection_lease(name)
+        with self._store.write() as tx:
+            before = tx.value("SELECT holder FROM leases WHERE name = ?", (lease,))
+            token = leases.acquire(tx, lease, holder, ttl)
+            if token is None:
+                return None
+            outbox.cancel_questions(tx, self.clock(), name)
+            return token, None if before in (None, holder) else str(before)
+
+    def free_process(self, dead: str) -> int:
+        """Free everything that the process of a dead gateway held, its sessions included; returns how much."""
+        process = ":".join(dead.split(":")[:2])
+        with self._store.write() as tx:
+            names = tx.column("SELECT name FROM leases WHERE instr(holder, ?) = 1 ORDER BY name", (f"{process}:",))
+            return sum(leases.release(tx, name) for name in names)
 
     # ------------------------------------------------------------------------------------------ routes
 

@@ -14,10 +14,9 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from hermes.errors import StoreError
-from hermes.store.coordination import leases
+from hermes.store import leases
 from hermes.store.engines.base import REDACTED, Tx
-from hermes.store.gateway.routes import Route
-from hermes.store.gateway.tables import insert, update
+from hermes.store.gateway.routes import Route, insert, update
 
 WAITS = "finished_at IS NULL"
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, NotRequired, TypedDict
 
-from hermes.store.coordination import leases
+from hermes.store import leases
 from hermes.store.engines.base import Tx, meta_names, note_meta
-from hermes.store.gateway.tables import insert, update
+from hermes.store.gateway.routes import insert, update
 
 OWN_ID = "handoff:"  # how the ids of the gateway's own events begin
 CONTEXT = "reply_context"  # in the JSON of an event, and of an outgoing message's chat

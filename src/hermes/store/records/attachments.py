@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hermes.home import make_private
+from hermes.home import make_private, write_whole
 from hermes.store.engines.base import Engine, Tx, drop_meta, meta_names, note_meta
 from hermes.store.records.codec import Blob
 from hermes.store.records.rows import AttachmentEntry
-from hermes.whole_files import write_whole
 
 PREFIX = "attachment:sha256:"
 _DATA_URL = re.compile(
@@ -57,14 +56,18 @@ def listed(lifted: Lifted) -> list[AttachmentEntry]:
 _MAGIC = (
     (b"\x89PNG", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"), (b"%PDF", "application/pdf"), (b"OggS", "audio/ogg"), (b"ID3", "audio/mpeg"), (b"BM", "image/bmp"),
+    (b"\xff\xfb", "audio/mpeg"), (b"\xff\xf3", "audio/mpeg"), (b"fLaC", "audio/flac"), (b"\x1aE\xdf\xa3", "video/webm"),
 )  # fmt: skip
 
 
 def mime_of(data: bytes) -> str:
     """The MIME type of bytes, detected from their beginning, where no message gives it."""
+    unknown = "application/octet-stream"
     if data[:4] == b"RIFF":
-        return "image/webp" if data[8:12] == b"WEBP" else "audio/wav"
-    return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12], unknown)
+    if data[4:8] == b"ftyp":
+        return "audio/mp4" if data[8:11] in (b"M4A", b"M4B") else "video/mp4"
+    return next((mime for magic, mime in _MAGIC if data.startswith(magic)), unknown)
 
 
 GONE, _DAMAGED = "is gone", "is damaged: its bytes are not those that were stored"

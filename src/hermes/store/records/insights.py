@@ -21,7 +21,7 @@ from hermes.store.api.arguments import checked_time
 from hermes.store.engines.base import Tx, rows_among
 from hermes.store.records import codec, message_reading, message_values
 from hermes.store.records import rows as shapes
-from hermes.store.records.file_edits import calls_in
+from hermes.store.records.file_changes import calls_in
 from hermes.store.records.listing import CONTINUES, OF_ITS_OWN
 from hermes.store.records.visibility import AUTOMATED, User, session_clause
 

@@ -14,8 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hermes.errors import InvalidInput
-from hermes.store.engines.base import KEPT, REDACTED, REPLACED, Tx, drop_meta, set_meta
-from hermes.store.engines.sqlite.schema import CARRIABLE
+from hermes.store.engines.base import CARRIABLE, KEPT, REDACTED, REPLACED, Tx, drop_meta, set_meta
 from hermes.store.records import codec, message_reading, message_values, messages, sessions, titles
 from hermes.store.records.visibility import User
 

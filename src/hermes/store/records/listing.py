@@ -16,7 +16,7 @@ from hermes.store.engines.base import Tx, rows_among
 from hermes.store.records import codec, lineage, sessions
 from hermes.store.records.message_values import preview_of
 from hermes.store.records.rows import Facets, Relative, SessionRow
-from hermes.store.records.visibility import AUTOMATED, User, in_folder, session_clause
+from hermes.store.records.visibility import AUTOMATED, Filters, User, session_clause, session_filter
 
 Condition = tuple[str, list[Any]]
 _MOST = 50  # names of each kind
@@ -32,17 +32,16 @@ _CONTINUED = f"EXISTS (SELECT 1 FROM sessions c WHERE {lineage.CONTINUATION.repl
 
 
 def rich(
-    tx: Tx, narrowed: Iterable[Condition], visible_to: User | None, page: tuple[int, int], *, children: bool, tips: bool,
-    by_activity: bool, automated: bool | None, title: Callable[[str], bool] | None,
+    tx: Tx, filters: Filters, narrowed: Iterable[Condition], visible_to: User | None, page: tuple[int, int], *, children: bool,
+    tips: bool, by_activity: bool, automated: bool | None, title: Callable[[str], bool] | None,
 ) -> list[SessionRow]:  # fmt: skip
     """See SessionDB.list_sessions_rich."""
     if title is not None:
         narrowed = [*narrowed, _titled(tx, title)]
     order = f"{_ACTIVE} DESC, s.id DESC" if by_activity else "s.started_at DESC, s.id DESC"
     as_tips = tips and by_activity and not children
-    if automated is False:
-        narrowed = [*narrowed, (f"NOT {AUTOMATED.format(s='s')}", [])]
-    lines, params = _lines(narrowed, visible_to, children=children, as_tips=as_tips, subagents=automated is True)
+    shown = session_filter(filters, visible_to, "s")
+    lines, params = _lines([shown, *narrowed], children=children, as_tips=as_tips, subagents=automated is True)
     rows = tx.dicts(f"SELECT {sessions.LISTED} {lines} ORDER BY {order} LIMIT ? OFFSET ?", [*params, *page])
     sessions.put_prompts(tx, rows)
     if not children and tips:
@@ -50,18 +49,17 @@ def rich(
     return [_finish(row) for row in rows]
 
 
-def count_automated(tx: Tx, narrowed: Iterable[Condition], visible_to: User | None) -> int:
+def count_automated(tx: Tx, cwd: str | None, visible_to: User | None) -> int:
     """See SessionDB.automated_count."""
-    narrowed = [*narrowed, (AUTOMATED.format(s="s"), [])]
-    lines, params = _lines(narrowed, visible_to, children=False, as_tips=True, subagents=True)
+    shown = session_filter(Filters(cwd=cwd), visible_to, "s")
+    narrowed = [shown, *conditions(archived=False), (AUTOMATED.format(s="s"), [])]
+    lines, params = _lines(narrowed, children=False, as_tips=True, subagents=True)
     return int(tx.value(f"SELECT count(*) {lines}", params))
 
 
-def _lines(
-    narrowed: Iterable[Condition], visible_to: User | None, *, children: bool, as_tips: bool, subagents: bool
-) -> Condition:
+def _lines(narrowed: Iterable[Condition], *, children: bool, as_tips: bool, subagents: bool) -> Condition:
     """The sessions that are lines of a list, from FROM on."""
-    where, params = session_clause(visible_to)
+    where, params = "TRUE", list[Any]()
     for condition, values in narrowed:
         where, params = f"{where} AND {condition}", [*params, *values]
     if not children:
@@ -74,24 +72,19 @@ def _lines(
 
 
 def conditions(
-    source: str | None, without: Sequence[str] | None, archived: bool, pinned: bool, tag: str | None, model: str | None,
-    cwd: str | None, since: float | None, until: float | None,
-) -> Iterator[Condition]:  # fmt: skip
+    archived: bool,
+    pinned: bool = False,
+    model: str | None = None,
+    since: float | None = None,
+    until: float | None = None,
+) -> Iterator[Condition]:
     """Conditions on the sessions row `s`, each with its parameters."""
-    if source is not None:
-        yield "s.source = ?", [source]
-    if without:
-        yield f"s.source NOT IN ({', '.join('?' * len(without))})", [*without]
     if not archived:
         yield "s.archived_at IS NULL", []
     if pinned:
         yield "s.pinned_at IS NOT NULL", []
-    if tag is not None:
-        yield "EXISTS (SELECT 1 FROM session_tags t WHERE t.session_id = s.id AND t.tag = ?)", [tag]
     if model is not None:
         yield "s.model = ?", [model]
-    if cwd is not None:
-        yield in_folder("s", cwd)
     for name, sign, value in (("since", ">=", since), ("until", "<=", until)):
         if value is not None:
             yield f"{_ACTIVE} {sign} ?", [checked_period(value, name)]

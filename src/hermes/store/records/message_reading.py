@@ -10,16 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from hermes.store.engines.base import COMPACTED, KEPT, REDACTED, Engine, Row, Tx, rows_among
-from hermes.store.engines.sqlite.schema import CARRIABLE, MESSAGE_COLUMNS
+from hermes.store.engines.base import CARRIABLE, KEPT, REDACTED, Row, Tx, rows_among
+from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.records import codec
-from hermes.store.records.attachments import PREFIX, Attachments, listed
+from hermes.store.records.attachments import PREFIX, listed
 from hermes.store.records.rows import AttachmentEntry, ChatMessage, MessageRow
-from hermes.store.records.visibility import User, session_clause
+from hermes.store.records.visibility import FOUND, User, session_clause
 
 _ID = itemgetter(0)
 LAST = 1 << 62  # above every id: the place of carried messages whose place is not known
-FOUND = f"(m.hidden IS NULL OR m.hidden = {COMPACTED})"  # messages that a search may find
 # Another session shows the row.
 NEEDED = (
     "EXISTS (SELECT 1 FROM session_refs r WHERE r.from_session = m.session_id AND r.session_id <> m.session_id AND m.id"
@@ -150,18 +149,21 @@ def count(tx: Tx, session_id: str | None, visible_to: User | None) -> int:
 
 def session_of(tx: Tx, message_id: int, visible_to: User | None) -> str | None:
     """The session that shows a message to this caller: its own, else the first that carries it."""
-    where, params = session_clause(visible_to)
-    sql = f"SELECT s.id FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND {FOUND} AND {where}"
-    own = tx.value(sql, [message_id, *params])
-    if own is not None:
-        return str(own)
-    other = tx.value(
-        "SELECT s.id FROM messages m JOIN session_refs r ON r.from_session = m.session_id AND m.id BETWEEN r.first_id AND"
+    found = shown_in(tx, message_id, "s.id", session_clause(visible_to))
+    return None if found is None else str(found[0])
+
+
+def shown_in(tx: Tx, message_id: int, columns: str, narrowed: tuple[str, Sequence[Any]]) -> Row | None:
+    """Columns of the session `s` that shows a message, of those that a condition allows: its own, else the first that
+    carries it."""
+    where, params = narrowed
+    own = f"SELECT {columns} FROM messages m JOIN sessions s ON s.id = m.session_id WHERE m.id = ? AND {FOUND} AND {where}"
+    carried = (
+        f"SELECT {columns} FROM messages m JOIN session_refs r ON r.from_session = m.session_id AND m.id BETWEEN r.first_id AND"
         f" r.last_id JOIN sessions s ON s.id = r.session_id WHERE m.id = ? AND r.rewound IS NULL AND {CARRIABLE} AND {where}"
-        " ORDER BY s.started_at LIMIT 1",
-        [message_id, *params],
+        " ORDER BY s.started_at LIMIT 1"
     )
-    return None if other is None else str(other)
+    return tx.row(own, [message_id, *params]) or tx.row(carried, [message_id, *params])
 
 
 def following(tx: Tx, message_id: int, limit: int, visible_to: User | None) -> list[Row]:
@@ -237,33 +239,3 @@ def attachments_of(tx: Tx, session_id: str) -> list[str]:
 def attachments_shown(tx: Tx, session_id: str) -> list[str]:
     """The hashes of the attachments a session may show, with those of sessions it carries messages of."""
     return list({entry["hash"] for entries in attached(tx, session_id).values() for entry in entries})
-
-
-def lift_rows(engine: Engine, attachments: Attachments, message_ids: Iterable[int]) -> list[str]:
-    """Store the parts of these messages as this program does: JSON, with payloads as attachments; returns their sessions.
-
-    Programs that share the file store a message with pictures as text: a mark and JSON with the bytes in base64. Such a row is
-    readable as parts at once (codec.content_value); when it is indexed, its bytes are lifted into attachments.
-    """
-    touched: dict[str, None] = {}
-    for message_id in message_ids:
-        with engine.read() as tx:
-            row = tx.row("SELECT content, content_format, session_id FROM messages WHERE id = ?", (message_id,))
-        if row is None or row[1] is not None:
-            continue
-        parts = codec.content_value(codec.restored(row[0]), None)
-        if isinstance(parts, str):
-            continue
-        changed, lifted = attachments.lift(parts)  # the files are stored before the row loses the bytes
-        with engine.write() as tx:
-            attachments.secure(tx, lifted)
-            done = tx.run(
-                "UPDATE messages SET content = ?, content_format = 'json' WHERE id = ? AND content_format IS NULL"
-                " AND content = ?",
-                (codec.storable(codec.to_json(changed)), message_id, row[0]),
-            )
-            if done:
-                refer(tx, message_id, lifted)
-                engine.fulltext.reindex(tx, [message_id])
-                touched[row[2]] = None
-    return list(touched)

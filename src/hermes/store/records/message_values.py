@@ -12,7 +12,7 @@ from hermes.store.api import arguments
 from hermes.store.engines.sqlite.schema import MESSAGE_COLUMNS
 from hermes.store.records import codec
 from hermes.store.records.attachments import Lifted, parse_listed, references
-from hermes.store.records.file_edits import Noted, is_failure, noted
+from hermes.store.records.file_changes import Noted, is_failure, noted
 from hermes.store.records.titles import MAX_TITLE
 from hermes.store.text.index_text import plain_parts
 
@@ -44,7 +44,7 @@ class EncodedMessage:
     text: str | None = None  # the whole content, as its transcript line has it
     lifted: Lifted = ()  # attachments: hash, mime, bytes
     changes: Sequence[Noted] = ()  # the files that its tool calls change
-    failed: bool = False  # it is the result of a tool call that changed nothing
+    failed_call: str | None = None  # the tool call that changed nothing, if it is the result of one
 
     @property
     def form(self) -> str | None:
@@ -110,7 +110,7 @@ def encode_message(message: Mapping[str, Any], *, mask: Mask | None, lift: Lift 
     preview = preview_of(shown) if role == "user" and shown else None
     made = get("tool_calls")
     changes = noted(made) if made and role == "assistant" else ()
-    failed = role == "tool" and is_failure(shown, get("meta"))
+    failed = get("tool_call_id") if role == "tool" and is_failure(shown, get("meta")) else None
     return EncodedMessage(values, count_calls(made), timestamp, preview or None, size, whole, lifted, changes, failed)
 
 

@@ -31,9 +31,7 @@ def append(tx: Tx, session_id: str, encoded: EncodedMessage) -> int:
     """Store one message and count it on its session."""
     stamp, preview = encoded.timestamp, None if encoded.preview is None else codec.storable(encoded.preview)
     counted = _COUNT, (1, encoded.calls, stamp, stamp, preview, session_id)
-    values = encoded.values
-    document = encoded.text, values["content_format"], values["tool_name"], values["tool_calls"]
-    message_id = tx.store_message(counted, (_INSERT, (session_id, *values.values())), document)
+    message_id = tx.store_message(counted, (_INSERT, (session_id, *encoded.values.values())))
     if message_id is None:
         raise SessionNotFound(session_id)
     _stored(tx, session_id, message_id, encoded)
@@ -43,8 +41,7 @@ def append(tx: Tx, session_id: str, encoded: EncodedMessage) -> int:
 def _stored(tx: Tx, session_id: str, message_id: int, encoded: EncodedMessage) -> None:
     """Record what belongs to a message that was just stored."""
     refer(tx, message_id, encoded.lifted)
-    if encoded.changes or encoded.failed:
-        file_changes.note(tx, session_id, message_id, encoded)
+    file_changes.note(tx, session_id, message_id, encoded.changes, encoded.failed_call)
 
 
 def insert(tx: Tx, session_id: str, encoded: EncodedMessage, message_id: int | None) -> int:
@@ -74,9 +71,8 @@ def set_values(tx: Tx, message_id: int, encoded: EncodedMessage, *, only_content
     refer(tx, message_id, encoded.lifted)
     if not only_content:
         file_changes.forget(tx, [message_id])
-        file_changes.note(
-            tx, str(tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,))), message_id, encoded
-        )
+        session_id = str(tx.value("SELECT session_id FROM messages WHERE id = ?", (message_id,)))
+        file_changes.note(tx, session_id, message_id, encoded.changes, encoded.failed_call)
 
 
 def recount(tx: Tx, session_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Sessions: opening, ending, looking up.
+"""Sessions: opening, ending, looking up; what they used, and what happened in them that is no message.
 
 A session row holds what a list shows (counters, last activity, preview), so that listing never reads messages.
 System prompts are stored once, by hash; one that begins like an earlier one refers to it for that beginning.
@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, TypedDict, TypeVar
+
+import msgspec
 
 from hermes.errors import InvalidInput, SessionNotFound
+from hermes.store.api.arguments import checked_number, checked_text
 from hermes.store.engines.base import KEPT, REDACTED, Tx, drop_meta, get_meta, rows_among, set_meta
 from hermes.store.engines.sqlite.schema import PROMPT_TEXT, SESSION_COLUMNS
 from hermes.store.records import codec
-from hermes.store.records.rows import SessionRow
+from hermes.store.records.rows import SessionEvent, SessionRow
 from hermes.store.records.visibility import User, in_folder, session_clause
 
 AnySession = TypeVar("AnySession", bound="SessionRow")
@@ -319,3 +323,185 @@ def move_choice(tx: Tx, old: str, new: str) -> None:
     """Move the model chosen before the first message to the session that has begun."""
     inherit_model(tx, old, new)
     choose_model(tx, old, None)
+
+
+# ---------------------------------------------------------------------------------------------- tokens and money
+
+_COUNTERS = (
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens", "api_call_count",
+)  # fmt: skip
+_COSTS = ("estimated_cost_usd", "actual_cost_usd")
+_FILLED = ("model", "billing_provider", "billing_base_url", "billing_mode")  # set only where empty
+_NEWEST = ("cost_status", "cost_source", "pricing_version")  # the last value counts
+_USAGE = (*_COUNTERS, *_COSTS, *_FILLED, *_NEWEST)
+_USAGE_KINDS = {**dict.fromkeys(_COUNTERS, "INTEGER"), **dict.fromkeys(_COSTS, "REAL")}
+
+
+def checked_usage(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The usage of a message, as `add_usage` expects it.
+
+    InvalidInput when it has a key that is no usage column of a session, or a value of another type.
+    """
+    unknown = [name for name in values or () if name not in _USAGE]
+    if unknown:
+        raise InvalidInput(f"{unknown[0]!r} is not a usage counter of a session; available: {', '.join(_USAGE)}")
+    used = dict(values or ())
+    for name, value in used.items():
+        if value is not None:
+            kind = _USAGE_KINDS.get(name)
+            used[name] = checked_text(value, name) if kind is None else checked_number(value, name, kind)
+    return used
+
+
+def add_usage(tx: Tx, session_id: str, values: Mapping[str, Any], *, absolute: bool) -> list[str]:
+    """Add to (or set) a session's counters; returns the columns that changed, [] when none did or there is no such session."""
+    used = {name: value for name, value in values.items() if value is not None}
+    sets: dict[str, str] = {}
+    for name in filter(_USAGE_KINDS.__contains__, used):
+        if absolute:
+            sets[name] = "?"
+        elif used[name] or name in _COSTS:  # a cost of 0 means that it is known
+            sets[name] = f"coalesce({name}, 0) + ?"
+    words = [name for name in (*_FILLED, *_NEWEST) if name in used]
+    known = tx.row(f"SELECT {', '.join(words)} FROM sessions WHERE id = ?", (session_id,)) if words else None
+    for name, before in zip(words, known or (), strict=False):
+        if before is None or (name in _NEWEST and before != used[name]):
+            sets[name] = f"coalesce({name}, ?)" if name in _FILLED else "?"
+    if not sets:
+        return []
+    changes = ", ".join(f"{name} = {value}" for name, value in sets.items())
+    sql = f"UPDATE sessions SET {changes} WHERE id = ? AND purged IS NULL"
+    return [*sets] if tx.run(sql, [*(used[name] for name in sets), session_id]) else []
+
+
+class SideUsage(TypedDict):
+    """The model calls for a session's titles and summaries, not in its counters. `cost_usd` is None when a price is unknown."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+
+
+def side_usage_key(session_id: str) -> str:
+    """The key of state_meta with the usage of a session's side tasks."""
+    return f"side_usage:{session_id}"
+
+
+def side_usage(tx: Tx, session_id: str) -> SideUsage | None:
+    """The usage of a session's side tasks; None when there were none."""
+    value = get_meta(tx, side_usage_key(session_id))
+    try:
+        return None if value is None else msgspec.json.decode(value, type=SideUsage)
+    except msgspec.DecodeError:  # another program wrote it
+        return None
+
+
+def add_side_usage(tx: Tx, session_id: str, *, input_tokens: int, output_tokens: int, cost_usd: float | None) -> None:
+    """Add one call to what the side tasks of a session used."""
+    tx.hold(session_id)
+    before = side_usage(tx, session_id) or {"calls": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+    was = before["cost_usd"]
+    used: SideUsage = {
+        "calls": before["calls"] + 1,
+        "input_tokens": before["input_tokens"] + input_tokens,
+        "output_tokens": before["output_tokens"] + output_tokens,
+        "cost_usd": None if was is None or cost_usd is None else was + cost_usd,
+    }
+    set_meta(tx, side_usage_key(session_id), msgspec.json.encode(used).decode())
+
+
+# ---------------------------------------------------------------------------------------------- events
+#
+# What happened in a session that is no message: that the model failed to answer, or what it recalled.
+#
+# An event lies between messages: it is never sent to a model, counted or searched. It is copied with the messages: to
+# transcripts, exports, another store.
+
+MODEL_ERROR = "model_error"
+RECALLED = "recalled"  # its text: the ids of the messages that the model got beside the question
+_MOST_CHARACTERS = 2_000  # of a text
+
+
+def record_event(tx: Tx, session_id: str, kind: str, text: str) -> SessionEvent:
+    """Record an event after the newest message of a session; returns the event."""
+    after = tx.value(
+        "SELECT max(id) FROM (SELECT max(id) AS id FROM messages WHERE session_id = ? AND hidden IS NULL UNION ALL"
+        " SELECT max(last_id) FROM session_refs WHERE session_id = ? AND rewound IS NULL) AS shown",
+        (session_id, session_id),
+    )
+    event: SessionEvent = {"at": time.time(), "after": int(after or 0), "kind": kind, "text": text[:_MOST_CHARACTERS]}
+    _insert_events(tx, session_id, [event])
+    return event
+
+
+def events_of(tx: Tx, session_id: str) -> list[SessionEvent]:
+    """The events of a session, oldest first."""
+    sql = "SELECT at, after_id, kind, text FROM session_events WHERE session_id = ? ORDER BY ord"
+    rows = tx.rows(sql, (session_id,))
+    return [{"at": at, "after": after, "kind": codec.restored(kind), "text": codec.restored(text)}
+            for at, after, kind, text in rows]  # fmt: skip
+
+
+def add_missing_events(tx: Tx, session_id: str, entries: Iterable[Any], ids: Mapping[int, int]) -> None:
+    """Add events of a transcript or an export that are missing here; `ids` has the new ids of messages."""
+    known = {event["at"] for event in events_of(tx, session_id)}
+    fresh = [event for event in map(_checked_event, entries) if event is not None and event["at"] not in known]
+    _insert_events(tx, session_id, [{**event, "after": ids.get(event["after"], event["after"])} for event in fresh])
+
+
+def forget_events(tx: Tx, session_id: str) -> None:
+    """Remove the events of a session."""
+    tx.run("DELETE FROM session_events WHERE session_id = ?", (session_id,))
+
+
+def event_of_line(entry: Mapping[str, Any]) -> SessionEvent | None:
+    """The event in a line of a transcript, if the line is one: a line about a change of the session has no text."""
+    return _checked_event({**entry, "kind": entry.get("event")}) if entry.get("type") == "event" else None
+
+
+def line_of_event(event: SessionEvent) -> dict[str, Any]:
+    """An event as a line of a transcript."""
+    return {"type": "event", "event": event["kind"], "at": event["at"], "after": event["after"], "text": event["text"]}
+
+
+def interleaved(messages: Sequence[Any], events: Sequence[SessionEvent]) -> Iterator[tuple[bool, Any]]:
+    """(False, message) and (True, event) in chronological order.
+
+    An event follows the message it came after; where that message is not shown, it is placed by its time.
+    """
+    places = {message["id"]: number for number, message in enumerate(messages) if "id" in message}
+    placed = [((number, 0), (False, message)) for number, message in enumerate(messages)]
+    for event in events:
+        place = places.get(event["after"])
+        if place is None:
+            later = (n for n, message in enumerate(messages) if (message.get("timestamp") or 0) > event["at"])
+            place = next(later, len(messages)) - 1
+        placed.append(((place, 1), (True, event)))
+    placed.sort(key=itemgetter(0))
+    return (one for _, one in placed)
+
+
+def described_event(event: SessionEvent) -> str:
+    """An event in one line for people."""
+    text = " ".join(str(event["text"]).split())
+    if event["kind"] == RECALLED:
+        return f"recalled from earlier conversations: {', '.join(f'#{one}' for one in text.split())}"
+    return f"the model did not answer: {text}" if event["kind"] == MODEL_ERROR else f"{event['kind']}: {text}"
+
+
+def _insert_events(tx: Tx, session_id: str, events: Sequence[SessionEvent]) -> None:
+    first = 1 + int(tx.value("SELECT coalesce(max(ord), 0) FROM session_events WHERE session_id = ?", (session_id,)))
+    sql = "INSERT INTO session_events(session_id, ord, at, after_id, kind, text) VALUES(?, ?, ?, ?, ?, ?)"
+    tx.run_many(sql, [(session_id, number, *event.values()) for number, event in enumerate(events, first)])
+
+
+def _checked_event(event: Any) -> SessionEvent | None:
+    """An event from a file, if it is valid."""
+    if not isinstance(event, Mapping):
+        return None
+    at, after, kind, text = (event.get(name) for name in ("at", "after", "kind", "text"))
+    when = codec.number(at, "REAL")
+    if when is None or not isinstance(after, int) or not isinstance(kind, str) or not isinstance(text, str):
+        return None
+    return {"at": when, "after": after, "kind": kind, "text": text[:_MOST_CHARACTERS]}

@@ -14,15 +14,18 @@ question about a person who writes in this store is also asked in that person's 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from hermes.store.engines.base import Tx, rows_among
+import msgspec
+
+from hermes.store.engines.base import Holder, Tx, rows_among
 from hermes.store.records import codec
-from hermes.store.search.meaning.encoders import looks_english
+from hermes.store.search.encoders import looks_english
 from hermes.store.search.periods import MONTHS, WEEKDAYS
 from hermes.store.text.index_text import UNSPACED, fold, pieces
+from hermes.store.text.query import Leaf
 from hermes.store.text.stems import STOP_WORDS, language_of
 
 HEAD = 300  # characters of a message that are looked at
@@ -171,17 +174,29 @@ RELATED_TO_SOME, RELATED_TO_NONE = 0.75, 1.0  # and how near the nearest message
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
-class Word(NamedTuple):
-    """A word of the question."""
+class QuestionWord(msgspec.Struct):
+    """One word of a question, and the messages that hold a form of it."""
 
-    text: str
-    is_name: bool
+    leaves: list[Leaf]
+    """The forms of the word, the typed one first."""
+    is_name: bool = False
     """Whether the word is written like a name."""
-    value: float
+    holders: Sequence[Holder] = ()
+    also: Set[int] = frozenset()
+    """Of a common word: older messages that hold it, visible or not."""
+    held: float = 0.0
+    """How many messages hold it, where `holders` are only the newest."""
+    value: float = 0.0
     """How rare the word is."""
-    messages: Set[int]
-    """The messages that hold it."""
-    sessions: Set[str]
+    messages: Set[int] = frozenset()
+    """The messages that hold it, of those that hold any word of the question."""
+    sessions: Counter[str] = msgspec.field(default_factory=Counter)
+    """How many messages of each session hold it, without what the program's own assistants said."""
+
+    @property
+    def text(self) -> str:
+        """The word as it was typed, folded."""
+        return self.leaves[0].text
 
 
 class Looked(NamedTuple):
@@ -198,7 +213,7 @@ class Looked(NamedTuple):
 
 
 def is_weak(
-    question: str, words: Sequence[Word], sessions: Sequence[Looked], *, named_time: bool, related: float | None
+    question: str, words: Sequence[QuestionWord], sessions: Sequence[Looked], *, named_time: bool, related: float | None
 ) -> bool:
     """Whether something speaks against all partial matches. `related`: see `Nearness.related`; None without vectors."""
     folded = fold(question)
@@ -247,7 +262,7 @@ def _persons(question: str, signers: set[str]) -> set[str]:
 
 
 def _is_of_others(
-    topic: Sequence[Word],
+    topic: Sequence[QuestionWord],
     sessions: Sequence[Looked],
     signers: Sequence[Sequence[str | None]],
     persons: set[str],
@@ -275,7 +290,7 @@ def _is_of_others(
     return (lead < OTHERS_SHARE and near_lead <= 0.0) or (with_vectors and both < OTHERS_BOTH)
 
 
-def _is_of_another_time(words: Sequence[Word], sessions: Sequence[Looked], *, with_vectors: bool) -> bool:
+def _is_of_another_time(words: Sequence[QuestionWord], sessions: Sequence[Looked], *, with_vectors: bool) -> bool:
     """Whether sessions of other times than the named one hold far more of the question."""
     whole = sum(word.value for word in words) or 1.0
     parts: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
@@ -288,7 +303,7 @@ def _is_of_another_time(words: Sequence[Word], sessions: Sequence[Looked], *, wi
     return lead * whole < TIMES_VALUE
 
 
-def _is_of_something_else(topic: Sequence[Word], sessions: Sequence[Looked], related: float | None) -> bool:
+def _is_of_something_else(topic: Sequence[QuestionWord], sessions: Sequence[Looked], related: float | None) -> bool:
     """Whether the topic's words are hardly known here, and nothing stands out for the others."""
     unheld = sum(not word.messages for word in topic) / len(topic) if topic else 0.0
     best = max((session.value for session in sessions), default=0.0)

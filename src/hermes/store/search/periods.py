@@ -88,16 +88,6 @@ UNITS = {
     for word in words.split()
 }  # fmt: skip
 
-SEASONS = {  # by their first month, in the north
-    3: ("spring|fruhling|fruhjahr|primavera|printemps|mua xuan", "春天|春季"),
-    6: ("summer|sommer|verano|ete|mua he|mua ha", "夏天|夏季"),
-    9: ("autumn|fall|herbst|otono|automne|mua thu", "秋天|秋季"),
-    12: ("winter|invierno|hiver|mua dong", "冬天|冬季"),
-}
-AMBIGUOUS_SEASONS = frozenset("spring fall ete summer sommer winter herbst".split())
-"""Other words or names of people, too: they need a preposition before or a year after them."""
-BEFORE_SEASONS = r"in|last|this|past|during|since|im|letzten|vergangenen|diesen|en|cet|l|el|pasado"
-
 RELATIVE = (
     ("three days", r"大前天"),
     ("before", r"\bday before yesterday\b|\bvorgestern\b|\banteayer\b|\bantier\b|\bavant[- ]hier\b|\bhom kia\b|(?<!大)前天"),
@@ -186,11 +176,6 @@ _WEEKDAY = re.compile(
     r"|\b(?:thu (?P<day_vi2>hai|ba|tu|nam|sau|bay)|(?P<sunday_vi2>chu nhat))\s+(?:tuan|vua|truoc|nay)\b"
     r"|(?<![一二两三四五六七八九十几每下\d])(?:周|星期|礼拜)(?P<day_zh>[一二三四五六日天])"
 )
-_SEASON_NAMES = "|".join(rf"(?P<s{month}>\b(?:{latin})\b|{chinese})" for month, (latin, chinese) in SEASONS.items())
-_SEASON = re.compile(
-    rf"(?:\b(?P<before>{BEFORE_SEASONS})(?:[\s']+(?:the|l|el))?[\s']+)?(?:{_SEASON_NAMES})"
-    rf"(?:\s+(?:of\s+|de\s+|del\s+|nam\s+)?(?P<year>{_YEAR}))?(?P<past>\s+(?:pasado|dernier))?"
-)
 _GERMAN = re.compile(r"\b(?:ist|was|wir|und|der|die|das|ich|haben|hat|war|wo|wer|wie)\b")
 _RELATIVE = tuple((name, re.compile(pattern)) for name, pattern in RELATIVE)
 
@@ -260,14 +245,12 @@ def _relative(text: str, today: date) -> tuple[list[Period], str]:
             found[name] = match[0]
     monday = today - timedelta(days=today.weekday())
     weekdays = list(_weekdays(text, today, monday, found))
-    seasons = list(_seasons(text, today, "year" in found))
     for name in found:
-        if (name in ("week", "this week") and weekdays) or (name == "year" and seasons):
-            continue  # Monday of last week, last year's summer
-        spans += _span(name, today, monday)
+        if name not in ("week", "this week") or not weekdays:  # else Monday of last week
+            spans += _span(name, today, monday)
     for words in found.values():
         text = text.replace(words, " ")
-    return [*spans, *weekdays, *seasons], text
+    return [*spans, *weekdays], text
 
 
 def _span(name: str, today: date, monday: date) -> list[Period]:
@@ -313,22 +296,6 @@ def _weekdays(text: str, today: date, monday: date, found: dict[str, str]) -> It
         yield day, day + DAY
         if day == today:
             yield day - 7 * DAY, day - 6 * DAY
-
-
-def _seasons(text: str, today: date, last_year: bool) -> Iterator[Period]:
-    for match in _SEASON.finditer(text):
-        month = next(one for one in SEASONS if match[f"s{one}"])
-        if match[f"s{month}"] in AMBIGUOUS_SEASONS and not (
-            match["before"] or match["year"] or match["past"] or last_year
-        ):
-            continue
-        years = (
-            [int(match["year"])] if match["year"] else [today.year - 1] if last_year else [today.year, today.year - 1]
-        )
-        for start in [one for year in years if (one := date(year, month, 1)) <= today or match["year"]]:
-            yield start, start + timedelta(days=92) + AFTER_A_DAY
-            if start + timedelta(days=92) <= today:  # else "last summer" may be this one or the one before
-                break
 
 
 def _calendar(text: str, today: date) -> Iterator[Period]:

@@ -19,25 +19,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from hermes.store.engines.base import OWN, SPEAKER, Holder, Scope, Tx, rows_among
+from hermes.store.engines.base import OWN, SPEAKER, rows_among
 from hermes.store.records import codec
-from hermes.store.search.answers import (
-    HEAD,
-    Clues,
-    ClueWeights,
-    Looked,
-    Word,
-    is_a_time,
-    is_weak,
-    may_name,
-    tells_names,
-)
-from hermes.store.search.hits import Ranked
-from hermes.store.text.query import Leaf
+from hermes.store.search import answers
+from hermes.store.search.answers import HEAD, Clues, ClueWeights, Looked, QuestionWord
+from hermes.store.search.hits import Hits, Ranked
 
 if TYPE_CHECKING:
     from hermes.store.search.reranking import Nearness, Reranking
 
+A_NAME = 2.0  # what a word counts for a session that is written like a name
 ROLE_WEIGHT = {"tool": 0.6, "system": 0.5, OWN: 1e-6}  # the last: below every other value
 MOST_SESSIONS = 200  # sessions that are ranked with their size; the others can't be among the first
 LOOKED_INTO = 20  # sessions whose messages are read
@@ -88,24 +79,6 @@ MEANING = Weights(
 )  # fmt: skip
 
 
-class QuestionWord(msgspec.Struct):
-    """One word of a question, and the messages that hold a form of it."""
-
-    leaves: list[Leaf]
-    """The forms of the word."""
-    weight: float = 1.0
-    """How much it counts for a session."""
-    holders: Sequence[Holder] = ()
-    also: Set[int] = frozenset()
-    """Of a common word: older messages that hold it, visible or not."""
-    held: float = 0.0
-    """How many messages hold it, where `holders` are only the newest."""
-
-    def older(self, known: Set[int]) -> Set[int]:
-        """The known messages that hold it and are older than its `holders`."""
-        return (self.also & known) - {holder[0] for holder in self.holders} if self.also else frozenset()
-
-
 class Session(msgspec.Struct):
     """A session on its way into the order."""
 
@@ -138,6 +111,11 @@ Preference = Callable[[float, float], float]
 """How much a session counts in addition, by the times of its first and last message."""
 
 
+def _weight(word: QuestionWord) -> float:
+    """How much a word counts for a session."""
+    return A_NAME if word.is_name else 1.0
+
+
 def rarity(total: float, held: float) -> float:
     """How much a word says that so many of all messages (or sessions) hold."""
     return math.log(1.0 + (total - held + 0.5) / (held + 0.5)) if held < total else 0.05
@@ -158,22 +136,18 @@ class QuestionRanking:
     to one."""
 
     def __init__(
-        self,
-        tx: Tx,
-        scope: Scope,
-        question: str,
-        words: Sequence[QuestionWord],
-        preference: Preference | None,
-        *,
-        holding: bool,
+        self, hits: Hits, question: str, words: Sequence[QuestionWord], preference: Preference | None, *, holding: bool
     ) -> None:
-        self._tx, self._scope, self._question, self._words, self._holding = tx, scope, question, words, holding
-        self._preference = preference
+        self._tx, self._scope, self._question, self._words = hits.tx, hits.scope, question, words
+        self._holding, self._preference = holding, preference
         self._sessions, self._total = self._extent()
         self._holders = {holder[0]: holder for word in words for holder in word.holders}
         self._by_program = {holder[0] for holder in self._holders.values() if holder[2] == OWN}
+        for word in words:
+            word.messages = {holder[0] for holder in word.holders} | (word.also & self._holders.keys())
+            word.sessions = Counter(self._holders[one][1] for one in word.messages - self._by_program)
+            word.value = rarity(max(self._total, MANY), word.held)
         self._own = self._message_scores()
-        self._counts = [self._counted(word) for word in words]
         # The messages that hold a word, and their scores.
         self._by_session: dict[str, dict[int, float]] = defaultdict(dict)
         for message_id, session_id, _ in self._holders.values():
@@ -193,7 +167,7 @@ class QuestionRanking:
             order += [
                 Session(one, time=self._fits(times.get(one)), when=times.get(one, (0.0, 0.0))[1]) for one in fresh
             ]
-        sequences = self._sequences(middles, whole=look is not None or may_name(self._question))
+        sequences = self._sequences(middles, whole=look is not None or answers.may_name(self._question))
         near = look.look({one: [message.id for message in some] for one, some in sequences.items()}) if look else None
         hits = self._in_order(order, sequences, near, weights, need)
         related = None if near is None else near.related
@@ -206,14 +180,10 @@ class QuestionRanking:
 
     def _sessions_of_names(self) -> Set[str] | None:
         """The sessions that hold a name of the question; None where it has none, or one that is too common to know all of."""
-        names = [
-            (word, count.keys())
-            for word, count in zip(self._words, self._counts, strict=True)
-            if word.weight > 1.0 and count and not is_a_time(word.leaves[0].text)
-        ]
-        if not names or any(word.also for word, _ in names) or not tells_names(self._question):
+        names = [word for word in self._words if word.is_name and word.sessions and not answers.is_a_time(word.text)]
+        if not names or any(word.also for word in names) or not answers.tells_names(self._question):
             return None
-        return set().union(*(held for _, held in names))
+        return set().union(*(word.sessions for word in names))
 
     def _extent(self) -> tuple[float, float]:
         """How many sessions and messages the search may see. What it sees of others by reference is not counted: there are at
@@ -228,27 +198,22 @@ class QuestionRanking:
         scores: dict[int, float] = defaultdict(float)
         for word in self._words:
             value = rarity(self._total, word.held)
-            for message_id in [holder[0] for holder in word.holders] + [*word.older(self._holders.keys())]:
+            for message_id in word.messages:
                 scores[message_id] += value
         return {one: score * ROLE_WEIGHT.get(self._holders[one][2], 1.0) for one, score in scores.items()}
-
-    def _counted(self, word: QuestionWord) -> Counter[str]:
-        """How many messages of each session hold a word, without what the program's own assistants said."""
-        ids = {holder[0] for holder in word.holders} | word.older(self._holders.keys())
-        return Counter(self._holders[one][1] for one in ids - self._by_program)
 
     def _sessions_in_order(self, weights: Weights) -> list[Session]:
         """The sessions that hold a word, by what they hold: the order in which they are looked into."""
         average = self._total / self._sessions
         worth = [
-            2.2 * word.weight * rarity(self._sessions, min(self._sessions, float(len(count))))
-            for word, count in zip(self._words, self._counts, strict=True)
+            2.2 * _weight(word) * rarity(self._sessions, min(self._sessions, float(len(word.sessions))))
+            for word in self._words
         ]
         newest = {one: max(messages) for one, messages in self._by_session.items()}
         best = {one: max(messages.values()) for one, messages in self._by_session.items()}
         values = dict(best)  # as if all were of the same size
-        for count, value in zip(self._counts, worth, strict=True):
-            for session_id, held in count.items():
+        for word, value in zip(self._words, worth, strict=True):
+            for session_id, held in word.sessions.items():
                 values[session_id] += 2.0 * value * held / (held + REPEATED)
         rough = sorted(((value, newest[one], one) for one, value in values.items()), reverse=True)
         first = [one for _, _, one in rough[:MOST_SESSIONS]]
@@ -261,8 +226,8 @@ class QuestionRanking:
             slope = REPEATED * (SHORTEST + LENGTH * float(size or 0) / average)
             held_words = sum(
                 value * often / (often + slope)
-                for count, value in zip(self._counts, worth, strict=True)
-                if (often := count.get(session_id))
+                for word, value in zip(self._words, worth, strict=True)
+                if (often := word.sessions.get(session_id))
             )
             time = self._fits(lasted.get(session_id))
             when = times.get(newest[session_id], 0.0)
@@ -285,9 +250,9 @@ class QuestionRanking:
 
     def _share_held(self, order: Sequence[Session]) -> float:
         """How much of the words the best of the first sessions holds, the rarer the more. In a small store every word is rare."""
-        values = [word.weight * rarity(max(self._total, MANY), word.held) for word in self._words]
+        values = [_weight(word) * word.value for word in self._words]
         shares = (
-            sum(value for value, count in zip(values, self._counts, strict=True) if one.id in count)
+            sum(value for value, word in zip(values, self._words, strict=True) if one.id in word.sessions)
             for one in order[:10]
         )
         return max(shares, default=0.0) / (sum(values) or 1.0)
@@ -305,22 +270,18 @@ class QuestionRanking:
         spans, params = self._tx.spans([(one, at - WINDOW // 2, at + WINDOW // 2) for one, at in middles.items()])
         ids: dict[str, list[int]] = defaultdict(list)
         # The index alone answers this: no message is read.
-        for session_id, message_id in self._tx.rows(
+        sql = (
             f"SELECT m.session_id, m.id FROM {spans} JOIN messages m ON m.session_id = a.session_id"
-            " AND m.id BETWEEN a.first AND a.last ORDER BY m.timestamp, m.id",
-            params,
-        ):
+            " AND m.id BETWEEN a.first AND a.last ORDER BY m.timestamp, m.id"
+        )
+        for session_id, message_id in self._tx.rows(sql, params):
             ids[session_id].append(message_id)
         if not whole:
             ids = {one: [some[at] for at in _around(self._best_of(one), some)] for one, some in ids.items()}
         join = "JOIN sessions s ON s.id = m.session_id" if self._scope.needs_sessions else ""
-        rows = rows_among(
-            self._tx,
-            f"SELECT m.id, {SPEAKER}, {_TEXTS} FROM messages m {join} WHERE {{these}} AND {self._scope.where}",
-            [one for some in ids.values() for one in some],
-            "m.id",
-            self._scope.params,
-        )
+        sql = f"SELECT m.id, {SPEAKER}, {_TEXTS} FROM messages m {join} WHERE {{these}} AND {self._scope.where}"
+        every = [one for some in ids.values() for one in some]
+        rows = rows_among(self._tx, sql, every, "m.id", self._scope.params)
         found = {row[0]: _message(row[0], *row[2:]) for row in rows if row[1] != OWN}
         return {session: [found[one] for one in some if one in found] for session, some in ids.items()}
 
@@ -379,32 +340,21 @@ class QuestionRanking:
         first.sort(reverse=True)
         if len(first) < need:  # nothing that holds a word is lost where there is room for it
             first += sorted(rest, reverse=True)
+        sure = (
+            {one for one, (alone, _) in messages.items() if alone >= NEAREST}
+            if near and near.related >= RELATED
+            else ()
+        )
         return [
-            Ranked(
-                one,
-                order[-place].id,
-                round(value, 6),
-                "relaxed",
-                _why(one in self._own, messages.get(one)),
-                "sure" if near and near.related >= RELATED and messages.get(one, FAR)[0] >= NEAREST else "likely",
-            )
+            Ranked(one, order[-place].id, round(value, 6), "relaxed", _why(one in self._own, messages.get(one)),
+                   "sure" if one in sure else "likely")
             for _, value, place, one in first[:need]
-        ]
+        ]  # fmt: skip
 
     def _are_weak(self, order: Sequence[Session], sequences: dict[str, list[Message]], near: Nearness | None) -> bool:
         """Whether something speaks against all hits; the sessions have their values."""
-        words = [
-            Word(
-                word.leaves[0].text,
-                word.weight > 1.0,
-                rarity(max(self._total, MANY), word.held),
-                {holder[0] for holder in word.holders} | word.older(self._holders.keys()),
-                count.keys(),
-            )
-            for word, count in zip(self._words, self._counts, strict=True)
-        ]
         looked = []
-        is_read = near is not None or may_name(self._question)
+        is_read = near is not None or answers.may_name(self._question)
         nearness = near.messages if near else {}
         for session in order:
             some = sequences.get(session.id)
@@ -414,7 +364,9 @@ class QuestionRanking:
             messages = [(one.id, one.text, sum(nearness.get(one.id, FAR))) for one in some] if is_read else []
             looked.append(Looked(session.id, value, session.time > 0.0, messages))
         related = None if near is None else near.related
-        return is_weak(self._question, words, looked, named_time=self._preference is not None, related=related)
+        return answers.is_weak(
+            self._question, self._words, looked, named_time=self._preference is not None, related=related
+        )
 
 
 def _message(message_id: int, head: str | bytes | None, end: str | bytes | None) -> Message:

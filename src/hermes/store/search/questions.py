@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from hermes import times
 from hermes.store.engines.base import Scope, Tx, rows_among
 from hermes.store.search import periods
-from hermes.store.search.answers import capitalized, spoken
+from hermes.store.search.answers import QuestionWord, capitalized, spoken
 from hermes.store.search.hits import RANKED, Hits, Ranked
-from hermes.store.search.query_trees import either
-from hermes.store.search.question_ranking import Passages, QuestionRanking, QuestionWord
+from hermes.store.search.matching import either
+from hermes.store.search.question_ranking import Passages, QuestionRanking
+from hermes.store.search.showing import Needle, forms_needle
 from hermes.store.text.index_text import UNSPACED, fold, pieces
 from hermes.store.text.query import Leaf, Node, Query
-from hermes.store.text.snippet import Needle, forms_needle
 from hermes.store.text.stems import STOP_PAIRS, STOP_WORDS, language_of, stemmer
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 NEWEST = 250  # messages that hold a word of a question, and are ranked for it
 OLDER = 4_000  # of a word that more messages hold: so many count where another word is held
-A_NAME = 2.0  # what a word counts for a session that is written like a name
 GROUPS = 24  # words of a question that are searched
 OF_A_TIME = 10  # sessions of the time a question names, where nothing else of that time was found
 TIMES = 2  # of those that a question names, the first: a month without a year is one of many years
@@ -70,7 +69,7 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
     look = None if holding else _reranking(hits, question, words)
     if look is not None or any(word.holders for word in words):
         counted = [] if hits.by == "meaning" and look is not None else words
-        ranking = QuestionRanking(hits.tx, hits.scope, question, counted, preferred, holding=holding)
+        ranking = QuestionRanking(hits, question, counted, preferred, holding=holding)
         found = ranking.best(max(RANKED, hits.missing + len(hits.seen)), look)
         if preferred is not None or hits.found or _is_answered(found, question):
             hits.add_ranked(hits.people_first(found.hits))
@@ -83,12 +82,12 @@ def _add_passages(hits: Hits, query: Query, words: Sequence[QuestionWord], *, ho
 
 def _reranking(hits: Hits, question: str, words: Sequence[QuestionWord]) -> Reranking | None:
     """A question as the installed models understand it; None where this store has no vectors."""
-    from hermes.store.search.meaning import vectors
+    from hermes.store.search import vectors
 
     if hits.by == "words" or not vectors.is_switched_on(hits.tx):
         return None
 
-    holders = {word.leaves[0].text: [holder[0] for holder in word.holders] for word in words}
+    holders = {word.text: [holder[0] for holder in word.holders] for word in words}
     try:
         from hermes.store.search.reranking import Reranking  # loads numpy and a model
 
@@ -161,7 +160,7 @@ def _topics(hits: Hits, query: Query, typed: Sequence[str]) -> list[QuestionWord
                     words.setdefault(pair, QuestionWord([Leaf(pair, "phrase")]))
         elif _is_topic(piece):
             leaves = [Leaf(form, "phrase") for form in forms[piece]]
-            words.setdefault(stem(piece), QuestionWord(leaves, A_NAME if piece in names else 1.0))
+            words.setdefault(stem(piece), QuestionWord(leaves, piece in names))
     return list(words.values())
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from hermes.errors import StoreError
 from hermes.store.engines.base import Engine, Scope, Tx, rows_among
-from hermes.store.search.meaning import encoders, vectors
+from hermes.store.search import encoders, vectors
 
 LOOKED_AT, ALONE = 10, 20  # sessions that come by meaning, of each model: beside those by words, and without them
 SPOKEN = 0.75  # of a question's vector: the question as the person would say it whom it is about

@@ -1,1 +1,1 @@
-"""Text without SQL: the query language, the text of the index, word forms, snippets."""
+"""Text without SQL: the query language, the text of the index, word forms."""

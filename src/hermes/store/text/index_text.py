@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache, lru_cache
 from typing import Any
+
+import msgspec
 
 # Scripts written without spaces between words: every pair of neighbours is indexed.
 _UNSPACED = (
@@ -120,46 +122,21 @@ _ASCII = bytes(range(128))
 
 def keeps_ascii(text: str) -> bool:
     """Whether no other characters of a text become ASCII letters or digits when it is folded."""
-    return text.isascii() or not _telling(text.encode("utf-8", "surrogatepass"))
-
-
-def _telling(data: bytes) -> list[str]:
-    """The distinct characters beyond ASCII of a text that may be folded to ASCII."""
-    beyond = set(data.translate(None, _ASCII).decode("utf-8", "surrogatepass"))
-    return [character for character in beyond if _FOLDS[ord(character)][:1] in _FOLDED_TO]
+    if text.isascii():
+        return True
+    beyond = set(text.encode("utf-8", "surrogatepass").translate(None, _ASCII).decode("utf-8", "surrogatepass"))
+    return not any(_FOLDS[ord(character)][:1] in _FOLDED_TO for character in beyond)
 
 
 # Escapes of characters that may be folded to ASCII. Dashes and quotes, arrows, boxes and Chinese are not.
 _TELLING_ESCAPE = re.compile(r"\\u(?!2(?:0[1-5]|[235-9abAB])|[4-9]|30)")
-_MANY = 100
 
 
 def lacks_one(source: str, parts: Sequence[str]) -> bool:
     """Whether one of these parts (of ASCII letters, digits and underscores) is certainly not in the folded text that
     `source`, perhaps JSON, stands for. Without folding it, which takes long; False where that is unknown."""
-    if source.isascii():
-        lowered = source.lower()
-        return any(part not in lowered for part in parts) and not _TELLING_ESCAPE.search(source)
-    data = source.encode("utf-8", "surrogatepass").lower()
-    missing = [part for part in parts if part.encode() not in data]
-    if not missing or _TELLING_ESCAPE.search(source):
-        return False
-    return not _is_beside(missing, source, _telling(data))
-
-
-def _is_beside(parts: list[str], source: str, characters: list[str]) -> bool:
-    """Whether one of the parts may be around one of these characters, once they are folded."""
-    reach = 2 * max(map(len, parts)) + 2  # each letter may have a mark of its own
-    looked_at = 0
-    for character in characters:
-        at = source.find(character)
-        while at >= 0:
-            looked_at += 1
-            folded = fold(source[max(0, at - reach) : at + reach])
-            if looked_at > _MANY or any(part in folded for part in parts):
-                return True
-            at = source.find(character, at + 1)
-    return False
+    lowered = source.lower()
+    return any(part not in lowered for part in parts) and keeps_ascii(source) and not _TELLING_ESCAPE.search(source)
 
 
 def aligned(text: str) -> tuple[str, str]:
@@ -259,21 +236,12 @@ def phrase(text: str) -> tuple[str, bool]:
 # ---------------------------------------------------------------------------------------- text inside JSON
 
 
-def _decode(text: str) -> Any:
-    """Loads the JSON library when it is first needed and replaces itself by it; numbers stay as they were written."""
-    global _decode
-    import msgspec
-
-    _decode = msgspec.json.Decoder(float_hook=str).decode  # type: ignore[assignment]
-    return _decode(text)
-
-
+_decode = msgspec.json.Decoder(float_hook=str).decode  # numbers stay as they were written
 _ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\.", re.DOTALL)
 _UNICODE_ESCAPE = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": " ", "f": " "}
 _CONSTANTS = {None: "null", True: "true", False: "false"}
-_DEEP = 40  # levels; texts further inside are not looked into for JSON
-_END: Any = (None, object())  # no member
+_DEEP = 40  # levels; what is further inside stays JSON
 
 
 def _flatten(value: Any, out: list[str], named: set[str], depth: int = 0) -> None:
@@ -281,18 +249,17 @@ def _flatten(value: Any, out: list[str], named: set[str], depth: int = 0) -> Non
     kind = type(value)
     if kind is str:
         out.append(value if depth > _DEEP or value[:1] not in ("{", "[") else plain(value))
-    elif kind is dict or kind is list:
-        if depth > _DEEP:
-            _flatten_deep(value, out, named)
-        elif kind is dict:
-            for key, item in value.items():
-                if key not in named:
-                    named.add(key)
-                    out.append(key)
-                _flatten(item, out, named, depth + 1)
-        else:
-            for item in value:
-                _flatten(item, out, named, depth + 1)
+    elif depth > _DEEP:
+        out.append(_ESCAPE.sub(_unescape, msgspec.json.encode(value).decode()))
+    elif kind is dict:
+        for key, item in value.items():
+            if key not in named:
+                named.add(key)
+                out.append(key)
+            _flatten(item, out, named, depth + 1)
+    elif kind is list:
+        for item in value:
+            _flatten(item, out, named, depth + 1)
     elif value is None or kind is bool:
         name = _CONSTANTS[value]
         if name not in named:
@@ -300,27 +267,6 @@ def _flatten(value: Any, out: list[str], named: set[str], depth: int = 0) -> Non
             out.append(name)
     else:
         out.append(str(value))
-
-
-def _flatten_deep(value: dict[str, Any] | list[Any], out: list[str], named: set[str]) -> None:
-    """Flatten a value without recursion: it may be nested deeper than Python's stack is."""
-    open_: list[Iterator[tuple[str | None, Any]]] = [_members(value)]
-    while open_:
-        key, item = next(open_[-1], _END)
-        if item is _END[1]:
-            open_.pop()
-            continue
-        if key is not None and key not in named:
-            named.add(key)
-            out.append(key)
-        if type(item) in (dict, list):
-            open_.append(_members(item))
-        else:
-            _flatten(item, out, named, _DEEP + 1)
-
-
-def _members(value: dict[str, Any] | list[Any]) -> Iterator[tuple[str | None, Any]]:
-    return iter(value.items()) if isinstance(value, dict) else ((None, item) for item in value)
 
 
 def _unescape(match: re.Match[str]) -> str:

@@ -18,12 +18,11 @@ from hermes.errors import InvalidInput
 from hermes.home import has_key_file
 from hermes.store.engines.base import REDACTED, Engine, Tx, drop_meta
 from hermes.store.exchange.ingest import Ingest, as_row
-from hermes.store.records import codec, events, file_changes, messages
+from hermes.store.records import codec, file_changes, messages, sessions
 from hermes.store.records.lineage import StoredRow, references_kept
 from hermes.store.transcripts import replay
-from hermes.store.transcripts.lines import Entry, TranscriptFolder, file_name, highest_id, tail
-from hermes.store.transcripts.replay import ReplayedSession
-from hermes.store.transcripts.writer import LOST
+from hermes.store.transcripts.replay import Entry, ReplayedSession, file_name
+from hermes.store.transcripts.writer import LOST, TranscriptFolder, highest_id, tail
 from hermes.store.upkeep import retention
 from hermes.store.upkeep.check import is_deleted, mend_orphans
 from hermes.texts import counted
@@ -33,7 +32,7 @@ _HIDDEN = "SELECT id, hidden FROM messages WHERE session_id = ?"
 
 def rebuild_store(path: Path, folder: Path) -> list[str]:
     """Make a database again from its readable rows and its transcripts; what was done. The old file is kept as a copy."""
-    from hermes.store.encryption import keys
+    from hermes.store import keys
     from hermes.store.engines.sqlite import connection as driver
     from hermes.store.engines.sqlite.check import Later, copy_rows, set_aside, store_rest, write_lock
     from hermes.store.engines.sqlite.engine import SqliteEngine
@@ -149,7 +148,6 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         for now in replay.with_attachments(tx, session_id, rows):
             if session.messages[now["id"]] != replay.as_read(now):
                 messages.set_values(tx, now["id"], as_row(session.messages[now["id"]]))  # a lost edit, or damage
-                engine.fulltext.reindex(tx, [now["id"]])
         messages.remove_own(engine, tx, session_id, removed)
     into, ids = Ingest(engine, tx), dict[int, int]()
     if any(tx.row("SELECT 1 FROM messages WHERE id = ?", (one,)) is not None for one in lacking):
@@ -163,9 +161,8 @@ def _merge(engine: Engine, tx: Tx, session: ReplayedSession, path: Path, is_lost
         tx.reserve(max(lacking))
         ids = {one: into.add(session_id, as_row(session.messages[one]), one) for one in sorted(lacking)}
     loose = [into.add(session_id, as_row(one)) for one in session.loose if _identity(one) not in there]
-    into.index()
     if session.events:
-        events.add_missing(tx, session_id, session.events, ids)
+        sessions.add_missing_events(tx, session_id, session.events, ids)
     return _Merged(session, ids, len(lacking) + len(loose), is_new, counts)
 
 

@@ -1,4 +1,9 @@
-"""Converts between a session's rows and the lines of its transcript.
+"""The lines of transcripts, and how they are made from a session's rows and read back.
+
+Next to the database, one JSON-lines file per session that any tool can read, follow and archive. The first line names the format
+and the session; one line per message and a short line per other change follow. docs/format.md specifies each line. The database
+is the truth and commits first; a line that is missing after a crash is written when the store is opened next, and a database can
+be rebuilt from the files alone.
 
 `lines` makes a transcript from the rows, `differences` compares them; `read_transcript` and the functions after it bring lines
 back into a database (for `rebuild` alone). All use one form of a session: its columns, its messages, and a state of tags,
@@ -7,16 +12,25 @@ members, carried ranges and rewinds.
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec.json import encode
+
 from hermes.store.engines.base import REDACTED, Tx
 from hermes.store.engines.sqlite.schema import SESSION_COLUMNS
-from hermes.store.records import codec, events, message_reading, titles
+from hermes.store.records import codec, message_reading, sessions, titles
 from hermes.store.records.rows import MessageRow, SessionEvent
 from hermes.store.records.sessions import PROMPT, free_id, keep_prompt, tidy
-from hermes.store.transcripts.lines import FORMAT, VERSION, Entry, entries, event, file_name, line, read
+
+Entry = dict[str, Any]  # a line: its `type` says which keys it has, see docs/format.md
+FORMAT = "hermes-transcript"
+VERSION = 1
+_ESCAPE = codec.ESCAPE.encode()  # of characters that JSON can not have: lone surrogates
+_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.@:+=, ")
 
 _LEFT_OUT = (  # counted again, or of this database alone; the prompt is written as text
     "system_prompt", "system_prompt_hash", "message_count", "tool_call_count", "active_at", "title_seen", "transcript",
@@ -38,6 +52,59 @@ _PART = 2000  # messages that are in memory at once while a transcript is writte
 
 SessionState = dict[str, list[Any]]  # rows of the tables that are about it, and `hidden`: ids of messages, and theirs
 PartialState = SessionState  # as a file has it, or a part of it
+
+
+def file_name(session_id: str) -> str:
+    """The file of a session's transcript; characters that a file name can't have are written %XX."""
+    safe = "".join(c if c in _SAFE or c.isalnum() else "".join(f"%{b:02X}" for b in c.encode()) for c in session_id)
+    if safe.startswith("."):
+        safe = "%2E" + safe[1:]
+    if len(safe.encode()) > 200:
+        import hashlib
+
+        safe = f"{safe.encode()[:120].decode('utf-8', 'ignore')}~{hashlib.sha256(session_id.encode()).hexdigest()[:32]}"
+    return safe + ".jsonl"
+
+
+# ------------------------------------------------------------------------------------------- lines
+
+
+def line(entry: Entry) -> bytes:
+    """One line of a transcript."""
+    try:
+        data = encode(entry)
+    except (TypeError, ValueError, OverflowError):  # lone surrogates, numbers beyond 64 bits
+        data = _ESCAPE
+    if _ESCAPE in data:
+        data = codec.fit(json.dumps(entry, ensure_ascii=False, separators=(",", ":"))).encode()
+    return data + b"\n"
+
+
+def read(raw: bytes) -> Entry | None:
+    """The entry of a line; None for one that is no object, ValueError for no JSON."""
+    entry = json.loads(codec.unfit(raw.decode()) if _ESCAPE in raw else raw)
+    return entry if isinstance(entry, dict) else None
+
+
+def entries(path: Path, unread: list[bytes]) -> Iterator[Entry]:
+    """The lines of a transcript that can be read; one that is no JSON is added to `unread`."""
+    with path.open("rb") as file:
+        for raw in filter(bytes.strip, file):
+            try:
+                entry = read(raw)
+            except (TypeError, ValueError, RecursionError):
+                unread.append(raw)
+                continue
+            if entry is not None:
+                yield entry
+
+
+def event(kind: str, **values: Any) -> Entry:
+    """A short line for a change that is not a message."""
+    return {"type": "event", "event": kind, "at": time.time(), **values}
+
+
+# ------------------------------------------------------------------------------------------- from rows to lines
 
 
 def message_entry(message: Mapping[str, Any], files: Sequence[Any] = ()) -> Entry:
@@ -115,7 +182,7 @@ def lines(tx: Tx, session_id: str) -> Iterator[Entry]:
     head = {"type": "session", "format": FORMAT, "version": VERSION, "complete_to": tx.last_number("messages")}
     yield {**head, "session": columns}
     yield from with_attachments(tx, session_id, own_messages(tx, session_id))
-    yield from map(events.line_of, events.of_session(tx, session_id))
+    yield from map(sessions.line_of_event, sessions.events_of(tx, session_id))
     state = {**session_state(tx, session_id), **successors(tx, session_id, columns.get("end_reason"))}
     if any(state.values()):
         yield event("state", **state)
@@ -175,7 +242,7 @@ class ReplayedSession:
             self.is_begun = True
             self.complete_to = int(entry.get("complete_to") or 0)
         elif kind == "event":
-            if (happened := events.from_entry(entry)) is not None:
+            if (happened := sessions.event_of_line(entry)) is not None:
                 self.events.append(happened)
             self.columns.update(entry.get("set") or {})
             self.state.update({key: list(entry[key]) for key in self.state if key in entry})

@@ -21,13 +21,12 @@ from hermes.store.engines.base import Engine, Progress, Tx, finding, get_meta, m
 from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate
 from hermes.store.engines.sqlite.check import copy_name
-from hermes.store.engines.sqlite.connection import Connection, code, codes, holder_of
+from hermes.store.engines.sqlite.connection import Connection, SqliteTx, code, codes, holder_of
 from hermes.store.engines.sqlite.fulltext import SqliteFullText
-from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import codec, file_changes, message_reading, message_values, messages, sessions
 from hermes.store.records.attachments import GONE, Attachments, absent_hashes
 from hermes.store.records.rows import Finding
-from hermes.store.search.meaning import vectors
+from hermes.store.search import vectors
 from hermes.store.transcripts import replay
 from hermes.store.transcripts.writer import LOST, TranscriptWriter
 from hermes.store.upkeep.retention import SHREDDING, finish_deletions, half_deleted
@@ -332,7 +331,7 @@ def agent_store(path: Path) -> AgentStore | None:
     if not path.is_file() or not driver.is_plain(path):
         return None
     try:
-        with closing(_reading(path, alone=not driver.file_size(path.with_name(path.name + "-wal")))) as connection:
+        with closing(_reading(path)) as connection:
             state = migrate.inspect(connection)
             if not state.foreign:
                 return None
@@ -341,7 +340,9 @@ def agent_store(path: Path) -> AgentStore | None:
         return None
 
 
-def _reading(path: Path, *, alone: bool) -> Connection:
+def _reading(path: Path) -> Connection:
+    """A connection that creates no file next to a database that no process has open."""
+    alone = not driver.file_size(f"{path}-wal")
     return driver.connect(path, key=driver.key_of(path), read_only=True, immutable=alone)
 
 
@@ -364,35 +365,24 @@ class Health:
 
 def look(path: Path, seconds: float = 3.0) -> Health:
     """Check a database file quickly. StoreCorrupt when it can't be read."""
-    wal = path.with_name(path.name + "-wal")
-    alone = not driver.file_size(wal)
-    health = _look(path, wal, seconds, alone=alone)
-    if alone and driver.file_size(wal):  # a process began to write meanwhile
-        health = _look(path, wal, seconds, alone=False)
-    return health
-
-
-def _look(path: Path, wal: Path, seconds: float, *, alone: bool) -> Health:
     try:
-        connection = _reading(path, alone=alone)
-    except driver.Error as error:
-        raise StoreCorrupt(f"{path} can't be opened ({error})") from error
-    try:
-        health = Health(migrate.inspect(connection).kind, driver.file_size(path), driver.file_size(wal))
-        health.used_by = holder_of(path).strip(" ()")
-        _search_for_damage(connection, health, seconds)
-        if health.kind == "current" and not health.damage:
-            tx = SqliteTx(connection)
-            health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
-            health.pending = SqliteFullText().pending(tx)
-            if vectors.is_switched_on(tx):
-                health.vectors = vectors.counts(tx)
-                health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
-        return health
+        with closing(_reading(path)) as connection:
+            health = Health(migrate.inspect(connection).kind, driver.file_size(path), driver.file_size(f"{path}-wal"))
+            health.used_by = holder_of(path).strip(" ()")
+            _search_for_damage(connection, health, seconds)
+            if health.kind == "current" and not health.damage:
+                _count(SqliteTx(connection), health)
+            return health
     except driver.Error as error:
         raise StoreCorrupt(f"{path} can't be read ({error})") from error
-    finally:
-        connection.close()
+
+
+def _count(tx: Tx, health: Health) -> None:
+    health.sessions, health.messages = sessions.count(tx, None, None), message_reading.count(tx, None, None)
+    health.pending = SqliteFullText().pending(tx)
+    if vectors.is_switched_on(tx):
+        health.vectors = vectors.counts(tx)
+        health.all_rows = int(tx.value("SELECT count(*) FROM messages"))
 
 
 def _search_for_damage(connection: Connection, health: Health, seconds: float) -> None:

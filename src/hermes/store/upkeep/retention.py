@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from hermes.store import leases
 from hermes.store.api.arguments import checked_period, checked_text
-from hermes.store.coordination import leases
 from hermes.store.engines.base import KEPT, REDACTED, Engine, Tx, drop_meta, get_meta, set_meta
-from hermes.store.records import codec, events, lineage, message_reading, messages, sessions, titles, usage
+from hermes.store.records import codec, lineage, message_reading, messages, sessions, titles
 from hermes.store.records.message_reading import NEEDED, UNSETTLED
 from hermes.store.records.rows import AuditEntry, TrashedSession
 from hermes.store.transcripts.writer import TranscriptWriter
@@ -180,9 +180,9 @@ def _drop_rows(tx: Tx, session_id: str) -> list[str]:
     )
     for table in ("session_refs", "session_rewinds", "session_tags", "session_members"):
         tx.run(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
-    events.forget(tx, session_id)
+    sessions.forget_events(tx, session_id)
     leases.forget(tx, session_id)
-    keys = (titles.titled_key(session_id), usage.side_key(session_id), sessions.choice_key(session_id))
+    keys = (titles.titled_key(session_id), sessions.side_usage_key(session_id), sessions.choice_key(session_id))
     for key in (*keys, lineage.AWAITED + session_id):
         drop_meta(tx, key)
     drop_empty_tombstone(tx, session_id)

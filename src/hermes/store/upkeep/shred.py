@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from hermes.errors import HermesError, InvalidInput, SessionBusy, StoreError
+from hermes.home import write_whole
+from hermes.store import leases
 from hermes.store.api.open import OpenStore
-from hermes.store.coordination import leases
 from hermes.store.engines.base import Tx, drop_meta, get_meta, meta_names, set_meta
-from hermes.store.exchange.sync import tables as sync_tables
+from hermes.store.exchange import collect
 from hermes.store.gateway import outbox
 from hermes.store.records import codec, lineage
 from hermes.store.records.rows import ShredResult
-from hermes.store.transcripts.lines import file_name
+from hermes.store.transcripts.replay import file_name
 from hermes.store.upkeep import retention
-from hermes.whole_files import write_whole
 
 
 def forget_texts(path: Path, texts: Collection[str]) -> None:
@@ -206,7 +206,7 @@ def _begin(tx: Tx, session_id: str, by: str) -> tuple[Plan, list[str]]:
     plan = _planned(tx, parts, earlier)
     children: list[str] = []
     outbox.shred(tx, plan.parts)
-    sync_tables.shredded(tx, parts)
+    collect.shredded(tx, parts)
     for part in parts:
         count = int(tx.value("SELECT count(*) FROM messages WHERE session_id = ?", (part,)))
         children += [child for child in retention.mark_deleted(tx, part, shredded=True) if child not in plan.parts]

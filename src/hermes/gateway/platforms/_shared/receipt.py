@@ -23,8 +23,7 @@ import msgspec
 
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Event, Revision, as_masked_json, from_json
-from hermes.home import in_encrypted_home
-from hermes.whole_files import sync_folder, write_whole
+from hermes.home import in_encrypted_home, sync_folder, write_whole
 
 _MOST = 10_000  # files: messages beyond these are not acknowledged
 

@@ -21,14 +21,13 @@ from nio import Event as RoomEvent  # type: ignore[import-untyped]
 from nio import MatrixRoom, MegolmEvent, SyncResponse
 from nio.exceptions import EncryptionError  # type: ignore[import-untyped]
 
-from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown, install_line
 from hermes.gateway.adapter import Capabilities, Link, ReplyContext, Setting, utf16_units
 from hermes.gateway.events import Attachment, Chat, OutgoingFile, Revision, deleted
 from hermes.gateway.platforms._shared import markup
 from hermes.gateway.platforms._shared.tasks import PAUSES, ApiAdapter, Recent, Retries
 from hermes.gateway.platforms.matrix import incoming
 from hermes.gateway.platforms.matrix.client import MatrixClient, SavedState, can_encrypt, log_in
-from hermes.install_line import install_line
 from hermes.texts import shortened
 
 WAIT = 30.0  # seconds a sync waits for news

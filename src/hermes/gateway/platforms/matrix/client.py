@@ -32,8 +32,7 @@ from nio.exceptions import EncryptionError, GroupEncryptionError, OlmTrustError 
 from hermes.errors import HermesError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
 from hermes.gateway.events import OutgoingFile
 from hermes.gateway.platforms._shared.http import bounded, retry_after
-from hermes.home import make_private
-from hermes.whole_files import write_whole
+from hermes.home import make_private, write_whole
 
 logging.getLogger("nio").setLevel(logging.CRITICAL)
 logging.getLogger("peewee").setLevel(logging.WARNING)  # at DEBUG it logs the keys it stores

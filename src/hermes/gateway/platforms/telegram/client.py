@@ -36,7 +36,7 @@ from telegram.error import (
 from telegram.request import HTTPXRequest
 from telegram.warnings import PTBDeprecationWarning, PTBUserWarning
 
-from hermes.errors import PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown
+from hermes.errors import SOCKS, PlatformError, PlatformRefused, PlatformUnreachable, SendRefused, SlowDown, pip_line
 from hermes.gateway.adapter import Link
 from hermes.gateway.events import Revision
 from hermes.gateway.platforms._shared.http import TooLarge, bounded_answer, connection_trouble, may_have_arrived
@@ -50,7 +50,6 @@ from hermes.gateway.platforms.telegram.incoming import (
     press_event,
     presses,
 )
-from hermes.install_line import SOCKS, pip_line
 
 if TYPE_CHECKING:
     from hermes.gateway.platforms._shared.listener import PlatformRequest, Registration

@@ -30,7 +30,7 @@ from hermes.gateway.platforms._shared.http import attachment, error_text
 from hermes.gateway.platforms._shared.listener import in_window
 from hermes.gateway.platforms._shared.receipt import dict_of, dicts_of, text_of
 from hermes.gateway.platforms._shared.tasks import Api, ApiAdapter, Recent
-from hermes.whole_files import write_whole
+from hermes.home import write_whole
 
 BUSINESS_SCOPED = re.compile(r"[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}")
 PHONE = re.compile(r"[0-9]{5,15}")

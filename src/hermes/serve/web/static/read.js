@@ -59,7 +59,7 @@ export async function showSession(id) {
   const list = make("section", { id: "messages", ariaLabel: "Messages" }), hint = make("div", { className: "hint" });
   open = { id, list, hint, undone: 0, first: data.from, last: data.from + data.messages.length, total: data.total, session };
   list.append(...data.messages.map(draw));
-  main.replaceChildren(...[drawHead(session), compressed(session), list].filter(Boolean));
+  main.replaceChildren(...[drawHead(session), list]);
   if (!readOnly) main.append(attachTalk(id, { refresh, go, turn: session.turn, other: session.other }));
   if (readOnly) main.append(hint); else document.getElementById("talk").before(hint); // below a reply that is being written
   drawUndone(data.undone);
@@ -121,13 +121,6 @@ function position(first = false) { // only when it has changed: it must not repl
 }
 export async function toFirst() { if (open) await jump("?from=0", () => { stay(); scrollTo(0, 0); }); }
 export async function toLast() { if (open) await jump("", toEnd); }
-
-// ------------------------------------------------------------------------------------------------ above the messages
-// What a summary stands for: the messages of the part before, shown here on demand, a piece at a time.
-function compressed(session) {
-  if (!session.compressed) return null;
-  return unfolding(`Show what was compressed (${plural(session.compressed, "message")})`, "/api/compressed/" + path(session.id), drawFolded, "compressed");
-}
 
 // ------------------------------------------------------------------------------------------------ scrolling
 async function load(where) {

@@ -1,4 +1,4 @@
-"""A connection to the server, the deadline of every wait on it, and the mapping of its errors to this program's.
+"""A connection to the server and a transaction on it; the deadline of every wait, and the mapping of the server's errors.
 
 A server that was stopped, or waits for a lost replica, neither answers nor closes the connection. So a statement that is not
 answered in time is cancelled; if the server does not react to that either, the connection is given up.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import psycopg
@@ -18,8 +20,14 @@ from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hermes import errors
-from hermes.errors import HermesError, InvalidInput
+from hermes.errors import HermesError, InvalidInput, StoreReadOnly
+from hermes.store.engines.base import HELD, Params, Row
+from hermes.store.engines.unindexed import WaitingMessages
+from hermes.store.records.codec import ESCAPE, Blob, fit, unfit
 
+VERSION = 1  # of the tables; a store of a higher one was written by a newer program
+# Held by an exclusive writer until its transaction ends. Only the store's owner can take it.
+ALONE = "LOCK TABLE hermes_migrations IN SHARE ROW EXCLUSIVE MODE"
 NO_OPTIONS = (
     "goes through a pooler that does not pass on `options`; remove them from the URL, and set the same on the server:"
     " ALTER ROLE … SET search_path = …"
@@ -241,3 +249,324 @@ class PooledConnection(psycopg.Connection[Any]):
         if not self.closed and self.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             with suppress(psycopg.Error):
                 self.rollback()
+
+
+# ----------------------------------------------------------------------------------------------------
+# A transaction, as the modules above the engine use it.
+
+# The time, and the store's version: reading it blocks an upgrade until the transaction ends.
+NOW = "extract(epoch FROM clock_timestamp())::float8, (SELECT max(version) FROM hermes_migrations)"
+_QUOTED = re.compile(r"('(?:[^']|'')*')|(\?)|(%)")
+
+
+@lru_cache(maxsize=4096)
+def translated(sql: str) -> bytes:
+    """Portable SQL for psycopg: `?` becomes `%s` (not inside quotes), and a percent sign stays one."""
+
+    def replace(found: re.Match[str]) -> str:
+        if found[1]:
+            return found[1].replace("%", "%%")
+        return "%s" if found[2] else "%%"
+
+    return _QUOTED.sub(replace, sql).encode()
+
+
+class PostgresTx:
+    """A transaction on one connection."""
+
+    __slots__ = (
+        "_cursor", "ahead", "connection", "extent", "key", "keyed", "unindexed", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, connection: PooledConnection, *, ahead: float = 0.0, key: int | None = None) -> None:
+        """`ahead` is how many seconds the server's clock is ahead of ours."""
+        self.connection = connection
+        self.ahead = ahead
+        self.key = key  # of a writing transaction: shows after a lost connection whether it was committed
+        self.keyed = False  # whether it has stored the key, and knows that no newer program has upgraded the store
+        self._cursor = connection.cursor(binary=True)
+        self.extent: Sequence[Any] | None = None  # of the index, once it was read: see fulltext.candidates
+        self.unindexed: WaitingMessages | None = None  # messages that wait to be indexed, once their ids were read
+        self.waiting: list[int] = []  # messages that were stored, to index after the commit
+
+    def begun(self, now: float, version: int) -> None:
+        """Called with the server's answer, after the key was stored: the time, and the store's version."""
+        if version > VERSION:
+            raise StoreReadOnly(
+                f"{self.connection.where} was upgraded by a newer program (version {version}); nothing was stored, upgrade this"
+                " program and start it again"
+            )
+        self.keyed, self.ahead = True, now - time.time()
+
+    def ask(self, sql: str | bytes, params: Params = ()) -> Any:
+        """Run PostgreSQL's own SQL (`%s`, any type of parameter); returns the cursor."""
+        return self._cursor.execute(sql if isinstance(sql, bytes) else sql.encode(), params)
+
+    def _execute(self, sql: str, params: Params, *, prepare: bool | None = None) -> Any:
+        return self._cursor.execute(translated(sql), fit_values(params), prepare=prepare)
+
+    def rows(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> list[Row]:
+        cursor = self._execute(sql, params, prepare=prepare)
+        if cursor.pgresult is None or not cursor.pgresult.nfields:  # (`description` makes an object a column)
+            return []
+        return restored_rows(cursor.fetchall())
+
+    def planned(self, sql: str, params: Params = ()) -> list[Row]:
+        """All rows of a query that is planned for its parameters each time: the frequency of a word decides the plan."""
+        return self.rows(sql, params, prepare=False)
+
+    def row(self, sql: str, params: Params = ()) -> Row | None:
+        return next(iter(self.rows(sql, params)), None)
+
+    def value(self, sql: str, params: Params = ()) -> Any:
+        return (self.row(sql, params) or (None,))[0]
+
+    def column(self, sql: str, params: Params = ()) -> list[Any]:
+        return [row[0] for row in self.rows(sql, params)]
+
+    def dicts(self, sql: str, params: Params = (), *, prepare: bool | None = None) -> list[Any]:
+        rows = self.rows(sql, params, prepare=prepare)
+        names = [column.name for column in self._cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def select(self, sql: str, params: Params) -> list[dict[str, Any]]:
+        """All rows of a caller's own query; one statement, since it is prepared. InvalidInput when the server rejects it."""
+        try:
+            found = self.dicts(sql, params, prepare=True)
+            if self._cursor.description is None:
+                raise InvalidInput(
+                    "sql() only reads: it takes one SELECT; use the methods of SessionDB to change something"
+                )
+            return found
+        except psycopg.Error as error:
+            if error.sqlstate in ("25006", "42501"):  # it would write, or has no right to read
+                raise InvalidInput(f"sql() only reads ({error.diag.message_primary})") from error
+            wrong = (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError)
+            if isinstance(error, wrong) or error.sqlstate in ("25000", "25001"):  # it begins or ends a transaction
+                raise InvalidInput(f"sql(): {error.diag.message_primary or error}") from error
+            raise
+
+    def run(self, sql: str, params: Params = ()) -> int:
+        return int(self._execute(sql, params).rowcount)
+
+    def run_many(self, sql: str, many: Sequence[Params]) -> None:
+        self._cursor.executemany(translated(sql), [fit_values(params) for params in many])
+
+    def insert(self, sql: str, params: Params = ()) -> int:
+        return int(self._execute(f"{sql} RETURNING id", params).fetchone()[0])
+
+    def has_table(self, name: str) -> bool:
+        return self.value("SELECT to_regclass(?) IS NOT NULL", (name,)) is True
+
+    def among(self, column: str, values: Sequence[int] | Sequence[str]) -> tuple[str, list[Any]]:
+        """A condition with one array as its parameter: the driver takes a millisecond to read a statement with hundreds of
+        them, and the server plans it again."""
+        if not values:
+            return "FALSE", []
+        kind = "bigint" if isinstance(values[0], int) else "text"
+        return f"{column} = ANY(?::{kind}[])", [array_text(values)]
+
+    def spans(self, spans: Sequence[tuple[str, int, int]]) -> tuple[str, list[Any]]:
+        ids, firsts, lasts = zip(*spans, strict=True) if spans else ((), (), ())
+        source = "unnest(?::text[], ?::bigint[], ?::bigint[]) AS a(session_id, first, last)"
+        return source, [array_text(column) for column in (ids, firsts, lasts)]
+
+    def hold(self, session_id: str) -> None:
+        self._execute("SELECT 1 FROM sessions WHERE id = ? FOR UPDATE", (session_id,))
+
+    def holds(self, lease: str, token: int) -> bool:
+        return self.row(f"{HELD} FOR SHARE", (lease, token)) is not None
+
+    def now(self) -> float:
+        return time.time() + self.ahead  # by the server's clock: those of several hosts differ
+
+    def reserve(self, highest: int, table: str = "messages") -> None:
+        if highest > self.last_number(table):
+            self.ask(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")  # no id is generated meanwhile
+            if highest > self.last_number(table):
+                self.ask("SELECT setval(pg_get_serial_sequence(%s, 'id'), %s)", (table, highest))
+
+    def last_number(self, table: str) -> int:
+        row = self.ask(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {table}_id_seq").fetchone()
+        return int(row[0])
+
+    def store_message(self, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
+        message_id = store_message(self, count, insert)
+        if message_id is not None:
+            self.waiting.append(message_id)
+        return message_id
+
+
+# ----------------------------------------------------------------------------------------------------
+# How transactions begin: each sets all its settings itself.
+#
+# Settings hold for one transaction and are set at its beginning. A pooler in front of the server gives each transaction
+# another connection: what a SET left there would hold for whichever client comes next.
+
+PAUSED = 10  # seconds after which the server ends an idle writing transaction: its process was stopped
+PAUSED_READER = 60  # it blocks no one
+_READ = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
+    f" SET LOCAL idle_in_transaction_session_timeout = '{PAUSED_READER}s';"
+    " SET LOCAL jit = off"
+)
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """The first statements of a transaction, by its purpose."""
+
+    writing: bytes  # concurrently with others
+    exclusive: bytes
+    read: bytes
+    indexing: tuple[bytes, ...]  # statement by statement
+
+
+def beginnings(durability: str, views: str | None, patience: float) -> Beginnings:
+    """For a store of that durability; `views` is the schema with what a tenant is shown. Locks are waited for with `patience`."""
+    locks = f"SET LOCAL lock_timeout = '{patience:g}s'"
+    settings = {"idle_in_transaction_session_timeout": f"{PAUSED}s"}
+    if durability == "normal":
+        settings["synchronous_commit"] = "off"
+    place = [] if views is None else [f'SET LOCAL search_path = "{views.replace(chr(34), chr(34) * 2)}"']
+    statements = [_BEGIN, locks, *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()), *place]
+    writing = "; ".join(statements)
+    return Beginnings(
+        writing=writing.encode(),
+        # A tenant only marks one of its sessions.
+        exclusive=(f"{writing}; {ALONE}" if views is None else writing).encode(),
+        read="; ".join([_READ, locks, *place]).encode(),
+        # An index can be made again: it waits for no disk and no replica. (After a crash they still wait in `unindexed`.)
+        indexing=tuple(one.encode() for one in (*statements, "SET LOCAL synchronous_commit = off")),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Keys: what became of a commit whose answer was lost.
+#
+# Every writing transaction stores a key that the client made. A client that stores the same key again waits, on the unique
+# index, until the server has decided on the first one; then the key is there, or it is not. Also after a failover.
+
+KEPT_MINUTES = 10
+_KEY = b"INSERT INTO write_keys(key) VALUES(%d) RETURNING " + NOW.encode()
+REMOVE_OLD_KEYS = (
+    "DELETE FROM write_keys WHERE key = ANY(ARRAY(SELECT key FROM write_keys"
+    f" WHERE at < now() - interval '{KEPT_MINUTES} minutes' FOR UPDATE SKIP LOCKED))"
+).encode()
+# -infinity: the first transaction was not committed.
+_DECIDE = (
+    "INSERT INTO write_keys(key, at) VALUES(%s, '-infinity') ON CONFLICT (key) DO UPDATE SET at = write_keys.at"
+    " RETURNING at > '-infinity'"
+)
+_END = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start <= to_timestamp(%s)"
+
+
+def noting(key: int | None) -> bytes:
+    """SQL that stores the key of a transaction and answers for `PostgresTx.begun`. Without a key (a tenant's) it only answers."""
+    return b"SELECT " + NOW.encode() if key is None else _KEY % key
+
+
+def was_stored(connection: PooledConnection, tx: PostgresTx, begin: bytes) -> bool | None:
+    """Whether a transaction was committed, and confirmed by the replicas that have to; None as long as that is unknown."""
+    with suppress(psycopg.errors.InsufficientPrivilege):  # it waits for words that will not come any more
+        connection.execute(_END, (tx.connection.process, tx.connection.since))
+    connection.command(begin)
+    (stored,) = connection.execute(_DECIDE, (tx.key,)).fetchone() or (None,)
+    connection.command(b"COMMIT")
+    return None if connection.unconfirmed else stored
+
+
+# ----------------------------------------------------------------------------------------------------
+# Storing a message in one statement: it is counted on its session, inserted, and queued for indexing.
+#
+# Each round trip to the server costs about as much as the storing itself, so an append is three: the beginning
+# of a transaction, this, and the commit. It also stores the transaction's key.
+
+
+@lru_cache(maxsize=64)
+def _statement(count: str, insert: str, keyed: bool) -> bytes:
+    """`count` changes the session, or no row if there is none; `insert` is an INSERT … VALUES(…) of one row."""
+    chosen = insert.replace(" VALUES(", " SELECT ", 1).removesuffix(")")
+    key = "" if keyed else "key AS (INSERT INTO write_keys(key) VALUES(%s)), "
+    return (
+        f"WITH {key}counted AS ({translated(count).decode()} RETURNING 1),"
+        f" said AS ({translated(chosen).decode()} FROM counted RETURNING id),"
+        " noted AS (INSERT INTO unindexed(message_id) SELECT id FROM said)"
+        f" SELECT id, {NOW} FROM said"
+    ).encode()
+
+
+def store_message(tx: PostgresTx, count: tuple[str, Params], insert: tuple[str, Params]) -> int | None:
+    """Store a message; returns its id, or None when there is no such session."""
+    values = fit_values([*count[1], *insert[1]])
+    row = tx.ask(_statement(count[0], insert[0], tx.keyed), values if tx.keyed else [tx.key, *values]).fetchone()
+    tx.keyed = True
+    if row is None:
+        return None
+    message_id, *start = row
+    tx.begun(*start)
+    return int(message_id)
+
+
+# ---------------------------------------------------------------------------------------------- Text as PostgreSQL can hold it
+#
+# A column of type text accepts every character but NUL and lone surrogates: see codec.fit.
+
+
+def fit_value(value: Any) -> Any:
+    """A parameter as it is stored.
+
+    Bytes are text that is no valid UTF-8 (codec.storable), unless they are a Blob. What SQLite converts silently is converted
+    here: a bool is a number, and NaN is NULL.
+    """
+    kind = type(value)
+    if kind is str:
+        return fit(value)
+    if kind is int or value is None:
+        return value
+    if kind is float:
+        return value if value == value else None
+    if kind is bytes:
+        return fit(value.decode("utf-8", "surrogatepass"))
+    if kind is Blob:
+        return bytes(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return fit(str(value))
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"a value of type {kind.__name__} can't be stored")
+
+
+def array_text(values: Sequence[int] | Sequence[str]) -> str:
+    """Numbers or texts as one parameter, to be cast to an array. (The driver's own arrays are made element by element.)"""
+    if not values or isinstance(values[0], int):
+        return f"{{{','.join(map(str, values))}}}"
+    joined = "\x01".join(values)  # type: ignore[arg-type]
+    if joined.count("\x01") != len(values) - 1:
+        return f"{{{','.join(map(_quoted, values))}}}"  # type: ignore[arg-type]
+    return f"{{{_quoted(joined)}}}".replace("\x01", '","')
+
+
+def _quoted(text: str) -> str:
+    return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
+
+
+def fit_values(values: Sequence[Any]) -> list[Any]:
+    """Parameters as they are stored."""
+    return [fit_value(one) for one in values]
+
+
+def _restored(row: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(unfit(one) if type(one) is str and ESCAPE in one else one for one in row)
+
+
+def restored_rows(found: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows as they went in; nearly always they are unchanged."""
+    for row in found:
+        for one in row:
+            if type(one) is str and ESCAPE in one:
+                return [_restored(row) for row in found]
+    return found

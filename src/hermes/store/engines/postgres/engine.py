@@ -24,11 +24,14 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from hermes.errors import HermesError, StoreBusy, StoreClosed, StoreError, StoreReadOnly, StoreUnreachable
 from hermes.store.engines.base import Progress, StoreMissing
-from hermes.store.engines.postgres import migrate, transaction
+from hermes.store.engines.postgres import connection as link
+from hermes.store.engines.postgres import migrate, upkeep
 from hermes.store.engines.postgres.connection import (
     NO_OPTIONS,
     OWNERS_ONLY,
+    VERSION,
     PooledConnection,
+    PostgresTx,
     conninfo,
     is_lost,
     search_path,
@@ -37,8 +40,6 @@ from hermes.store.engines.postgres.connection import (
     unreachable,
 )
 from hermes.store.engines.postgres.fulltext import BATCH, PostgresFullText, remove_unused_words
-from hermes.store.engines.postgres.indexer import Indexer
-from hermes.store.engines.postgres.transaction import PostgresTx
 from hermes.store.records.rows import Finding
 
 PATIENCE = 15.0  # seconds to wait for a lock, a connection or a server that is being restarted
@@ -68,12 +69,11 @@ class PostgresEngine:
         self._patience = patience
         self.notice: str | None = None
         self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
-        self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self.fulltext = PostgresFullText()
-        self._indexer = Indexer(self._begun, self.fulltext)
+        self._indexer = upkeep.Indexer(self._begun, self.fulltext)
         self._durability = durability
         self._views: str | None = None  # the schema with a tenant's views
-        self._beginnings = transaction.beginnings(durability, self._views, self._patience)
+        self._beginnings = link.beginnings(durability, self._views, self._patience)
         self._local = threading.local()  # the transaction this thread is in
         self._closed = False
         self._ahead = 0.0  # how many seconds the server's clock is ahead of ours
@@ -149,7 +149,7 @@ class PostgresEngine:
             raise StoreError(f"{self.where} is encoded in {state.encoding}; create the database with ENCODING 'UTF8'")
         if not state.schema:
             raise StoreError(f"{self.where}: the schema to work in does not exist; check search_path")
-        if state.version > migrate.VERSION and not self.read_only:
+        if state.version > VERSION and not self.read_only:
             self.notice = (
                 f"{self.where} was written by a newer program (version {state.version}); it is opened for reading only"
             )
@@ -160,7 +160,7 @@ class PostgresEngine:
             warnings.warn(self.notice, stacklevel=5)
         if state.tenant:
             self._views = state.schema
-            self._beginnings = transaction.beginnings(self._durability, self._views, self._patience)
+            self._beginnings = link.beginnings(self._durability, self._views, self._patience)
         if self.read_only and state.version == 0:
             raise StoreMissing(f"{self.where} holds no session store; there is nothing to read")
         if not self.read_only and state.version == 0:
@@ -243,7 +243,7 @@ class PostgresEngine:
         key = next(self._keys) if self._views is None else None
         begin = self._beginnings.exclusive if exclusive else self._beginnings.writing
         if exclusive or not storing:
-            begin = begin + b"; " + transaction.noting(key)
+            begin = begin + b"; " + link.noting(key)
         with self._translated(), self._begun(begin) as connection:
             self._local.tx = tx = PostgresTx(connection, ahead=self._ahead, key=key)
             try:
@@ -269,7 +269,7 @@ class PostgresEngine:
         """Commit, and find out what became of that if the connection is lost."""
         connection = tx.connection
         if not tx.keyed:  # nothing was stored
-            tx.begun(*tx.ask(transaction.noting(tx.key)).fetchone())
+            tx.begun(*tx.ask(link.noting(tx.key)).fetchone())
         try:
             status = connection.command(b"COMMIT")
         except psycopg.Error as error:
@@ -285,7 +285,6 @@ class PostgresEngine:
                 f"{self.where} has stored this change, but no replica has confirmed it: a failover would lose it",
                 maybe_stored=True,
             )
-        self._indexer.imported(tx.indexed)
 
     def _resolve_commit(self, tx: PostgresTx, error: psycopg.Error) -> None:
         """The connection was lost while a transaction was being committed: find out its outcome."""
@@ -305,7 +304,7 @@ class PostgresEngine:
         """Whether a transaction was committed; None if that is not known by `end`."""
         while tx.key is not None and time.monotonic() < end:
             with suppress(psycopg.Error, HermesError), self._connect() as connection:
-                stored = transaction.was_stored(connection, tx, self._beginnings.writing)
+                stored = link.was_stored(connection, tx, self._beginnings.writing)
                 if stored is not None:
                     return stored
             time.sleep(0.1)
@@ -379,10 +378,8 @@ class PostgresEngine:
 
     def problems(self, progress: Progress | None = None) -> list[Finding]:
         """Find damage in the index or in stored texts; the server checks its files itself."""
-        from hermes.store.engines.postgres import check
-
         with self.searching() as tx:
-            return [*check.drift(tx, self.fulltext)]
+            return [*upkeep.drift(tx, self.fulltext)]
 
     def rebuild_index(self) -> None:
         """Rebuild the index of each message, a few at a time; searches find everything meanwhile."""
@@ -407,19 +404,17 @@ class PostgresEngine:
         remove_unused_words(self.read, self.write)
         with self._translated(), self._connect() as connection:
             connection.limit = None
-            connection.execute(transaction.REMOVE_OLD_KEYS)
+            connection.execute(link.REMOVE_OLD_KEYS)
             for table in _VACUUMED.split():
                 connection.execute(f"VACUUM (ANALYZE) {table}".encode())
         return True
 
     def scrub(self) -> list[str]:
-        from hermes.store.engines.postgres import check
-
         self.catch_up()
         remove_unused_words(self.read, self.write)
         with self._translated(), self._connect() as connection:
             connection.limit = None
-            return check.rewrite_tables(connection, self.where)
+            return upkeep.rewrite_tables(connection, self.where)
 
     def backup(self, target: Path) -> None:
         raise StoreError(f"{self.where} is backed up with PostgreSQL's own tools: pg_dump, pg_basebackup")

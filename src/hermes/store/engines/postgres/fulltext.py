@@ -2,7 +2,7 @@
 
 A message has a row of message_words, with a GIN index over its tsvector. Of a long message there are several rows; for these
 few a query tree is put together leaf by leaf. The distinct words of the store are in `words`; trigrams find parts of them
-(below). Appended messages are indexed a moment later (indexer.py), and until then searched directly
+(below). Appended messages are indexed a moment later (upkeep.py), and until then searched directly
 (engines/unindexed.py); those stored otherwise, which may have the id of an earlier one, with their transaction.
 """
 
@@ -17,24 +17,18 @@ from typing import Any
 from hermes.store.engines import unindexed
 from hermes.store.engines.base import SPEAKER, Candidate, Holder, Params, Scope
 from hermes.store.engines.postgres import lexemes
-from hermes.store.engines.postgres.connection import PooledConnection
-from hermes.store.engines.postgres.migrate import VERSION
-from hermes.store.engines.postgres.transaction import PostgresTx, array_text
+from hermes.store.engines.postgres.connection import VERSION, PooledConnection, PostgresTx, array_text
 from hermes.store.engines.unindexed import IndexedRow, WaitingMessages, document
 from hermes.store.text.index_text import worth_keeping
 from hermes.store.text.query import Node
 
-KNOWN = 300_000  # words cached, which need not be looked up again
-REMOVALS = "words_removed"  # in state_meta: how often words were removed
-COUNTED = f"coalesce((SELECT value FROM state_meta WHERE key = '{REMOVALS}'), '0')"
 LOOKED_AT = 1_000  # words looked for at once
-HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
+_HELD_TOGETHER = b"LOCK TABLE words IN ROW SHARE MODE"
 _HELD_ALONE = b"LOCK TABLE words IN EXCLUSIVE MODE"
 BATCH = 200  # messages indexed in one transaction
-# Ids in which the words of a question are searched first. A range costs about as much as all matches of a rare word; for a
-# common one, all of whose matches would be read, a smaller window is remembered.
-FIRST_WINDOW = 1 << 17
-REMEMBERED = 4096  # common words
+# Ids in which the words of a question are searched first: enough for a common word, all of whose matches would be read in a
+# larger window. How far the next one reaches follows from what was found.
+FIRST_WINDOW = 1 << 14
 _ADD_WORDS = (
     b"INSERT INTO words(word) SELECT word FROM unnest(%b::text[]) AS given(word)"
     b" WHERE NOT EXISTS (SELECT 1 FROM words o WHERE o.word = given.word)"
@@ -43,7 +37,7 @@ _ENTRIES = "unnest(%s::bigint[], %s::int[], %s::bool[], %s::int[], %b::text[]) A
 _ADD_ENTRIES = f"INSERT INTO message_words SELECT id, part, whole, size, words::tsvector FROM {_ENTRIES}"
 _INDEX = (
     # A newer program has upgraded the store: it indexes the rest itself.
-    f"WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s) AND {COUNTED} = %s"
+    "WITH taken AS (DELETE FROM unindexed WHERE message_id = ANY(%s)"
     f" AND (SELECT max(version) FROM hermes_migrations) <= {VERSION} RETURNING message_id)"
     f" {_ADD_ENTRIES} WHERE id IN (SELECT message_id FROM taken)"
 ).encode()
@@ -86,52 +80,29 @@ def _like_pattern(part: str) -> str:
     return f"%{escaped}%"
 
 
-def listed(found: set[bytes]) -> list[str]:
-    """The words among these that belong in the list of words."""
-    return [word.decode("utf-8", "replace") for word in worth_keeping(found)]
+def _entries(documents: Sequence[Numbered]) -> list[lexemes.Entry]:
+    """The rows of the index for some messages."""
+    return [row for message_id, columns in documents for row in lexemes.entries(message_id, columns)]
 
 
 class PostgresFullText:
     """See `hermes.store.engines.base.FullText`."""
 
-    def __init__(self) -> None:
-        self._known = KnownWords()
-        self.first_window = FIRST_WINDOW
-        self._enough: dict[str, int] = {}  # a common word → the newest ids that held enough messages with it
-
     # ------------------------------------------------------------------ indexing
 
-    def index(self, connection: PooledConnection, documents: Sequence[Numbered], absent: Sequence[int]) -> None:
-        """Index waiting messages, unless another process has done so meanwhile; those that are `absent` are read first."""
+    def index(self, connection: PooledConnection, message_ids: Sequence[int], documents: Sequence[Numbered]) -> None:
+        """Index those of these messages that still wait, given as `documents` those that exist."""
         tx = PostgresTx(connection)
-        documents = [*documents, *self.read(connection, absent)]
-        message_ids = [*(number for number, _ in documents), *absent]
-        while True:
-            removals = self._known.removals
-            rows, found = self._index_rows(documents, self._known.words)
-            with connection.indexing():
-                connection.execute(HELD_TOGETHER)
-                self._add_to_list(tx, found)
-                tx.ask(_INDEX, (message_ids, removals, *_columns(rows)))
-                result = connection.execute(f"SELECT {COUNTED}".encode())
-            (now,) = result.fetchone() or (removals,)
-            self._known.agree(now)
-            if now == removals:
-                self._known.learn(found, removals)
-                return
+        rows = _entries(documents)
+        with connection.indexing():
+            self._list_words(tx, documents)
+            tx.ask(_INDEX, (message_ids, *_columns(rows)))
 
-    def read(self, connection: PooledConnection, message_ids: Sequence[int]) -> list[Numbered]:
-        """The messages with these ids that exist, as stored."""
-        return self.documents(PostgresTx(connection), message_ids) if message_ids else []
-
-    def _index_rows(self, documents: Sequence[Numbered], known: set[bytes]) -> tuple[list[lexemes.Entry], set[bytes]]:
-        """The rows of the index for some messages, and the words in them that are not known."""
-        rows = [row for message_id, columns in documents for row in lexemes.entries(message_id, columns)]
-        found: set[bytes] = set()
-        return rows, found.union(*(lexemes.distinct_words(columns) - known for _, columns in documents))
-
-    def _add_to_list(self, tx: PostgresTx, found: set[bytes]) -> None:
-        if words := listed(found):
+    def _list_words(self, tx: PostgresTx, documents: Sequence[Numbered]) -> None:
+        """Add the words of these messages to the list of words, from which none is removed before the transaction ends."""
+        tx.ask(_HELD_TOGETHER)
+        found = set[bytes]().union(*(lexemes.distinct_words(columns) for _, columns in documents))
+        if words := [word.decode("utf-8", "replace") for word in worth_keeping(found)]:
             tx.ask(_ADD_WORDS, (words,))
 
     def mark(self, tx: Any) -> int:
@@ -145,7 +116,6 @@ class PostgresFullText:
 
     def index_now(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.reindex(tx, message_ids)
-        tx.indexed += len(message_ids)
 
     def reindex(self, tx: Any, message_ids: Sequence[int]) -> None:
         self.drop(tx, message_ids)
@@ -154,9 +124,8 @@ class PostgresFullText:
 
     def write(self, tx: PostgresTx, documents: Sequence[Numbered]) -> None:
         """Index messages in this transaction, unqueued: a process that still has an earlier text of one finds nothing to take."""
-        tx.ask(HELD_TOGETHER)
-        rows, found = self._index_rows(documents, set())
-        self._add_to_list(tx, found)
+        self._list_words(tx, documents)
+        rows = _entries(documents)
         for start in range(0, len(rows), 50):
             tx.ask(_ADD_ENTRIES, _columns(rows[start : start + 50]))
 
@@ -173,8 +142,6 @@ class PostgresFullText:
         return [(row[0], document(IndexedRow(*row))) for row in rows]
 
     def drop(self, tx: Any, message_ids: Sequence[int]) -> None:
-        gone = set(message_ids)
-        tx.waiting = [one for one in tx.waiting if one[0] not in gone]
         # This waits for a process that is indexing one of them; the next statement then sees its rows.
         tx.ask("DELETE FROM unindexed WHERE message_id = ANY(%s)", (list(message_ids),))
         tx.ask("DELETE FROM message_words WHERE message_id = ANY(%s)", (list(message_ids),))
@@ -244,7 +211,7 @@ class PostgresFullText:
         for tree, rows in zip(trees, found, strict=True):
             match = lexemes.expression(tree)
             if match is not None and cap > 0 and not _has_places(match):
-                widening = lexemes.Widening(newest, cap, self._enough.get(match, self.first_window))
+                widening = lexemes.Widening(newest, cap, FIRST_WINDOW)
                 left.append((rows, match, widening, iter(widening)))
         while left:
             windows = [next(steps) for *_, steps in left]
@@ -255,21 +222,12 @@ class PostgresFullText:
             )
             for row in tx.rows(sql, (array_text(matches), ends, most, *params)):
                 left[row[0] - 1][0].append(row[1:])
-            for rows, match, widening, _ in left:
+            for rows, _, widening, _ in left:
                 widening.found = len(rows)
-                if len(rows) >= cap:
-                    self._remember(match, newest - min(rows)[0])
             left = [one for one, where in zip(left, windows, strict=True) if where.first > 0 and len(one[0]) < cap]
         for rows in found:
             rows.sort(key=itemgetter(0), reverse=True)  # they are, as long as the server joins by nested loops
         return found
-
-    def _remember(self, match: str, length: int) -> None:
-        """A word filled its place from so many ids: next time a little more than these is searched first."""
-        if length * 2 < self.first_window:
-            if len(self._enough) >= REMEMBERED:
-                self._enough.clear()
-            self._enough[match] = length + length // 2
 
     def begin(self, tx: Any) -> WaitingMessages:
         """The first query of a search: how far the index goes, and which messages wait to be indexed (returned)."""
@@ -364,33 +322,9 @@ class PostgresFullText:
 
 # ---------------------------------------------------------------------------------------------- the list of words
 #
-# A process caches which words are in the list and does not look them up again. So a removal of words is counted in
-# `state_meta` (REMOVALS), and a batch of messages is indexed only if the count is the one at which its words were chosen. The
-# two can't overlap: indexing holds a shared lock of the table `words`, a removal an exclusive one. (Only the store's owner
-# has a right on that table; an advisory lock could be held by every role that can log in.)
-
-
-class KnownWords:
-    """Words that are in the list, as cached by this process, and the count of removals at that time."""
-
-    def __init__(self) -> None:
-        self.words: set[bytes] = set()
-        self.removals = "0"
-
-    def learn(self, words: set[bytes], removals: str) -> None:
-        """Cache these as listed; called after the commit, with the count at which they were inserted."""
-        if removals != self.removals:
-            return
-        if len(self.words) > KNOWN:
-            self.words = set()
-        self.words.update(words)
-
-    def agree(self, removals: str) -> None:
-        """Set the count: if it differs from before, the cache is cleared."""
-        if removals != self.removals:
-            self.words = set()
-            self.removals = removals
-
+# Words are added in the transaction that indexes their message. A removal can't overlap with it: indexing holds a shared lock
+# of the table `words`, a removal an exclusive one. (Only the store's owner has a right on that table; an advisory lock could be
+# held by every role that can log in.)
 
 Work = Callable[[], AbstractContextManager["PostgresTx"]]
 
@@ -432,9 +366,4 @@ def _remove_words(write: Work, unused: list[str]) -> int:
         gone = _without_message(tx, unused)
         if gone:
             tx.ask("DELETE FROM words WHERE word = ANY(%s)", (gone,))
-            tx.run(
-                "INSERT INTO state_meta(key, value) VALUES(?, '1') ON CONFLICT(key) DO UPDATE"
-                " SET value = (state_meta.value::bigint + 1)::text",
-                (REMOVALS,),
-            )
         return len(gone)

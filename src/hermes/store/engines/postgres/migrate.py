@@ -10,14 +10,11 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from hermes.errors import NotADatabase, StoreError
-from hermes.store.engines.postgres.connection import conninfo, shown, translate
+from hermes.store.engines.postgres.connection import VERSION, conninfo, shown, translate
 from hermes.store.engines.sqlite.schema import INDEXES as SQLITE_INDEXES
 from hermes.store.engines.sqlite.schema import SCHEMA_VERSION, VIEWS
 from hermes.store.engines.sqlite.schema import TABLES as SQLITE_TABLES
 
-VERSION = 1  # of the tables; a store of a higher one was written by a newer program
-# Held by an exclusive writer until its transaction ends. Only the store's owner can take it.
-ALONE = "LOCK TABLE hermes_migrations IN SHARE ROW EXCLUSIVE MODE"
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(7305808869229538)"
 
 
@@ -150,7 +147,7 @@ TABLES: tuple[str, ...] = (
     + ")",
     # Queries for continuations use this expression; without statistics the planner assumes it is nearly never true.
     "CREATE STATISTICS stat_sessions_kind ON (coalesce(kind, 'compression')) FROM sessions",
-    # The keys of recent writing transactions (transaction.py).
+    # The keys of recent writing transactions (connection.py).
     "CREATE TABLE write_keys (key bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())",
     'CREATE TABLE attachment_data (hash text COLLATE "C" PRIMARY KEY, data bytea NOT NULL)',
     "ALTER TABLE attachment_data ALTER COLUMN data SET STORAGE EXTERNAL",  # pictures and sounds don't compress
@@ -162,9 +159,9 @@ FULL_TEXT: tuple[str, ...] = (
     # A row a message, and of a long one several parts; `size` is how many words it has. See lexemes.py.
     "CREATE TABLE message_words (message_id bigint NOT NULL, part integer NOT NULL, whole boolean NOT NULL,"
     " size integer NOT NULL, words tsvector NOT NULL, PRIMARY KEY (message_id, part))",
-    # Every search reads the pending list; indexer.py empties it long before an append has to.
-    "CREATE INDEX idx_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE whole",
-    "CREATE INDEX idx_words_parts ON message_words USING gin (words) WITH (gin_pending_list_limit = 4096) WHERE NOT whole",
+    # Every search reads the pending list: a megabyte of it takes a few milliseconds, and has the words of some hundred messages.
+    "CREATE INDEX idx_words ON message_words USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE whole",
+    "CREATE INDEX idx_words_parts ON message_words USING gin (words) WITH (gin_pending_list_limit = 1024) WHERE NOT whole",
     # Only show whether there are long or enormous messages: an index of all their parts would make the planner
     # read them.
     "CREATE INDEX idx_parts ON message_words (message_id) WHERE NOT whole AND part = 1",
@@ -174,7 +171,7 @@ FULL_TEXT: tuple[str, ...] = (
     # Not unique: a transaction with a new word would have to wait for all others that add it at the same moment.
     'CREATE TABLE words (word text COLLATE "C" NOT NULL)',
     "CREATE INDEX idx_word ON words (word)",
-    "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 4096)",
+    "CREATE INDEX idx_words_pieces ON words USING gin (word gin_trgm_ops) WITH (gin_pending_list_limit = 1024)",
 )
 ALL_VIEWS: tuple[str, ...] = tuple(translated(statement) for statement in VIEWS)
 EVERYTHING: tuple[str, ...] = (*TABLES, *INDEXES, *ALL_VIEWS, *FULL_TEXT)

@@ -30,10 +30,9 @@ import psycopg
 from psycopg.sql import SQL, Identifier, Literal
 
 from hermes.errors import InvalidInput, StoreError
+from hermes.store.engines.base import CARRIABLE
 from hermes.store.engines.postgres import migrate
-from hermes.store.engines.postgres.connection import APPLICATION, shown, translate
-from hermes.store.engines.postgres.migrate import VERSION
-from hermes.store.engines.sqlite.schema import CARRIABLE
+from hermes.store.engines.postgres.connection import ALONE, APPLICATION, VERSION, shown, translate
 
 Run = Callable[..., Any]
 
@@ -210,7 +209,7 @@ def _connected(url: str) -> Iterator[Run]:
                 raise StoreError(f"{where} holds no session store yet")
             if state.tenant:
                 raise StoreError(f"{where}: only the owner of the store may change its tenants")
-            if state.version > migrate.VERSION:
+            if state.version > VERSION:
                 raise StoreError(f"{where} was written by a newer program (version {state.version}); use that one")
             yield connection.execute
     except psycopg.Error as error:
@@ -324,7 +323,7 @@ def _begin(run: Run) -> str:
     make_schema(run, place, owner)
     if owner != mine:
         run(SQL("SET LOCAL ROLE {}").format(Identifier(owner)))
-    run(migrate.ALONE.encode())
+    run(ALONE.encode())
     return str(place)
 
 

@@ -27,6 +27,7 @@ from hermes.store.engines.sqlite import connection as driver
 from hermes.store.engines.sqlite import migrate, upkeep
 from hermes.store.engines.sqlite.connection import (
     Connection,
+    SqliteTx,
     WalGuard,
     WriteQueue,
     as_ours,
@@ -36,7 +37,6 @@ from hermes.store.engines.sqlite.connection import (
     pragma,
 )
 from hermes.store.engines.sqlite.fulltext import BULK, SqliteFullText, adopt
-from hermes.store.engines.sqlite.transaction import SqliteTx
 from hermes.store.records import titles
 from hermes.store.records.rows import Finding
 
@@ -67,7 +67,6 @@ class SqliteEngine:
         self._lent = 0  # spare connections in use
         self._forking = False  # a thread is about to fork: no further connection is lent
         self.on_behind: Callable[[Iterable[str]], None] = lambda sessions: None
-        self.on_parts: Callable[[Sequence[int]], None] = lambda message_ids: None
         self._closed = ""  # why it can't be used any more
         self._followed_to: tuple[Connection, int] | None = None  # the data version at which nothing was left to follow
         self._queue = WriteQueue(path.with_name(path.name + "-queue"))
@@ -243,7 +242,6 @@ class SqliteEngine:
                 yield SqliteTx(connection)
                 connection.execute("COMMIT")
             except BaseException:
-                self.fulltext.words.forget()  # it may have cached words of this transaction
                 connection.rollback()
                 raise
         self._committed(lock, durable)
@@ -383,11 +381,9 @@ class SqliteEngine:
                     self._maintenance.index_soon()
 
     def query(self, sql: str, params: Sequence[Any]) -> list[dict[str, Any]]:
-        from hermes.store.engines.sqlite import transaction
-
         self._require_open()
         with self._translated(), self._borrowed() as connection:
-            return transaction.read_only_rows(connection, sql, params)
+            return driver.read_only_rows(connection, sql, params)
 
     def appended(self, message_id: int, size: int) -> None:
         if not self.fulltext.due(message_id, size):

@@ -173,7 +173,6 @@ class SqliteFullText:
                 continue
             if crc != text_crc(before):  # made of a third text: only a new index is sure to be right
                 migrate.reset_index(tx.connection)
-                self.words.forget()
                 return
             text, name, calls = document(before)
             tx.run(_UNINDEX, (before.id, index_text(text), index_text(name), index_text(calls)))
@@ -290,29 +289,15 @@ def merge(tx: Any, table: str, pages: int) -> bool:
 #
 # They are recorded together with the index entries.
 
-KNOWN = 300_000  # words cached, which need not be looked up again
-REMOVALS = "words_removed"  # in state_meta: how often words were removed
 LOOKED_AT = 1_000  # words looked for at once
 
 
 class Words:
-    """The list of words, and this process's cache of it."""
-
-    def __init__(self) -> None:
-        self._known: set[bytes] = set()
-        self._removals = 0  # the count of removals when the cache was filled
+    """The list of words."""
 
     def add(self, tx: Any, texts: Iterable[str]) -> None:
         """Record the words of these texts, and the three-letter pieces of those that are new."""
-        removals = number(tx, REMOVALS)
-        if removals != self._removals or len(self._known) > KNOWN:
-            self._known, self._removals = set(), removals
-        words: set[bytes] = set()
-        for text in texts:
-            if text:
-                words |= vocabulary(text)
-        words = words - self._known  # not -=, which iterates over the whole cache
-        self._known |= words  # a rollback makes these unlisted: `forget` is called then
+        words = set[bytes]().union(*(vocabulary(text) for text in texts if text))
         if kept := b'","'.join(worth_keeping(words)):  # no word has a quote in it
             fresh = tx.rows(
                 "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT word FROM words)", (f'["{kept.decode()}"]',)
@@ -321,10 +306,6 @@ class Words:
             numbered = [(place, word) for place, (word,) in enumerate(fresh, first)]
             tx.connection.executemany("INSERT INTO words(id, word) VALUES(?, ?)", numbered)
             tx.connection.executemany("INSERT INTO messages_fts_trigram(rowid, content) VALUES(?, ?)", numbered)
-
-    def forget(self) -> None:
-        """Clear the cache: words that it has may not be listed."""
-        self._known = set()
 
     # ------------------------------------------------------------------ taking out
 
@@ -339,7 +320,6 @@ class Words:
             "INSERT INTO messages_fts_trigram(messages_fts_trigram, rowid, content) VALUES('delete', ?, ?)", words
         )
         tx.run_many("DELETE FROM words WHERE id = ?", [(number_,) for number_, _ in words])
-        set_meta(tx, REMOVALS, str(number(tx, REMOVALS) + 1))
 
     # ------------------------------------------------------------------ looking up
 

@@ -7,6 +7,8 @@ this one share; this program's own changes are counted by `PRAGMA user_version` 
 
 from __future__ import annotations
 
+from hermes.store.engines.base import CARRIABLE
+
 APPLICATION_ID = 0x48534553  # "HSES"
 FORMAT_VERSION = 1  # PRAGMA user_version
 # Raised whenever the words of a message change (index_text.py, engines/base.columns_of): the index is then made again.
@@ -149,9 +151,6 @@ def _message_list(session_id: str) -> str:
     )
 
 
-CARRIABLE = (
-    "(m.hidden IS NULL OR m.hidden > -3)"  # not redacted, and no earlier version (hermes.store.records.messages)
-)
 VIEWS: tuple[str, ...] = (
     "CREATE VIEW IF NOT EXISTS visible_sessions AS SELECT "
     + ", ".join(

@@ -119,8 +119,6 @@ def index_batch(engine: SqliteEngine, most: Bounds) -> int:
         note_stored(
             tx, [(row.id, row.session_id, row.tool_calls) for row in rows if row.writer is None and row.tool_calls]
         )
-    if parts := [row.id for row in rows if row.holds_foreign_parts]:
-        engine.on_parts(parts)
     if foreign:
         engine.on_behind(foreign)
     return len(rows) + swept
@@ -141,7 +139,6 @@ def rebuild_index(engine: SqliteEngine) -> None:
     """Rebuild the full-text index from the messages."""
     with engine.write() as tx:
         migrate.reset_index(tx.connection)
-    engine.fulltext.words.forget()
     engine.catch_up()
 
 
@@ -219,7 +216,7 @@ def backup(engine: SqliteEngine, target: Path) -> None:
             source.backup(copy)  # in one step: it reads one state of the database, whatever is written meanwhile
             copy.execute("PRAGMA journal_mode=DELETE")
         if key is not None:
-            from hermes.store.encryption import keys
+            from hermes.store import keys
 
             keys.share(engine.path, target)
         os.replace(part, target)

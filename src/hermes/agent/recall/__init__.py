@@ -1,1 +1,0 @@
-"""Recall and session_search: earlier conversations for the agent."""

@@ -1,1 +1,0 @@
-"""The agent inside an editor, by the Agent Client Protocol."""
