@@ -94,15 +94,6 @@ def test_a_first_growing_message_that_nobody_noted_is_said_to_be_repeated(
     assert forgetful.shown() == [f"{REPEATED}whole"]
 
 
-def test_two_parts_after_a_kill_between_them_come_in_order(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
-    left_by_a_killed_process(hermes_home, lab, [{"text": f"part {n}", "nonce": f"n-{n}"} for n in range(4)])
-    with SessionDB(hermes_home / "state.db") as db, db._engine.write() as tx:
-        tx.run("UPDATE gateway_outbox SET sent_at = 1.0, message_id = 'm1', text = NULL WHERE nonce = 'n-0'")
-    with running(lab, model) as gateway:
-        until(lambda: nothing_waits(gateway))
-    assert lab.shown() == ["part 1", "part 2", "part 3"]
-
-
 def test_a_question_of_a_turn_that_died_is_not_asked_again(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     with SessionDB(hermes_home / "state.db") as db:
         store = GatewayDB(db)
@@ -212,7 +203,7 @@ def test_a_part_that_the_platform_refuses_is_given_up_and_the_person_is_told(
         until(lambda: lab.shown()[-1] == "echo: and now?")
         assert [text for text in lab.shown() if "could not be sent" in text] == told  # once
         status = run("gateway", "status", home=hermes_home)
-        assert "1 could not be delivered" in status.out
+        assert "1 could not" in status.out
         assert "not allowed" in status.out
     lab.close()
 
@@ -381,13 +372,6 @@ def test_an_adapter_that_fails_at_letting_go_is_connected_again(clumsy: ClumsyLa
         assert connection.adapter.link is now  # a connection that is over says nothing about the one that stands
 
 
-def test_a_platform_that_says_wait_at_the_door_is_asked_again(clumsy: ClumsyLab, model: Echo) -> None:
-    Clumsy.slow = 2
-    with running(clumsy, model, timings=Timings(reconnect=0.05)):
-        clumsy.say("let me in")
-        until(lambda: clumsy.shown() == ["echo: let me in"])
-
-
 def test_the_state_that_is_told_is_the_last_one(clumsy: ClumsyLab, model: Echo) -> None:
     with running(clumsy, model, timings=Timings(reconnect=0.05)) as gateway:
         (connection,) = gateway.connections.values()
@@ -492,13 +476,6 @@ def test_a_message_whose_session_is_gone_when_it_is_taken_up_begins_a_new_one(
         assert new["id"] != row["id"]
 
 
-def test_stop_is_heard_even_in_the_moment_a_turn_begins(lab: PlainLab, model: Echo) -> None:
-    with running(lab, model):
-        lab.say("pause=20 never mind")
-        lab.say("/stop")
-        until(lambda: any("stopped" in text for text in lab.shown()), str(lab.shown()))
-
-
 def test_a_terminal_that_holds_the_session_hinders_no_answer(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
     from hermes.agent.leases import SessionLease
 
@@ -550,3 +527,12 @@ def test_a_growing_reply_that_nobody_noted_is_whole_after_a_turn_is_taken_up(
     with running(lab, model, gateway=late) as gateway:
         until(lambda: nothing_waits(gateway))
     assert " ".join(lab.shown()).split() == reply_to(text).split()
+
+
+def test_two_parts_after_a_kill_between_them_come_in_order(lab: PlainLab, model: Echo, hermes_home: Path) -> None:
+    left_by_a_killed_process(hermes_home, lab, [{"text": f"part {n}", "nonce": f"n-{n}"} for n in range(4)])
+    with SessionDB(hermes_home / "state.db") as db, db._engine.write() as tx:
+        tx.run("UPDATE gateway_outbox SET sent_at = 1.0, message_id = 'm1', text = NULL WHERE nonce = 'n-0'")
+    with running(lab, model) as gateway:
+        until(lambda: nothing_waits(gateway))
+    assert lab.shown() == ["part 1", "part 2", "part 3"]

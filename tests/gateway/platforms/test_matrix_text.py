@@ -18,7 +18,7 @@ from nio import MatrixRoom, RoomMemberEvent
 from hermes.gateway.adapter import utf16_units
 from hermes.gateway.events import as_json
 from hermes.gateway.platforms.matrix import incoming
-from hermes.gateway.platforms.matrix.adapter import Matrix, html_of, replacement, text_message, transaction
+from hermes.gateway.platforms.matrix.adapter import Matrix, html_of, replacement, text_message
 from hermes.gateway.platforms.matrix.client import SavedState
 from tests.support.anything import anything
 from tests.support.markdown import MARKDOWN
@@ -121,11 +121,6 @@ def test_plain_words_have_no_html_and_line_breaks_stay() -> None:
 def test_pictures_become_links_and_html_is_shown_not_used() -> None:
     assert html_of("![a <b>](https://x.test/p.png)") == '<p><a href="https://x.test/p.png">a &lt;b&gt;</a></p>'
     assert "<script>" not in str(html_of("**x** <script>alert(1)</script>"))
-
-
-def test_the_same_nonce_gives_the_same_transaction_and_another_room_another() -> None:
-    assert transaction("!a", "n") == transaction("!a", "n")
-    assert len({transaction(room, nonce) for room in ("!a", "!b") for nonce in ("n", "m")}) == 4
 
 
 # ---------------------------------------------------------------------------------------------------- incoming

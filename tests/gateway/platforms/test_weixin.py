@@ -115,17 +115,6 @@ def test_a_broken_file_or_another_login_begins_anew(lab: Lab, tmp_path: Path) ->
         assert (state.buffer, state.contexts) == ("", {})
 
 
-def test_a_session_that_expires_in_mid_run_is_told_to_the_owner(lab: Lab, model: Echo) -> None:
-    with running(lab, model) as gateway:
-        connection = gateway.connections["weixin"]
-        lab.say("hello")
-        until(lambda: lab.shown() == ["echo: hello"])
-        lab.token = "another"
-        lab.drop()
-        until(lambda: not connection.delivery.connected.is_set())
-        lab.token = TOKEN
-
-
 def test_messages_in_groups_are_skipped(lab: Lab, model: Echo) -> None:
     with running(lab, model) as gateway:
         lab.say("in a group", group_id="g1@chatroom")
