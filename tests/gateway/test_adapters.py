@@ -155,7 +155,7 @@ async def test_nothing_is_left_running_and_leaving_twice_is_fine(lab: Lab, tmp_p
     assert link.losses == []
 
 
-async def test_secrets_and_people_s_words_reach_no_log_and_no_error(
+async def test_secrets_and_private_words_reach_no_log_and_no_error(
     lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -19,8 +19,9 @@ from hermes.gateway.platforms.email.adapter import Email
 from hermes.store.gateway.gateway_db import GatewayDB
 from tests.support.gateway import Clock, received
 from tests.support.labs.base import until
-from tests.support.labs.email import Lab, Recorder, connected
+from tests.support.labs.email import Lab, connected
 from tests.support.labs.email_server import SERVER
+from tests.support.labs.recording import Recorder
 
 
 def our_threads() -> list[str]:
